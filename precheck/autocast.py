@@ -1,0 +1,135 @@
+"""CUDA's autocast op policy on a CPU.
+
+Autocast keeps one op list a device. CPU's list leaves softmax, norms, exp, pow and sums in the low format; CUDA's runs
+them in float32. A CPU in CI stands in for the GPU that will train, so `*-mixed` follows CUDA's list here unless
+`precision_policy = native` asks for the CPU's own. The lists are those of ATen/autocast_mode.h (torch 2.13), and they are
+put where torch keeps its own: kernels under the AutocastCPU dispatch key, so that ops called from C++ obey them too.
+
+What is not carried over: CUDA refuses `binary_cross_entropy` under autocast, and runs a few ops in the low format that CPU
+autocast keeps in float32 (avg_pool3d, stft, ctc_loss, most of linalg). Those stay as the CPU has them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+LOW = """conv_tbc prelu addmv addr mv linalg_vecdot einsum chain_matmul linalg_multi_dot lstm_cell gru_cell
+    rnn_tanh_cell rnn_relu_cell""".split()
+FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
+    pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm group_norm
+    frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss
+    nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss
+    multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits
+    dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d
+    _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d
+    _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa
+    norm.Scalar norm.ScalarOpt_dim""".split()
+FLOAT32_UNLESS_DTYPE = """prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm
+    linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList""".split()
+WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
+
+_lock = threading.RLock()
+_users = 0
+_library: Any = None
+
+
+@contextlib.contextmanager
+def cuda_policy_on_cpu() -> Iterator[None]:
+    """CPU autocast follows CUDA's op lists inside the block; nests, and restores torch's own kernels after the last exit."""
+    global _users, _library
+    with _lock:
+        if _users == 0:
+            _library = _install()
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _library._destroy()
+                _library = None
+
+
+def _install() -> Any:
+    import torch
+
+    library = torch.library.Library("aten", "IMPL", "AutocastCPU")  # noqa: TOR901  (it lives as long as the block)
+    groups: tuple[tuple[list[str], Callable[[Any], Callable[..., Any]]], ...] = (
+        (LOW, _in_autocast_dtype),
+        (FLOAT32, _in_float32),
+        (FLOAT32_UNLESS_DTYPE, _in_float32_unless_dtype),
+        (WIDEST, _in_widest),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that a kernel is overridden, which is the purpose
+        for names, kernel in groups:
+            for name in names:
+                packet, _, overload = name.partition(".")
+                op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+                if op is not None:  # an op that this torch does not have needs no policy
+                    library.impl(name, kernel(op), allow_override=True)
+    return library
+
+
+def _below_autocast() -> Any:
+    import torch
+
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
+    return torch._C._ExcludeDispatchKeyGuard(keys)
+
+
+def _cast(value: Any, dtype: Any) -> Any:
+    """Eligible are floating tensors on the CPU that are not float64, as in autocast_mode.h."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        eligible = value.is_floating_point() and value.device.type == "cpu" and value.dtype != torch.float64
+        return value.to(dtype) if eligible else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(_cast(item, dtype) for item in value)
+    return value
+
+
+def _in_dtype(op: Any, choose: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with _below_autocast():
+            dtype = choose(args, kwargs)
+            if dtype is None:
+                return op(*args, **kwargs)
+            return op(*_cast(args, dtype), **{name: _cast(value, dtype) for name, value in kwargs.items()})
+
+    return kernel
+
+
+def _in_autocast_dtype(op: Any) -> Callable[..., Any]:
+    import torch
+
+    return _in_dtype(op, lambda args, kwargs: torch.get_autocast_dtype("cpu"))
+
+
+def _in_float32(op: Any) -> Callable[..., Any]:
+    import torch
+
+    return _in_dtype(op, lambda args, kwargs: torch.float32)
+
+
+def _in_float32_unless_dtype(op: Any) -> Callable[..., Any]:
+    import torch
+
+    return _in_dtype(op, lambda args, kwargs: None if kwargs.get("dtype") is not None else torch.float32)
+
+
+def _in_widest(op: Any) -> Callable[..., Any]:
+    import torch
+
+    def widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensors = [item for value in (*args, *kwargs.values()) for item in (value if isinstance(value, (list, tuple)) else (value,))]
+        dtypes = {item.dtype for item in tensors if isinstance(item, torch.Tensor) and item.is_floating_point()}
+        return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype("cpu")
+
+    return _in_dtype(op, widest)

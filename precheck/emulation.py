@@ -1,0 +1,113 @@
+"""Formats that a CPU lacks, emulated: tensor-level rounding to tf32 and fp8, applied to the inputs of matrix products.
+
+tf32 hardware rounds the operands of a product to 11 bits and accumulates in float32 (NVIDIA A100 whitepaper); fp8 training
+quantises the operands of the 2-D products with one power-of-two scale a tensor. e4m3 serves forward and backward alike, as in
+DeepSeek-V3 (arXiv 2412.19437, section 3.3.2). Products of two activations (bmm) stay in the compute format under fp8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from precheck.formats import TF32, Format
+
+aten = torch.ops.aten
+_DENSE = {aten.mm: (0, 1), aten.addmm: (1, 2)}
+_ALL_PRODUCTS = _DENSE | {
+    aten.bmm: (0, 1),
+    aten.baddbmm: (1, 2),
+    aten.convolution: (0, 1),
+    aten.convolution_backward: (0, 1, 2),
+    aten._scaled_dot_product_flash_attention_for_cpu: (0, 1, 2),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: (0, 1, 2, 3),
+}
+_active = 0
+
+
+def active() -> bool:
+    """Whether a block of `gemm_inputs` is open."""
+    return _active > 0
+
+
+def rounded(tensor: torch.Tensor, fmt: Format) -> torch.Tensor:
+    """`tensor` with every element rounded to nearest-even in `fmt`; dtype and shape stay. Non-finite elements stay too."""
+    if fmt is TF32:
+        return _rounded_to_tf32(tensor)
+    return _rounded_scaled(tensor, fmt)
+
+
+def _rounded_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dtype != torch.float32:
+        return tensor
+    bits = tensor.contiguous().view(torch.int32)
+    dropped = 13  # float32 keeps 23 bits of mantissa, tf32 10
+    even = (bits >> dropped) & 1
+    kept = (bits + ((1 << (dropped - 1)) - 1) + even) & ~((1 << dropped) - 1)
+    return torch.where(tensor.isfinite(), kept.view(torch.float32).view_as(tensor), tensor)
+
+
+def _rounded_scaled(tensor: torch.Tensor, fmt: Format) -> torch.Tensor:
+    """Scaled by the power of two that brings the greatest magnitude just under the format's maximum, cast, scaled back."""
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return tensor
+    wide = tensor.float()
+    finite = wide.isfinite()  # torch's cast to e4m3fn turns Inf into 448, so it must be kept from the cast
+    amax = torch.where(finite, wide.abs(), torch.zeros_like(wide)).amax()
+    exponent = torch.floor(torch.log2(fmt.max / amax.clamp_min(torch.finfo(torch.float32).tiny))).clamp(-126, 126)
+    scale = torch.exp2(exponent)
+    low = (wide * scale).clamp(-fmt.max, fmt.max).to(fmt.dtype).float() / scale
+    return torch.where(finite, low, wide).to(tensor.dtype)
+
+
+class GemmInputs(TorchDispatchMode):
+    """Passes the operands of matrix products through `change`; all products, or the 2-D ones alone."""
+
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor], *, dense_only: bool) -> None:
+        super().__init__()
+        self.change = change
+        self.operands = _DENSE if dense_only else _ALL_PRODUCTS
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        places = self.operands.get(func.overloadpacket)
+        if places:
+            args = tuple(
+                self.change(arg) if place in places and isinstance(arg, torch.Tensor) else arg for place, arg in enumerate(args)
+            )
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def gemm_inputs(fmt: Format, device: str = "cpu") -> Iterator[None]:
+    """Inside the block matrix products see operands rounded to `fmt`; on CUDA, tf32 is the hardware's own."""
+    global _active
+    _active += 1
+    try:
+        with _native_tf32() if fmt is TF32 and device.startswith("cuda") else _emulated(fmt):
+            yield
+    finally:
+        _active -= 1
+
+
+@contextlib.contextmanager
+def _emulated(fmt: Format) -> Iterator[None]:
+    with GemmInputs(lambda tensor: rounded(tensor, fmt), dense_only=fmt is not TF32):
+        yield
+
+
+@contextlib.contextmanager
+def _native_tf32() -> Iterator[None]:
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

@@ -1,0 +1,158 @@
+"""What judgement says: findings, the report that holds them, and the catalogue of rules.
+
+Imports neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable
+from typing import Any, Literal
+
+Severity = Literal["error", "warning", "note"]
+Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
+_GRAVITY: dict[str, int] = {"error": 0, "warning": 1, "note": 2}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """A fault that precheck knows: one sentence, what limits it, what cures it."""
+
+    name: str
+    meaning: str
+    remedy: str
+
+
+RULES: dict[str, Rule] = {
+    rule.name: rule
+    for rule in (
+        Rule("overflow", "finite inputs gave Inf or NaN where the reference is finite",
+             "compute this module in float32 (a nested torch.autocast(..., enabled=False) and .float()), or scale its input down"),
+        Rule("nan", "more NaN than the reference, with no overflow before it",
+             "look for Inf - Inf, 0/0 or a row that is masked whole, and compute it in float32"),
+        Rule("accumulated-drift", "drift beyond what rounding explains at a module boundary, an output or a gradient",
+             "keep this module in float32, or make the values that it amplifies (positions, tables, sums) in float32"),
+        Rule("gradient-underflow", "float16 gradients became zero for want of a loss scale",
+             "use a GradScaler (16-mixed), or bfloat16"),
+        Rule("missing-gradient", "a parameter has a gradient in the reference and none here",
+             "look for a cast through integers, .data or .item() that only this precision takes"),
+        Rule("lost-update", "the optimizer's intended update of a parameter did not arrive",
+             "keep float32 master weights (bf16-master, bf16-mixed), or use stochastic rounding or Kahan summation"),
+        Rule("scaler-collapse", "no loss scale down to 1 gave finite gradients",
+             "the overflow is in the model, not in the scale: compute the module named in float32"),
+        Rule("headroom", "values come close to the largest that float16 holds",
+             "a few times larger and they overflow: keep this module in float32, or scale it down"),
+        Rule("decision-flip", "top-k, argmax or comparisons chose otherwise than the reference, more often than rounding explains",
+             "compute what is compared (router logits, distances) in float32"),
+        Rule("dtype-leak", "the float32 run itself stores low-precision results",
+             "remove the cast, or pass the precision from outside, so that float32 means float32"),
+        Rule("unstable-reference", "float32 and float64 disagree as much as the low precision does",
+             "the computation is ill-conditioned in any format; reformulate it before judging precisions"),
+        Rule("golden-mismatch", "drift against the golden beyond its noise floor", "see the rows; refresh the golden only if the change is meant"),
+        Rule("golden-stale", "the golden was recorded with other inputs, weights or code", "pytest --golden-refresh=changed"),
+    )
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault, with the place it is blamed on and the numbers that prove it."""
+
+    rule: str
+    severity: Severity
+    message: str  # first line stands alone
+    phase: Phase = "forward"
+    op: str = ""  # "aten.mul.Tensor"
+    module: str = ""  # "layers.0.attn"; "" for the model itself
+    source: str = ""  # "models/gpt.py:88"
+    step: int = 1
+    tensor: str = ""
+    measured: float | None = None
+    limit: float | None = None
+
+    @property
+    def remedy(self) -> str:
+        return RULES[self.rule].remedy
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.rule}: {self.message}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One tensor of the run beside its reference, as reports show it. Norms are Euclidean."""
+
+    tensor: str
+    kind: str
+    step: int
+    shape: tuple[int, ...]
+    dtype: str
+    r: float  # drift in noise floors
+    allowed: float
+    drift: float
+    floor: float
+    relative: float  # drift over the reference's norm
+    nonfinite: int  # NaN and Inf beyond the reference's
+
+    @property
+    def failed(self) -> bool:
+        return self.r > self.allowed
+
+
+class PrecisionFailure(AssertionError):
+    """A precision check failed; the text is the report's summary."""
+
+
+@dataclasses.dataclass(slots=True)
+class Report:
+    """What a run under a precision showed. Holds numbers only, no tensor of the user's."""
+
+    precision: str = ""
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+    boundaries: list[Row] = dataclasses.field(default_factory=list)
+    updates: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    scaler: dict[str, Any] = dataclasses.field(default_factory=dict)
+    ops: list[Any] = dataclasses.field(default_factory=list)
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)  # decisions followed, noise runs, what was left out
+
+    @property
+    def errors(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.severity == "error"]
+
+    @property
+    def worst(self) -> Row | None:
+        """The boundary with the highest r in proportion to what it is allowed."""
+        return max(self.boundaries, key=lambda row: row.r / row.allowed, default=None)
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Keeps findings most severe first; within a severity, the order in which they are added (earliest first)."""
+        self.findings = sorted([*self.findings, *findings], key=lambda finding: _GRAVITY[finding.severity])
+
+    def summary(self, top: int = 5) -> str:
+        """The report as text: one line that stands alone, the findings, then the `top` worst rows."""
+        from precheck.report.terminal import summary
+
+        return summary(self, top=top)
+
+    def raise_for_errors(self) -> None:
+        """Raises PrecisionFailure with the summary if there is any finding of severity error."""
+        if self.errors:
+            raise PrecisionFailure(self.summary())
+
+    def to_json(self) -> str:
+        """The whole report as JSON (`schema` 1). Infinite and undefined numbers are written as strings, as JSON has none."""
+        content = {"schema": 1, **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)}}
+        return json.dumps(_plain(content), indent=1)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)
+    return value

@@ -1,0 +1,101 @@
+"""The verdict over a run's boundaries: which rows are findings, how grave, and what each says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from precheck.findings import Finding, Row
+from precheck.judge.drift import Comparison
+from precheck.judge.extent import label, module_of, phase_of
+from precheck.observe.records import Trace
+from precheck.precisions import Precision
+
+UNSTABLE = 0.25
+"""float32's own distance from float64, as a share of the drift, above which float32 is no yardstick for that tensor."""
+
+
+def drifted(
+    rows: Sequence[Comparison],
+    precision: Precision,
+    *,
+    explained: Collection[str] = (),
+    unstable: Collection[str] = (),
+) -> list[Finding]:
+    """The first failed row of the run as an error, with the count of others; doubtful ones as one warning.
+
+    `explained` are keys that rounding inside modules explains after all, `unstable` those that float32 itself gets wrong.
+    """
+    finite = [row for row in rows if not row.excess_nonfinite]
+    failed = [row for row in finite if row.failed and row.record.kind != "update"]
+    guilty = [row for row in failed if row.record.key not in explained and row.record.key not in unstable]
+    excused = [row for row in failed if row.record.key in explained]
+    wavering = [row for row in failed if row.record.key in unstable and row.record.key not in explained]
+    doubtful = sorted((row for row in finite if row.doubtful and row.record.kind != "update"), key=lambda row: -row.r)
+    if not precision.is_low:  # a float32 run that float64 does not confirm is ill-conditioned, not imprecise
+        wavering, guilty, excused, doubtful = failed, [], [], []
+    findings = []
+    if guilty:
+        findings.append(_drift(guilty[0], precision, "error", others=len(guilty) - 1))
+    elif excused or doubtful:
+        findings.append(_drift((excused or doubtful)[0], precision, "warning", others=len(excused) + len(doubtful) - 1))
+    if wavering:
+        findings.append(_unstable(wavering[0], precision))
+    return findings
+
+
+def _drift(row: Comparison, precision: Precision, severity: str, *, others: int) -> Finding:
+    more = f"; {others} more tensor(s) too" if others > 0 else ""
+    return Finding(
+        "accumulated-drift",
+        severity,  # type: ignore[arg-type]
+        f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} noise floors under {precision} ({row.allowed:.3g} allowed), "
+        f"{row.relative:.2%} of its norm where rounding explains {_share(row):.2%}{more}",
+        phase=phase_of(row.record.kind), module=module_of(row.record.name, row.record.kind), step=row.record.step,
+        tensor=row.record.name, measured=row.r, limit=row.allowed,
+    )  # fmt: skip
+
+
+def _unstable(row: Comparison, precision: Precision) -> Finding:
+    return Finding(
+        "unstable-reference", "warning",
+        f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} noise floors under {precision}, but float32 and float64 disagree there about as much",
+        phase=phase_of(row.record.kind), module=module_of(row.record.name, row.record.kind), step=row.record.step,
+        tensor=row.record.name, measured=row.r, limit=row.allowed,
+    )  # fmt: skip
+
+
+def _share(row: Comparison) -> float:
+    return row.floor / row.reference.norm if row.reference.norm else 0.0
+
+
+def missing_gradients(low: Trace, reference: Trace) -> list[Finding]:
+    """Parameters whose gradient the reference has and the run has not."""
+    names = [r.name for key, r in reference.records.items() if r.kind == "parameter-gradient" and key not in low.records and r.norm > 0]
+    if not names:
+        return []
+    return [
+        Finding("missing-gradient", "error", f"{names[0]}: no gradient, where the reference has one ({len(names)} parameter(s) in all)",
+                phase="backward", module=module_of(names[0], "parameter-gradient"), tensor=names[0], measured=float(len(names)), limit=0.0)
+    ]  # fmt: skip
+
+
+def leaks(low: Trace, precision: Precision) -> list[Finding]:
+    """Under a float32 or float64 precision: the first output that the model stores in a low format all the same."""
+    if precision.is_low or precision.autocasts:
+        return []
+    low_outputs = [record for record in low.records.values() if record.kind == "output" and record.dtype in ("bfloat16", "float16")]
+    if not low_outputs:
+        return []
+    first = low_outputs[0]
+    return [
+        Finding("dtype-leak", "warning", f"output of {first.name} is stored in {first.dtype} under {precision} ({len(low_outputs)} output(s) in all)",
+                module=module_of(first.name, "output"), tensor=first.name, measured=float(len(low_outputs)), limit=0.0)
+    ]  # fmt: skip
+
+
+def row_of(comparison: Comparison) -> Row:
+    record = comparison.record
+    return Row(
+        record.name, record.kind, record.step, record.shape, record.dtype, comparison.r, comparison.allowed, comparison.drift,
+        comparison.floor, comparison.relative, comparison.excess_nonfinite,
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+"""The yardstick: how far rounding alone carries a tensor, and how far beyond that is a fault.
+
+r = drift / floor, with floor^2 = mean over noise runs of ||noise - reference||^2 + (c u ||reference||)^2 + n eta^2 / 12. The
+second term is the tensor's own last rounding, the third the spacing of subnormals (uniform error of one step eta).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from precheck.formats import Format
+from precheck.observe.noise import ONE_ROUNDING
+from precheck.observe.records import Record
+from precheck.observe.sketch import distance
+
+WARN = 2.0
+"""7 252 healthy boundary tensors of 12 model families reached at most r = 2.00 (median 0.92, p99.9 1.90)."""
+FAIL = 3.0
+"""Half again above what health reached; the weakest harmful bug of the same study reached 4.6."""
+
+REASSOCIATED = 2.0**-20
+"""Roundoff credited to float32 itself. A reduction of n terms accumulated in float32, in whatever order a kernel or another
+machine takes, errs by about sqrt(n)/4 roundings; 16 x 2^-24 covers n = 4096, and is what torch.testing allows (1.3e-6)."""
+
+_SMALL_SAMPLE = {
+    2: (1500.0, 67.0, 24.1, 14.4, 10.5, 8.5, 7.3, 6.5, 5.9, 5.4, 5.1, 4.8, 4.6, 4.4, 4.2, 4.1, 3.9, 3.8, 3.7, 3.6, 3.6, 3.5, 3.4, 3.4, 3.3, 3.3, 3.2, 3.2, 3.1, 3.1),
+    4: (74.2, 16.6, 9.9, 7.5, 6.3, 5.6, 5.0, 4.7, 4.4, 4.2, 4.0, 3.8, 3.7, 3.6, 3.5, 3.4, 3.3, 3.3, 3.2, 3.1, 3.1),
+    8: (19.9, 9.1, 6.7, 5.6, 5.0, 4.6, 4.2, 4.0, 3.8, 3.7, 3.5, 3.4, 3.3, 3.3, 3.2, 3.1, 3.1),
+}  # fmt: skip
+"""max(3, 1.5 sqrt F^-1(1 - 1e-6; n, nK)) for n = 1, 2, ...: the ratio of the mean square of n errors to that of K n noise
+samples follows Fisher's F, so a tensor of few elements may exceed 3 by luck. Computed with scipy.stats.f.isf(1e-6, n, n * K)."""
+
+
+def roundoff(precision_roundoff: float) -> float:
+    """Unit roundoff that a run is judged by; float32's own is widened by what reassociation may do."""
+    return max(precision_roundoff, REASSOCIATED)
+
+
+def allowed(numel: int, samples: int) -> float:
+    """The ratio above which a tensor of `numel` elements, judged against `samples` noise runs, has failed."""
+    table = _SMALL_SAMPLE[max((k for k in _SMALL_SAMPLE if k <= samples), default=2)]
+    return table[numel - 1] if 0 < numel <= len(table) else FAIL
+
+
+def spread(reference: Record, noises: Sequence[Record]) -> float:
+    """Root mean square distance of the noise runs from the reference."""
+    if not noises:
+        return 0.0
+    return math.sqrt(sum(distance(noise.sketch, reference.sketch) ** 2 for noise in noises) / len(noises))
+
+
+def floor(reference: Record, spread: float, *, roundoff: float, subnormal_step: float = 0.0, weight_roundings: float = 0.0) -> float:
+    """The drift that correct rounding explains, in the tensor's own units (Euclidean norm).
+
+    `weight_roundings` is the norm of what storing the weights themselves after each step may add to an update.
+    """
+    own = ONE_ROUNDING * roundoff * reference.norm
+    steps = reference.numel * subnormal_step**2 / 12
+    return math.sqrt(spread**2 + own**2 + steps + weight_roundings**2)
+
+
+def subnormal_step(fmt: Format, scale: float = 1.0) -> float:
+    """Spacing of the subnormals of `fmt` after the loss scale has been taken out."""
+    return fmt.min_subnormal / scale

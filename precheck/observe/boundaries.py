@@ -1,0 +1,160 @@
+"""Hooks on module boundaries: what each module returns, and the gradient that comes back for it.
+
+A tensor is recorded once, under the innermost module that made it. Numbers after "#" count calls of a module that is called
+more than once; what a backward pass recomputes (activation checkpointing) is not recorded again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+
+from precheck.observe.reduce import reduced
+from precheck.observe.records import Record, Trace
+from precheck.observe.structure import tensors
+
+LOW = (torch.bfloat16, torch.float16)
+
+
+class Disturbance(Protocol):
+    """What a noise run does to tensors at the places where the low-precision run rounds."""
+
+    def parameter(self, name: str, value: torch.Tensor) -> torch.Tensor: ...
+
+    def input(self, value: torch.Tensor) -> torch.Tensor: ...
+
+    def output(self, key: str, tensor: torch.Tensor) -> None:
+        """In place: what follows, and what autograd saved, see the disturbed values, as they would see rounded ones."""
+
+    def gradient(self, key: str, gradient: torch.Tensor) -> torch.Tensor: ...
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether `result` is wanted for every op, not only `output` for every module."""
+
+    def result(self, tensor: torch.Tensor) -> None: ...
+
+    def products(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which the operands of matrix products are disturbed, for formats that round there."""
+
+
+class Position:
+    """Which module call is running, and how many low-format results its own code has made so far."""
+
+    def __init__(self) -> None:
+        self.stack: list[list[Any]] = [["", 0]]
+
+    @property
+    def call(self) -> str:
+        return str(self.stack[-1][0])
+
+    def count(self, roundings: int = 1) -> None:
+        self.stack[-1][1] += roundings
+
+
+class Boundaries:
+    """Records into `trace` what passes the module boundaries of `model` while attached."""
+
+    def __init__(self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None) -> None:
+        self.model, self.trace, self.disturbance = model, trace, disturbance
+        self.position = Position()
+        self.enabled = True
+        self.step = 1
+        self.calls: Counter[str] = Counter()
+        self.made: dict[int, tuple[torch.Tensor, int, str]] = {}  # alive for one forward only
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        handles = []
+        for name, module in self.model.named_modules():
+            handles.append(module.register_forward_pre_hook(self._entering(name)))
+            handles.append(module.register_forward_hook(self._leaving(name), always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self.made.clear()
+
+    def forward_done(self, result: Any) -> None:
+        """Marks what belongs to the model's own result, and lets go of the forward's tensors."""
+        for _, tensor in tensors(result):
+            known = self.made.get(id(tensor))
+            if known and known[0] is tensor and known[2] in self.trace.records:
+                self._mark_result(known[2])
+        self.made.clear()
+        self.calls.clear()
+
+    def _mark_result(self, key: str) -> None:
+        self.trace.records[key] = dataclasses.replace(self.trace.records[key], is_result=True)
+
+    def _entering(self, name: str) -> Any:
+        def hook(module: torch.nn.Module, args: Any) -> None:
+            if not _in_backward():
+                self.calls[name] += 1
+            call = self.calls[name]
+            self.position.stack.append([f"{name}#{call}" if call > 1 else name, 0])
+
+        return hook
+
+    def _leaving(self, name: str) -> Any:
+        def hook(module: torch.nn.Module, args: Any, output: Any) -> None:
+            call, roundings = self.position.stack.pop() if len(self.position.stack) > 1 else [name, 0]
+            if self.enabled and output is not None:
+                for path, tensor in tensors(output):
+                    self._passed(f"{call}{path}" or "output", tensor, roundings)
+
+        return hook
+
+    def _passed(self, name: str, tensor: torch.Tensor, roundings: int) -> None:
+        if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout != torch.strided:
+            return
+        version = _version(tensor)
+        known = self.made.get(id(tensor))
+        if known and known[0] is tensor and known[1] == version:
+            return
+        key = f"output:{name}@{self.step}"
+        shares = _shares_storage(tensor, self.made)
+        self.made[id(tensor)] = (tensor, version, key)
+        if self.disturbance is not None and not shares:
+            self.disturbance.output(key, tensor)
+        if not _in_backward():
+            self.trace.add(recorded("output", name, self.step, tensor, roundings))
+            if tensor.requires_grad:
+                tensor.register_hook(self._gradient_hook(name, key, roundings, self.step))
+
+    def _gradient_hook(self, name: str, key: str, roundings: int, step: int) -> Any:
+        def hook(gradient: torch.Tensor) -> torch.Tensor | None:
+            if not self.enabled:
+                return None
+            if gradient.layout != torch.strided:
+                return None
+            disturbed = gradient if self.disturbance is None else self.disturbance.gradient(key, gradient)
+            self.trace.add(recorded("gradient", name, step, disturbed, roundings))
+            return disturbed if disturbed is not gradient else None
+
+        return hook
+
+
+def recorded(kind: Any, name: str, step: int, tensor: torch.Tensor, roundings: int = 0) -> Record:
+    with torch.no_grad(), torch._C._DisableTorchDispatch(), torch.autocast(tensor.device.type, enabled=False):
+        return Record(kind=kind, name=name, step=step, roundings=roundings, **reduced(tensor))
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _shares_storage(tensor: torch.Tensor, made: dict[int, Any]) -> bool:
+    """A view of what another module returned: nothing was rounded anew."""
+    storage = tensor.untyped_storage()._cdata
+    return any(other.untyped_storage()._cdata == storage for other, _, _ in made.values())
+
+
+def _in_backward() -> bool:
+    return bool(torch._C._current_graph_task_id() != -1)

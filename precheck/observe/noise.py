@@ -1,0 +1,98 @@
+"""The disturbance of a noise run: what correct rounding alone would do to this model on this data.
+
+Boundary Monte-Carlo: a float32 run in which every tensor that the low-precision run stores in its format (weights, inputs,
+module outputs and the gradients that come back for them) is multiplied by 1 + U(-a u, a u). a = 0.725 gives the root mean
+square of one rounding to nearest, 0.42 u (measured 0.378 to 0.430; 0.392 for log-uniform mantissas). Noise enters at
+boundaries only, where a good implementation rounds; inside a module it would excuse the very bugs that are looked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from precheck.formats import Format
+
+ONE_ROUNDING = 0.42
+"""Root mean square error of one rounding to nearest, in unit roundoffs, relative to the Euclidean norm."""
+_UNIFORM = ONE_ROUNDING * math.sqrt(3)  # half-width of the uniform distribution with that root mean square
+
+
+@dataclasses.dataclass(slots=True)
+class Noise:
+    """Multiplicative noise of `roundoff` at the places that `rounded` names (record key of an output: roundings).
+
+    `parameters` are the names disturbed (None: all). With `chained`, an output that took n roundings inside its module gets
+    n roundings' worth: each of unit gain, they add up in quadrature. With `everywhere`, every op's result that the run stored
+    low is disturbed, inside modules too. `gemm` adds noise to the operands of matrix products.
+    """
+
+    seed: int
+    roundoff: float
+    rounded: Mapping[str, int]
+    parameters: frozenset[str] | None = None
+    inputs: bool = False
+    chained: bool = False
+    everywhere: bool = False
+    gemm: Format | None = None
+    _generators: dict[str, torch.Generator] = dataclasses.field(default_factory=dict)
+
+    def parameter(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        return self._disturbed(value) if self.parameters is None or name in self.parameters else value
+
+    def input(self, value: torch.Tensor) -> torch.Tensor:
+        if not self.inputs or isinstance(value, torch.nn.Parameter):
+            return value
+        return self._disturbed(value).detach().requires_grad_(value.requires_grad)
+
+    def output(self, key: str, tensor: torch.Tensor) -> None:
+        if key in self.rounded and not _overlaps_itself(tensor):
+            with torch._C._DisableTorchDispatch():
+                # .data: autograd must not take the rounding of a saved result for a modification of it
+                tensor.data.mul_(self._factor(tensor, self._roundings(key)))
+
+    def result(self, tensor: torch.Tensor) -> None:
+        """One rounding's worth on an op's fresh result, in place."""
+        if not _overlaps_itself(tensor):
+            tensor.mul_(self._factor(tensor, 1))
+
+    def gradient(self, key: str, gradient: torch.Tensor) -> torch.Tensor:
+        return self._disturbed(gradient, self._roundings(key)) if key in self.rounded else gradient
+
+    def products(self) -> contextlib.AbstractContextManager[Any]:
+        if self.gemm is None:
+            return contextlib.nullcontext()
+        from precheck.emulation import GemmInputs
+        from precheck.formats import TF32
+
+        fmt = self.gemm
+        return GemmInputs(lambda operand: self._disturbed(operand, roundoff=fmt.unit_roundoff), dense_only=fmt is not TF32)
+
+    def _roundings(self, key: str) -> int:
+        return self.rounded[key] if self.chained else 1
+
+    def _disturbed(self, value: torch.Tensor, roundings: int = 1, *, roundoff: float | None = None) -> torch.Tensor:
+        if not value.is_floating_point():
+            return value
+        with torch._C._DisableTorchDispatch():
+            return value * self._factor(value, roundings, roundoff=roundoff)
+
+    def _factor(self, like: torch.Tensor, roundings: int, *, roundoff: float | None = None) -> torch.Tensor:
+        """1 + U(-w, w), drawn from a generator of this run's own, so that the model's random numbers stay as they are."""
+        device = like.device.type
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(like.device).manual_seed(self.seed)
+        width = _UNIFORM * (self.roundoff if roundoff is None else roundoff) * math.sqrt(roundings)
+        real = torch.float64 if like.dtype in (torch.float64, torch.complex128) else torch.float32
+        draws = torch.rand(like.shape, generator=self._generators[device], dtype=real, device=like.device)
+        return draws.mul_(2 * width).add_(1 - width)
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """An expanded tensor: one element of storage stands for many, which were rounded once, where they were made."""
+    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,0 +1,69 @@
+"""What was seen: one small record a tensor, and the trace of a run.
+
+A record never holds a tensor of the user's, only what judgement needs of it: a linear sketch, a norm, an amplitude and
+counts. The same records are compared in memory (`precheck.measure`) and written to golden files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy
+
+Kind = Literal["input", "output", "gradient", "parameter-gradient", "loss", "update"]
+"""`output` is a module's result, `gradient` the loss' gradient by it, `parameter-gradient` by a parameter, `update` a
+parameter's move since before the first step."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Record:
+    """One tensor of one run. `sketch` and `norm` leave non-finite elements out; those are counted."""
+
+    kind: Kind
+    name: str  # "layers.0.attn", "layers.0.attn[1]" (second of a tuple), "shared#2" (second call), "head.weight"
+    step: int  # counted from 1
+    shape: tuple[int, ...]
+    dtype: str  # as stored by the run, "bfloat16"
+    sketch: numpy.ndarray  # (127,) float64
+    norm: float  # Euclidean
+    amax: float  # greatest magnitude
+    nan: int = 0
+    posinf: int = 0
+    neginf: int = 0
+    zeros: int = 0
+    roundings: int = 0  # results in a low format that the module's own code made on the way to this one
+    is_result: bool = False  # belongs to what the model itself returned
+    weight_norm: float = 0.0  # of the parameter that moved (updates only)
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}:{self.name}@{self.step}"
+
+    @property
+    def numel(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def nonfinite(self) -> int:
+        return self.nan + self.posinf + self.neginf
+
+
+@dataclass(slots=True)
+class Trace:
+    """The records of one run in the order in which they came into being."""
+
+    records: dict[str, Record] = field(default_factory=dict)
+    scale: float = 1.0  # the loss scale the first step was taken at
+    skipped: int = 0  # steps that GradScaler skipped while it searched for that scale
+    collapsed: bool = False  # no loss scale down to 1 gave finite gradients
+    flips: int = 0  # decisions in which this run, given the same history, would have differed from the one it followed
+    decisions: int = 0
+    lost_track: str = ""  # the op at which decisions could no longer be followed
+
+    def add(self, record: Record) -> None:
+        self.records[record.key] = record

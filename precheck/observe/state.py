@@ -1,0 +1,121 @@
+"""Borrowing a user's model and giving it back bit for bit.
+
+The user's own module objects run, never copies: a loss that reads `model.aux_loss`, or an optimizer over
+`model.parameters()`, means that very model. Each run works on fresh storage put under the user's parameters and buffers, so
+their own storage is never written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+@contextlib.contextmanager
+def preserved(model: torch.nn.Module) -> Iterator[None]:
+    """Whatever the block does, parameters, gradients, buffers, attributes, modes, RNG and globals come back as they were."""
+    with contextlib.ExitStack() as stack:
+        stack.callback(_restore_model(model))
+        stack.callback(_restore_random())
+        stack.callback(_restore_globals())
+        yield
+
+
+def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
+    parameters = [(p, p.data, p.grad, p.requires_grad) for p in _unique_parameters(model)]
+    attributes = [(module.__dict__, dict(module.__dict__)) for module in model.modules()]
+    containers = [(value, copy.copy(value)) for _, saved in attributes for value in saved.values() if isinstance(value, (dict, list))]
+    plain = [(value, value.detach().clone()) for _, saved in attributes for value in saved.values() if isinstance(value, torch.Tensor)]
+
+    def restore() -> None:
+        for target, saved in (*attributes, *containers):
+            _refill(target, saved)
+        for tensor, values in plain:
+            tensor.data.copy_(values)
+        for parameter, data, grad, requires_grad in parameters:
+            parameter.grad = None
+            parameter.data = data
+            parameter.requires_grad_(requires_grad)
+            parameter.grad = grad
+
+    return restore
+
+
+def _refill(target: Any, saved: Any) -> None:
+    """In place, since others hold on to these dictionaries and lists (an RNN's flat weights, hooks)."""
+    target.clear()
+    target.extend(saved) if isinstance(target, list) else target.update(saved)
+
+
+def _restore_random() -> Callable[[], None]:
+    states: list[tuple[Callable[[Any], Any], Any]] = [(torch.set_rng_state, torch.get_rng_state()), (random.setstate, random.getstate())]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        states.append((numpy.random.set_state, numpy.random.get_state()))
+
+    def restore() -> None:
+        for put_back, state in states:
+            put_back(state)
+
+    return restore
+
+
+def _restore_globals() -> Callable[[], None]:
+    dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
+    threads_deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+    def restore() -> None:
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
+        torch.use_deterministic_algorithms(threads_deterministic[0], warn_only=threads_deterministic[1])
+
+    return restore
+
+
+def _unique_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return list(dict.fromkeys(model.parameters()))
+
+
+def refresh(model: torch.nn.Module, *, parameter: Change, buffer: Change) -> None:
+    """Puts new storage under every parameter and buffer: `parameter(value)` and `buffer(value)`.
+
+    Ties hold: a tensor registered under two names is changed once. Call it inside `preserved`.
+    """
+    for param in _unique_parameters(model):
+        param.grad = None
+        param.data = parameter(param.data)
+    seen: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for name, value in module._buffers.items():
+            if value is not None:
+                if id(value) not in seen:
+                    seen[id(value)] = buffer(value)
+                module._buffers[name] = seen[id(value)]
+
+
+def floats_to(dtype: torch.dtype) -> Change:
+    """A change that casts floating tensors to `dtype` and copies all others; the result never shares storage."""
+
+    def change(value: torch.Tensor) -> torch.Tensor:
+        return value.detach().to(dtype, copy=True) if value.is_floating_point() else value.detach().clone()
+
+    return change
+
+
+def copied(value: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """An input for one run: own storage, cast if it is floating and a dtype is given, the same `requires_grad`."""
+    if isinstance(value, torch.nn.Parameter):
+        return value
+    fresh = floats_to(dtype)(value) if dtype is not None else value.detach().clone()
+    return fresh.requires_grad_(value.requires_grad)
+

@@ -1,0 +1,61 @@
+"""The tensors inside whatever a model takes and returns: tuples, lists, dicts, dataclasses, named tuples, None."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+
+def tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor in `value` with its path: "" for a bare tensor, "[1]", "[logits]", "[0][2]"."""
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from tensors(item, f"{path}[{name}]")
+    elif isinstance(value, (tuple, list)):
+        for place, item in enumerate(value):
+            yield from tensors(item, f"{path}[{place}]")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors(getattr(value, field.name, None), f"{path}[{field.name}]")
+
+
+def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A copy of the structure with `change` applied to each tensor; what holds no tensor is passed on as it is."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        changed = {name: mapped(item, change) for name, item in value.items()}
+        return changed if type(value) is dict else _refilled(value, changed)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(mapped(item, change) for item in value))
+    if isinstance(value, (tuple, list)):
+        return type(value)(mapped(item, change) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {f.name: mapped(getattr(value, f.name), change) for f in dataclasses.fields(value) if hasattr(value, f.name)}
+        clone = copy.copy(value)
+        for name, item in changed.items():
+            object.__setattr__(clone, name, item)
+        return clone
+    return value
+
+
+def _refilled(value: Any, changed: dict[Any, Any]) -> Any:
+    clone = copy.copy(value)
+    for name, item in changed.items():
+        clone[name] = item
+    return clone
+
+
+def call(model: Callable[..., Any], inputs: Any) -> Any:
+    """`model` on `inputs`: a tuple is positional, a dict (or other mapping) keywords, anything else one argument."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, tuple) and not hasattr(inputs, "_fields"):
+        return model(*inputs)
+    return model(inputs)

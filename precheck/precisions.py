@@ -1,0 +1,163 @@
+"""The vocabulary of precisions and what each does to a run.
+
+Names are Lightning's (`lightning.fabric.plugins.precision`), the one vocabulary whose single words tell *mixed* (low-precision
+compute, float32 weights) from *true* (everything stored low), and three more: `bf16-master`, `tf32`, `fp8-e4m3-mixed`.
+This module imports neither torch nor numpy until a precision is put to work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+from precheck import formats
+
+if TYPE_CHECKING:
+    import torch
+
+Placement = Literal["mixed", "true"]
+Policy = Literal["cuda", "native"]
+
+
+class PrecisionError(ValueError):
+    """A precision was named that does not exist, or that means two things."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Precision:
+    """What a run stores and computes in.
+
+    `compute` is the format that results are rounded to, `param` the one that weights are stored in. `autocast` runs the
+    forward under torch.autocast, `scaler` takes the backward through a GradScaler, `master` steps the optimizer on a float32
+    copy of the weights, `gemm` rounds the inputs of matrix products on the way in (emulated where the device cannot).
+    """
+
+    name: str
+    compute: formats.Format
+    param: formats.Format
+    autocasts: bool = False
+    scaler: bool = False
+    master: bool = False
+    gemm: formats.Format | None = None
+    policy: Policy = "cuda"
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        return self.compute.dtype
+
+    @property
+    def param_dtype(self) -> torch.dtype:
+        return self.param.dtype
+
+    @property
+    def roundoff(self) -> float:
+        """Unit roundoff of the coarsest format that results pass through."""
+        return max(self.compute.unit_roundoff, self.gemm.unit_roundoff if self.gemm else 0.0)
+
+    @property
+    def is_low(self) -> bool:
+        return self.roundoff > formats.FP32.unit_roundoff
+
+    @property
+    def placement(self) -> Placement:
+        """Where a run rounds: at the ops autocast chooses, or wherever it stores."""
+        return "mixed" if self.autocasts or self.gemm else "true"
+
+    @contextlib.contextmanager
+    def autocast(self, device: str = "cpu") -> Iterator[None]:
+        """The context of a forward pass (and loss) under this precision."""
+        with contextlib.ExitStack() as stack:
+            if self.gemm is not None and not _emulating():
+                stack.enter_context(self.step(device))
+            if self.autocasts:
+                import torch
+
+                if device == "cpu" and self.policy == "cuda":
+                    from precheck.autocast import cuda_policy_on_cpu
+
+                    stack.enter_context(cuda_policy_on_cpu())
+                stack.enter_context(torch.autocast(device, dtype=self.compute_dtype))
+            yield
+
+    @contextlib.contextmanager
+    def step(self, device: str = "cpu") -> Iterator[None]:
+        """The context of a whole training step; unlike autocast, it spans the backward pass."""
+        if self.gemm is None:
+            yield
+            return
+        from precheck import emulation
+
+        with emulation.gemm_inputs(self.gemm, device):
+            yield
+
+    def make_scaler(self, device: str = "cpu") -> torch.amp.GradScaler:
+        """A GradScaler with torch's defaults; disabled, and so transparent, where the precision needs none."""
+        import torch
+
+        return torch.amp.GradScaler(device, enabled=self.scaler)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _emulating() -> bool:
+    from precheck import emulation
+
+    return emulation.active()
+
+
+_F = formats
+PRECISIONS: dict[str, Precision] = {
+    precision.name: precision
+    for precision in (
+        Precision("32-true", _F.FP32, _F.FP32),
+        Precision("64-true", _F.FP64, _F.FP64),
+        Precision("bf16-mixed", _F.BF16, _F.FP32, autocasts=True),
+        Precision("bf16-true", _F.BF16, _F.BF16),
+        Precision("bf16-master", _F.BF16, _F.BF16, master=True),
+        Precision("16-mixed", _F.FP16, _F.FP32, autocasts=True, scaler=True),
+        Precision("16-true", _F.FP16, _F.FP16),
+        Precision("tf32", _F.FP32, _F.FP32, gemm=_F.TF32),
+        Precision("fp8-e4m3-mixed", _F.BF16, _F.FP32, autocasts=True, gemm=_F.E4M3FN),
+    )
+}
+ALIASES: dict[str, str] = {
+    "bf16": "bf16-mixed", "fp16": "16-mixed", "16": "16-mixed", "fp16-mixed": "16-mixed", "fp16-true": "16-true",
+    "fp32": "32-true", "32": "32-true", "no": "32-true", "fp64": "64-true", "64": "64-true",
+    "fp8": "fp8-e4m3-mixed",
+}  # fmt: skip
+AMBIGUOUS = {"bfloat16": ("bf16-mixed", "bf16-true"), "float16": ("16-mixed", "16-true"), "half": ("16-mixed", "16-true")}
+
+
+def resolve(name: str | Precision, *, policy: Policy = "cuda") -> Precision:
+    """The precision of that name or alias. Raises PrecisionError, naming what is accepted, for any other."""
+    if isinstance(name, Precision):
+        return name
+    word = str(name).strip().removeprefix("torch.")
+    if word in AMBIGUOUS:
+        mixed, true = AMBIGUOUS[word]
+        raise PrecisionError(
+            f"precision {name!s} means two things: {mixed} (autocast, float32 weights) and {true} (weights stored low too); "
+            f"write --precision={mixed} or --precision={true}"
+        )
+    word = ALIASES.get(word, word)
+    if word not in PRECISIONS:
+        raise PrecisionError(
+            f"unknown precision {name!r}; known are {', '.join(PRECISIONS)} "
+            f"(and the aliases {', '.join(f'{a} for {b}' for a, b in ALIASES.items())})"
+        )
+    return dataclasses.replace(PRECISIONS[word], policy=policy)
+
+
+def resolve_all(names: str, *, policy: Policy = "cuda") -> tuple[Precision, ...]:
+    """The precisions of a comma-separated list, each once, in the order given."""
+    words = [word for word in names.split(",") if word.strip()]
+    if not words:
+        raise PrecisionError(f"no precision named in {names!r}; known are {', '.join(PRECISIONS)}")
+    found: dict[str, Any] = {}
+    for word in words:
+        precision = resolve(word, policy=policy)
+        found.setdefault(precision.name, precision)
+    return tuple(found.values())
