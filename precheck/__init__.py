@@ -1,0 +1,58 @@
+"""precheck: will this model survive low precision?
+
+Names are loaded when they are first used: `import precheck` (which pytest does at every start where the plugin is installed)
+imports neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from precheck.checking import check as check
+    from precheck.findings import RULES as RULES
+    from precheck.findings import Finding as Finding
+    from precheck.findings import PrecisionFailure as PrecisionFailure
+    from precheck.findings import Report as Report
+    from precheck.formats import FORMATS as FORMATS
+    from precheck.formats import Format as Format
+    from precheck.goldens.file import GoldenError as GoldenError
+    from precheck.goldens.file import GoldenMissing as GoldenMissing
+    from precheck.measurement import measure as measure
+    from precheck.observe.run import InputError as InputError
+    from precheck.precisions import PRECISIONS as PRECISIONS
+    from precheck.precisions import Precision as Precision
+    from precheck.precisions import PrecisionError as PrecisionError
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "check": "precheck.checking",
+    "measure": "precheck.measurement",
+    "Finding": "precheck.findings",
+    "PrecisionFailure": "precheck.findings",
+    "Report": "precheck.findings",
+    "RULES": "precheck.findings",
+    "FORMATS": "precheck.formats",
+    "Format": "precheck.formats",
+    "GoldenError": "precheck.goldens.file",
+    "GoldenMissing": "precheck.goldens.file",
+    "InputError": "precheck.observe.run",
+    "PRECISIONS": "precheck.precisions",
+    "Precision": "precheck.precisions",
+    "PrecisionError": "precheck.precisions",
+}
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'precheck' has no attribute {name!r}; it has {', '.join(_HOMES)}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

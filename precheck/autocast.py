@@ -58,7 +58,7 @@ def cuda_policy_on_cpu() -> Iterator[None]:
 def _install() -> Any:
     import torch
 
-    library = torch.library.Library("aten", "IMPL", "AutocastCPU")  # noqa: TOR901  (it lives as long as the block)
+    library = torch.library.Library("aten", "IMPL", "AutocastCPU")
     groups: tuple[tuple[list[str], Callable[[Any], Callable[..., Any]]], ...] = (
         (LOW, _in_autocast_dtype),
         (FLOAT32, _in_float32),

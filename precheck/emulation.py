@@ -68,7 +68,7 @@ class GemmInputs(TorchDispatchMode):
     """Passes the operands of matrix products through `change`; all products, or the 2-D ones alone."""
 
     def __init__(self, change: Callable[[torch.Tensor], torch.Tensor], *, dense_only: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.change = change
         self.operands = _DENSE if dense_only else _ALL_PRODUCTS
 

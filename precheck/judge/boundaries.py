@@ -58,7 +58,8 @@ def _drift(row: Comparison, precision: Precision, severity: str, *, others: int)
 def _unstable(row: Comparison, precision: Precision) -> Finding:
     return Finding(
         "unstable-reference", "warning",
-        f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} noise floors under {precision}, but float32 and float64 disagree there about as much",
+        f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} noise floors under {precision}, but float32 and float64 disagree "
+        "there about as much",
         phase=phase_of(row.record.kind), module=module_of(row.record.name, row.record.kind), step=row.record.step,
         tensor=row.record.name, measured=row.r, limit=row.allowed,
     )  # fmt: skip

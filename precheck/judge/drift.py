@@ -13,7 +13,6 @@ from precheck.observe.records import Record, Trace
 from precheck.observe.sketch import distance
 from precheck.precisions import Precision
 
-
 UNDETERMINED = 0.5
 """Share of a tensor's norm that correct rounding may explain before nothing can be said about it at this precision."""
 
@@ -84,8 +83,8 @@ _KNOWN = ("bfloat16", "float16", "float32", "float64")
 
 
 def _stored_weights(record: Record, fmt: formats.Format) -> float:
-    """Weights kept in the low format are rounded once when they enter it and once a step; independent, so in quadrature."""
-    if record.kind != "update" or fmt.unit_roundoff <= formats.FP32.unit_roundoff:
+    """Weights are rounded when they enter the format they are kept in, and once a step; independent, so in quadrature."""
+    if record.kind != "update":
         return 0.0
     return ONE_ROUNDING * fmt.unit_roundoff * record.weight_norm * math.sqrt(record.step + 1)
 
@@ -96,5 +95,5 @@ def spreads(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:
     for key, record in reference.records.items():
         samples = [other.records[key] for other in noises if key in other.records and other.records[key].shape == record.shape]
         if samples and len(samples) == len(noises):
-            found[key] = noise.spread(record, [sample for sample in samples])
+            found[key] = noise.spread(record, samples)
     return found

@@ -67,8 +67,8 @@ def _nonfinite_finding(record: Record, reference: Record, excess: int, precision
     return Finding(
         rule=rule,
         severity="error",
-        message=f"{label(record.kind, record.name)}: {what} under {precision} in step {record.step}, where the reference is finite with magnitudes up to {reference.amax:.4g} "
-        f"({precision.compute.name} holds up to {precision.compute.max:.4g})",
+        message=f"{label(record.kind, record.name)}: {what} under {precision} in step {record.step}, where the reference is finite "
+        f"with magnitudes up to {reference.amax:.4g} ({precision.compute.name} holds up to {precision.compute.max:.4g})",
         phase=phase_of(record.kind),
         module=module_of(record.name, record.kind),
         step=record.step,

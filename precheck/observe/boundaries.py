@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
-from precheck.observe.reduce import reduced
 from precheck.observe.records import Record, Trace
+from precheck.observe.reduce import reduced
 from precheck.observe.structure import tensors
 
 LOW = (torch.bfloat16, torch.float16)
@@ -47,14 +47,22 @@ class Position:
     """Which module call is running, and how many low-format results its own code has made so far."""
 
     def __init__(self) -> None:
-        self.stack: list[list[Any]] = [["", 0]]
+        self.stack: list[tuple[str, int]] = [("", 0)]
 
     @property
     def call(self) -> str:
-        return str(self.stack[-1][0])
+        return self.stack[-1][0]
+
+    def enter(self, call: str) -> None:
+        self.stack.append((call, 0))
+
+    def leave(self, name: str) -> tuple[str, int]:
+        """The call that ends and its count; `name` if none was begun (a module that another hook ran out of turn)."""
+        return self.stack.pop() if len(self.stack) > 1 else (name, 0)
 
     def count(self, roundings: int = 1) -> None:
-        self.stack[-1][1] += roundings
+        call, before = self.stack[-1]
+        self.stack[-1] = (call, before + roundings)
 
 
 class Boundaries:
@@ -98,13 +106,13 @@ class Boundaries:
             if not _in_backward():
                 self.calls[name] += 1
             call = self.calls[name]
-            self.position.stack.append([f"{name}#{call}" if call > 1 else name, 0])
+            self.position.enter(f"{name}#{call}" if call > 1 else name)
 
         return hook
 
     def _leaving(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any, output: Any) -> None:
-            call, roundings = self.position.stack.pop() if len(self.position.stack) > 1 else [name, 0]
+            call, roundings = self.position.leave(name)
             if self.enabled and output is not None:
                 for path, tensor in tensors(output):
                     self._passed(f"{call}{path}" or "output", tensor, roundings)

@@ -61,7 +61,7 @@ class Recording(TorchDispatchMode):
     """Fills a tape from the low-precision run, and counts the results that each module call rounds to a low format."""
 
     def __init__(self, tape: Tape, position: Position) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tape, self.places, self.position = tape, _Places(position), position
         self.results = _Places(position)
 
@@ -101,7 +101,7 @@ class Following(TorchDispatchMode):
     """
 
     def __init__(self, tape: Tape, position: Position, dtype: torch.dtype, *, disturb: Callable[[torch.Tensor], None] | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.tape, self.places, self.dtype = tape, _Places(position), dtype
         self.results, self.disturb = _Places(position), disturb
         self.lower = {torch.float32: LOW, torch.float64: (*LOW, torch.float32)}[dtype]
@@ -239,7 +239,7 @@ def _overwrite(own: torch.Tensor, taken: torch.Tensor) -> None:
 
 def _chosen(func: Any, args: Any, kwargs: dict[str, Any], own: torch.Tensor, indices: torch.Tensor) -> torch.Tensor | None:
     """The reference's values at the low run's indices, for ops that return both."""
-    source = args[0]
+    source: torch.Tensor = args[0]
     if "max_pool" in func._schema.name:
         dims = own.dim() - (3 if "3d" in func._schema.name else 2)
         if dims < 1:

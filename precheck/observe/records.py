@@ -63,7 +63,7 @@ class Trace:
     collapsed: bool = False  # no loss scale down to 1 gave finite gradients
     flips: int = 0  # decisions in which this run, given the same history, would have differed from the one it followed
     decisions: int = 0
-    lost_track: str = ""  # the op at which decisions could no longer be followed
+    optimizer: str = ""  # "AdamW lr=0.001 betas=(0.9, 0.999) ..."
 
     def add(self, record: Record) -> None:
         self.records[record.key] = record

@@ -20,6 +20,9 @@ from precheck.observe.structure import call, mapped, tensors
 from precheck.precisions import Precision
 
 
+EXAMPLE = "lambda params: torch.optim.AdamW(params, lr=1e-3)"
+
+
 class InputError(ValueError):
     """Something the user passed cannot be measured; the message says what, what is accepted and what to type."""
 
@@ -122,7 +125,7 @@ def _kernels(job: Job, setting: Setting) -> contextlib.AbstractContextManager[An
     """oneDNN has no float16 recurrent kernel for training; without it torch takes its own, as on hardware that has none."""
     half = setting.precision is not None and setting.precision.compute_dtype is torch.float16
     if half and job.device == "cpu" and any(isinstance(module, torch.nn.RNNBase) for module in job.model.modules()):
-        return torch.backends.mkldnn.flags(enabled=False)  # type: ignore[no-any-return]
+        return torch.backends.mkldnn.flags(enabled=False)
     return contextlib.nullcontext()
 
 
@@ -255,15 +258,17 @@ class _Run:
             return None
         optimizer = self.job.optimizer(list(self.masters.values()))
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise InputError(f"optimizer returned {type(optimizer).__name__}; it must return a torch.optim.Optimizer, as in optimizer=torch.optim.AdamW")
+            raise InputError(f"optimizer returned {type(optimizer).__name__}; it must return a torch.optim.Optimizer, as in optimizer={EXAMPLE}")
         own = {id(param) for param in self.masters.values()}
         held = [param for group in optimizer.param_groups for param in group["params"]]
         foreign = [param for param in held if id(param) not in own and param.requires_grad]
         if foreign:
             raise InputError(
                 f"the optimizer holds {len(foreign)} of {len(held)} parameters that are not the ones it was given (first: shape "
-                f"{tuple(foreign[0].shape)}); build it from its argument, as in optimizer=lambda params: torch.optim.AdamW(params, lr=1e-3)"
+                f"{tuple(foreign[0].shape)}); build it from its argument, as in optimizer={EXAMPLE}"
             )
+        settings = {name: value for name, value in optimizer.defaults.items() if isinstance(value, (int, float, tuple)) and value is not False}
+        self.trace.optimizer = " ".join([type(optimizer).__name__, *(f"{name}={value}" for name, value in sorted(settings.items()))])
         return optimizer
 
     def _update(self, step: int) -> None:
@@ -279,7 +284,7 @@ class _Run:
                 if master is not self.named[name]:
                     self.named[name].copy_(master)
         for name, master in self.masters.items():
-            moved = master.detach().double() - self.start[name]
-            record = recorded("update", name, step, moved)
-            norm = float(master.detach().double().norm())
-            self.trace.add(dataclasses.replace(record, dtype=str(master.dtype).removeprefix("torch."), weight_norm=norm if math.isfinite(norm) else 0.0))
+            now = master.detach().double()
+            norm, dtype = float(now.norm()), str(master.dtype).removeprefix("torch.")
+            record = recorded("update", name, step, now - self.start[name])
+            self.trace.add(dataclasses.replace(record, dtype=dtype, weight_norm=norm if math.isfinite(norm) else 0.0))

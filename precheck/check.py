@@ -1,0 +1,1 @@
+from precheck.checking import check  # noqa: F401

@@ -1,0 +1,110 @@
+"""`check`: a model under a precision, held against a golden.
+
+The story: the inputs and settings must be those recorded. Under float32 the reference is run again and must still be what was
+recorded. Under a low precision one run is compared with the golden; where nothing is amiss, that was all. Otherwise the golden
+is only the alarm: the run is measured against a float32 run of the same process, along the decisions that it took, and the
+golden itself is checked for having gone stale.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from precheck.findings import Finding, Report
+from precheck.goldens import lifecycle
+from precheck.goldens.file import Golden, read
+from precheck.judge import boundaries, drift, staleness
+from precheck.measurement import FIRST_LOOK, Measurement, job_of, judged
+from precheck.observe.decisions import Tape
+from precheck.observe.records import Trace
+from precheck.observe.run import Job, low, run
+from precheck.precisions import Precision, resolve
+
+
+def check(
+    model: torch.nn.Module | Callable[..., Any],
+    inputs: Any,
+    *,
+    golden: str | Path,
+    precision: str | Precision = "32-true",
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    steps: int = 1,
+    seed: int = 0,
+) -> Report:
+    """`measure`, with the golden at that path as the reference. Arguments, and what comes back untouched, are as in `measure`.
+
+    Raises GoldenMissing if there is no such file, GoldenError if it cannot be used, PrecisionError and InputError as `measure`.
+    """
+    job = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed)
+    return _Check(job, resolve(precision), read(Path(golden))).report(str(golden))
+
+
+class _Check:
+    def __init__(self, job: Job, precision: Precision, golden: Golden) -> None:
+        self.job, self.precision, self.golden = job, precision, golden
+        held = [each for each in golden.records if each.record.kind == "output" or (job.loss is not None and each.record.kind != "input")]
+        self.recorded = Trace(records={each.record.key: each.record for each in held})
+        self.floors = {each.record.key: each.floors for each in held}
+
+    def report(self, path: str) -> Report:
+        found = self._inputs()
+        if found:
+            report = Report(precision=self.precision.name)
+            report.add(found)
+        elif self.precision.name == "32-true":
+            report = self._float32()
+        else:
+            report = self._low()
+        report.facts["golden"] = path
+        return report
+
+    def _inputs(self) -> list[Finding]:
+        recorded = {each.record.name: each.record for each in self.golden.records if each.record.kind == "input"}
+        return staleness.inputs(recorded, {each.record.name: each.record for each in lifecycle.inputs_of(self.job)})
+
+    def _float32(self) -> Report:
+        report = Report(precision=self.precision.name)
+        stale, rows = self._stale()
+        report.add(stale)
+        report.boundaries = [boundaries.row_of(row) for row in rows]
+        return report
+
+    def _stale(self) -> tuple[list[Finding], list[drift.Comparison]]:
+        """Whether today's float32 reference is still the golden; and each of its tensors beside the recorded one."""
+        now = lifecycle.float32(self.job)
+        provenance = lifecycle.provenance(self.job, now)
+        rows = staleness.compare(self.recorded, self._spreads("mixed", 1.0), now)
+        differ = provenance["weights"] != self.golden.provenance["weights"]
+        found = staleness.settings(self.golden.provenance, provenance)
+        return found or staleness.moved(rows, self.recorded, now, weights_differ=differ), rows
+
+    def _low(self) -> Report:
+        tape = Tape()
+        trace = run(self.job, low(self.precision, records=tape))
+        report = self._against_golden(trace)
+        if report is None:
+            report = Measurement(self.job, self.precision, seen=(trace, tape)).report()
+            stale, _ = self._stale()
+            report.add(stale)
+        return report
+
+    def _against_golden(self, trace: Trace) -> Report | None:
+        """The verdict on `trace` by the golden alone; None where that is not a clean pass, or the golden has no floor to judge by."""
+        spreads = self._spreads(self.precision.placement, self.precision.roundoff)
+        if self.precision.gemm or not self.precision.is_low or not spreads or any(math.isnan(spread) for spread in spreads.values()):
+            return None
+        if trace.records.keys() - self.recorded.records.keys():
+            return None
+        rows = drift.compare(trace, self.recorded, spreads, self.precision, samples=FIRST_LOOK)
+        report = judged(trace, self.recorded, rows, self.precision)
+        clean = not report.findings and not any(row.failed or row.doubtful for row in rows if row.record.kind != "update")
+        return report if clean else None
+
+    def _spreads(self, placement: str, roundoff: float) -> dict[str, float]:
+        return {key: floors[placement] * roundoff for key, floors in self.floors.items()}

@@ -1,0 +1,147 @@
+"""How a golden comes into being and is renewed: record, compare with what is there, write.
+
+A golden is the float32 reference of a test with the noise floor of either placement of rounding (at autocast's ops, or
+wherever the run stores), so that one file serves every precision. It is recorded and deleted on request only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
+from precheck.goldens.show import describe, difference
+
+from precheck.judge import drift
+from precheck.judge.placement import noise_for
+from precheck.observe.decisions import Tape
+from precheck.observe.records import Record, Trace
+from precheck.observe.reduce import reduced
+from precheck.observe.run import Job, low, reference, run
+from precheck.observe.structure import tensors
+from precheck.precisions import PRECISIONS, Placement, Precision
+
+Which = Literal["missing", "changed", "all"]
+Status = Literal["written", "changed", "unchanged", "kept"]
+
+NOISE_RUNS = 2
+_PLACEMENTS: dict[Placement, str] = {"mixed": "bf16-mixed", "true": "bf16-true"}
+_FLOAT32 = PRECISIONS["32-true"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refreshed:
+    """What a refresh did to one file: `written` there was none, `changed` other values now, `unchanged`, `kept` not recorded."""
+
+    path: Path
+    status: Status
+    lines: tuple[str, ...] = ()  # what moved, worst first
+
+
+def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
+    """Records the golden of `job` at `path`, where `which` asks for it. Raises GoldenError if it cannot be written or is not finite.
+
+    `missing` leaves every file that is there; `changed` rewrites those whose values moved by more than float32 may between
+    machines, or that cannot be read; `all` rewrites those whose bytes differ.
+    """
+    if which == "missing" and path.exists():
+        return Refreshed(path, "kept")
+    before = _before(path)
+    golden = record(job)
+    if isinstance(before, Golden):
+        changes = difference(before, golden)
+        if which == "changed" and not changes:
+            return Refreshed(path, "unchanged")
+        return Refreshed(path, "changed" if write(path, golden) else "unchanged", tuple(describe(changes).splitlines()))
+    write(path, golden)
+    return Refreshed(path, "changed" if before else "written", (before,) if before else ())
+
+
+def _before(path: Path) -> Golden | str:
+    """The golden that is there; or why it cannot be read; or "" if there is none."""
+    from precheck.goldens.file import GoldenError
+
+    try:
+        return read(path)
+    except GoldenMissing:
+        return ""
+    except GoldenError as error:
+        return str(error).splitlines()[0]
+
+
+def record(job: Job) -> Golden:
+    """The golden of `job`: its float32 reference, the noise floors, and where it was recorded."""
+    trace = float32(job)
+    floors = {placement: _floors(job, PRECISIONS[name]) for placement, name in _PLACEMENTS.items()}
+    records = [
+        GoldenRecord(record, {placement: found.get(key, math.nan) for placement, found in floors.items()})
+        for key, record in trace.records.items()
+    ]
+    return Golden([*inputs_of(job), *records], provenance(job, trace))
+
+
+def float32(job: Job) -> Trace:
+    """The reference as goldens keep it: float32 throughout, the model's own casts to low formats lifted, no decision imposed."""
+    tape = Tape()
+    run(job, low(_FLOAT32, records=tape))
+    return run(job, reference(torch.float32, follows=tape))
+
+
+def _floors(job: Job, precision: Precision) -> dict[str, float]:
+    """By record key, the spread that a noise of one unit roundoff causes where `precision` rounds.
+
+    Empty where the model does not run under it (an op without a kernel for that dtype): checks then measure it afresh.
+    """
+    tape = Tape()
+    try:
+        seen = run(job, low(precision, records=tape))
+    except (RuntimeError, TypeError, ValueError):
+        return {}
+    plain = run(job, reference(torch.float32, precision, follows=tape))
+    noises = [
+        run(job, reference(torch.float32, precision, follows=tape, disturbance=noise_for(job.model, seen, precision, seed=number + 1)))
+        for number in range(NOISE_RUNS)
+    ]
+    return {key: spread / precision.roundoff for key, spread in drift.spreads(plain, noises).items()}
+
+
+def inputs_of(job: Job) -> Iterator[GoldenRecord]:
+    """The inputs as records, so that changed inputs are told apart from drift, by name and by how much."""
+    for path, tensor in tensors(job.inputs):
+        facts: dict[str, Any] = reduced(tensor)
+        yield GoldenRecord(Record(kind="input", name=f"input{path}", step=1, **facts), {})
+
+
+def provenance(job: Job, trace: Trace) -> dict[str, str | int | float | bool]:
+    """Where and with what a golden was recorded."""
+    from precheck import __version__
+
+    return {
+        "precheck": __version__,
+        "torch": torch.__version__,
+        "device": job.device if job.device == "cpu" else torch.cuda.get_device_name(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "tf32": False,
+        "seed": job.seed,
+        "steps": job.steps,
+        "loss": job.loss is not None,
+        "optimizer": trace.optimizer,
+        "weights": digest(dict(job.model.state_dict())),
+        "inputs": digest(dict(tensors(job.inputs))),
+    }
+
+
+def digest(named: Mapping[str, Any]) -> str:
+    """Of names, dtypes, shapes and bytes of the tensors in `named`."""
+    state = hashlib.blake2b(digest_size=16)
+    for name, value in named.items():
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            state.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
+            flat = value.detach().cpu().contiguous().reshape(-1)
+            state.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+    return state.hexdigest()

@@ -1,0 +1,99 @@
+"""Whether a golden still belongs to the test that it is held against.
+
+The inputs, the settings and the float32 reference of today against those recorded. What moved by no more than float32 may
+between machines and library builds (2^-20, see `noise.REASSOCIATED`) has not moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from precheck.findings import Finding
+from precheck.formats import BF16
+from precheck.judge import drift, noise
+from precheck.judge.drift import Comparison
+from precheck.judge.extent import label, phase_of
+from precheck.observe.records import Record, Trace
+from precheck.observe.sketch import distance
+from precheck.precisions import PRECISIONS
+
+UNLIKE = 0.5
+"""Share of an update that may differ before the optimizer must have changed. Adam's first steps are the signs of gradients, of
+which those near zero are float32's luck; a learning rate that is off by a few percent is told by its recorded value."""
+
+
+def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Finding]:
+    """Inputs by name, each as a record of kind `input`: one finding that names the first that differs."""
+    for name, record in now.items():
+        before = recorded.get(name)
+        if before is None:
+            return [_stale(f"{name} was not among the inputs it was recorded with ({', '.join(recorded) or 'none'})", phase="data", tensor=name)]
+        if before.shape != record.shape:
+            return [_stale(f"{name} has shape {record.shape}, and {before.shape} was recorded", phase="data", tensor=name)]
+        moved = distance(before.sketch, record.sketch)
+        if moved > noise.REASSOCIATED * before.norm:
+            share = f"{moved / before.norm:.2%} of its norm" if before.norm else "all of it"
+            return [_stale(f"{name} differs by {share} from the values it was recorded with", phase="data", tensor=name)]
+    gone = [name for name in recorded if name not in now]
+    return [_stale(f"{gone[0]} was among the inputs it was recorded with, and is not now", phase="data", tensor=gone[0])] if gone else []
+
+
+def settings(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Finding]:
+    """A check may ask for less than was recorded (no optimizer, fewer steps), not for more or for something else."""
+    if now["loss"] and not recorded["loss"]:
+        return [_stale("it was recorded without a loss, and this check has one")]
+    if now["optimizer"] and recorded["optimizer"] != now["optimizer"]:
+        return [_stale(f"it was recorded with {recorded['optimizer'] or 'no optimizer'}, and this check steps with {now['optimizer']}")]
+    if now["optimizer"] and now["steps"] > recorded["steps"]:
+        return [_stale(f"it holds {recorded['steps']} step(s), and this check runs {now['steps']}")]
+    if now["seed"] != recorded["seed"]:
+        return [_stale(f"it was recorded with seed={recorded['seed']}, and this check has seed={now['seed']}")]
+    return []
+
+
+def compare(recorded: Trace, spreads: Mapping[str, float], now: Trace) -> list[Comparison]:
+    """Today's float32 reference beside the recorded one. `spreads` are those of noise of one unit roundoff, by record key.
+
+    Updates are allowed the noise of bfloat16: where a gradient is zero but for rounding (a key's bias), Adam's step is a coin's.
+    """
+    widened = {
+        key: spread * (BF16.unit_roundoff if key.startswith("update:") else noise.REASSOCIATED) for key, spread in spreads.items()
+    }
+    return drift.compare(now, recorded, widened, PRECISIONS["32-true"], samples=2)
+
+
+def moved(rows: Sequence[Comparison], recorded: Trace, now: Trace, *, weights_differ: bool) -> list[Finding]:
+    """The first record that is not what was recorded; for tensors that the golden lacks, that it belongs to another model."""
+    strange = [record for key, record in now.records.items() if key not in recorded.records or recorded.records[key].shape != record.shape]
+    if strange:
+        new = strange[0]
+        message = (
+            f"it belongs to another model: {len(strange)} of {len(now.records)} tensors are not in it, first the "
+            f"{label(new.kind, new.name)} of shape {new.shape}"
+        )
+        return [_stale(message, phase=phase_of(new.kind), tensor=new.name, measured=float(len(strange)), limit=0.0)]
+    changed = [row for row in rows if _changed(row)]
+    if not changed:
+        return []
+    first = changed[0]
+    cause = "the weights are not those recorded" if weights_differ else "weights and inputs are those recorded, so the code or a library changed"
+    return [
+        _stale(
+            f"in float32 the {label(first.record.kind, first.record.name)} moved by {first.relative:.2g} of its norm since ({len(changed)} of "
+            f"{len(rows)} tensors moved); {cause}",
+            phase=phase_of(first.record.kind), tensor=first.record.name, measured=first.r, limit=first.allowed,
+        )
+    ]  # fmt: skip
+
+
+def _changed(row: Comparison) -> bool:
+    if row.record.nonfinite != row.reference.nonfinite:
+        return True
+    if row.record.kind == "update":
+        return row.failed and row.relative > UNLIKE
+    return row.r > row.allowed
+
+
+def _stale(what: str, **place: Any) -> Finding:
+    return Finding("golden-stale", "error", f"the golden is out of date: {what}", **place)

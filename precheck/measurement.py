@@ -1,0 +1,167 @@
+"""`measure`: a model under a precision, compared with float32 in the same process.
+
+The story: run it low, remembering its decisions; run it in float32 along those decisions; run float32 again with the noise
+of correct rounding. What stays within a few noise floors is healthy, and most models end here. What does not is looked at
+again, with more noise runs, then with the roundings that a chain of ops inside one module adds up to, then in float64.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+
+from precheck.findings import Report
+from precheck.judge import boundaries, drift, extent, updates
+from precheck.judge.placement import noise_for
+from precheck.observe.decisions import Tape
+from precheck.observe.records import Trace
+from precheck.observe.run import EXAMPLE, InputError, Job, low, reference, run
+from precheck.precisions import Precision, resolve
+
+FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, 8, 4
+"""Noise runs. Two settle a healthy model (p99 of r changes by 0.01 from 2 to 16); eight narrow what small tensors may do."""
+
+
+def measure(
+    model: torch.nn.Module | Callable[..., Any],
+    inputs: Any,
+    *,
+    precision: str | Precision = "bf16-mixed",
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    steps: int = 1,
+    seed: int = 0,
+) -> Report:
+    """Runs `model` under `precision` and judges it against a float32 run of the same process.
+
+    `inputs`: a tensor is one argument, a tuple positional ones, a dict keywords. `loss` takes the model's output and returns
+    a scalar; without it only the forward runs. `optimizer` takes a list of parameters, as torch.optim's do, and runs `steps`
+    steps. The model, its gradients, its mode, the random state and torch's globals come back bit for bit as they were.
+
+    Raises PrecisionError for an unknown precision, InputError for arguments that cannot be measured, and whatever the model
+    itself raises.
+    """
+    return Measurement(job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)).report()
+
+
+def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, steps: int = 1, seed: int = 0) -> Job:
+    """The arguments of `measure`, validated."""
+    if not callable(model):
+        raise InputError(f"model is a {type(model).__name__}; pass a torch.nn.Module, or a function of tensors")
+    if not isinstance(model, torch.nn.Module):
+        model = _Function(model)
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError(f"steps={steps!r}; pass a whole number from 1")
+    if optimizer is not None and loss is None:
+        raise InputError("an optimizer was given without a loss; pass loss=lambda out: ... too, since there is nothing to step on otherwise")
+    if optimizer is not None and not callable(optimizer):
+        raise InputError(f"optimizer is a {type(optimizer).__name__}; pass what makes one, as in optimizer={EXAMPLE}")
+    if steps > 1 and optimizer is None:
+        raise InputError(f"steps={steps} without an optimizer; pass optimizer={EXAMPLE}, or steps=1")
+    return Job(model, inputs, loss, optimizer, steps, seed)
+
+
+class _Function(torch.nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+class Measurement:
+    """The runs of one measurement, each made when it is first needed."""
+
+    def __init__(self, job: Job, precision: Precision, *, seen: tuple[Trace, Tape] | None = None) -> None:
+        self.job, self.precision = job, precision
+        self.low, self.tape = seen if seen is not None else self._run_low()
+        self.dtype = torch.float32 if precision.is_low else torch.float64
+        self.noises: list[Trace] = []
+
+    def _run_low(self) -> tuple[Trace, Tape]:
+        tape = Tape()
+        return run(self.job, low(self.precision, records=tape)), tape
+
+    def report(self) -> Report:
+        if self.precision.name == "64-true":
+            return Report(precision=self.precision.name, facts={"reference": "none: nothing is more exact than float64 here"})
+        self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape))
+        rows = self._look(FIRST_LOOK)
+        if any(row.failed or row.doubtful for row in rows):
+            rows = self._look(SECOND_LOOK)
+        suspects = {row.record.key: row for row in rows if row.failed and not row.excess_nonfinite and row.record.kind != "update"}
+        explained = self._explained(suspects) if suspects else set()
+        unstable = self._unstable({key: row for key, row in suspects.items() if key not in explained})
+        report = judged(self.low, self.reference, rows, self.precision, explained=explained, unstable=unstable)
+        report.facts |= {"noise_runs": len(self.noises), "decisions": self.reference.decisions, "flips": self.reference.flips}
+        return report
+
+    def _look(self, samples: int) -> list[drift.Comparison]:
+        for number in range(len(self.noises), samples):
+            self.noises.append(self._noise_run(number))
+        return drift.compare(self.low, self.reference, drift.spreads(self.reference, self.noises), self.precision, samples=samples)
+
+    def _noise_run(self, number: int, *, chained: bool = False, everywhere: bool = False) -> Trace:
+        noise = noise_for(self.job.model, self.low, self.precision, seed=number + 1)
+        noise = dataclasses.replace(noise, chained=chained, everywhere=everywhere)
+        job = dataclasses.replace(self.job, optimizer=None, steps=1) if everywhere else self.job
+        return run(job, reference(self.dtype, self.precision, follows=self.tape, disturbance=noise))
+
+    def _explained(self, suspects: dict[str, drift.Comparison]) -> set[str]:
+        """Of the suspects, those that correct rounding explains after all, on a closer look at where the run rounds.
+
+        A module whose own code makes n low-format results has n roundings, not one. That settles outputs. A gradient is
+        also held against noise on every op: a backward pass is derived, not written, so that an ill-conditioned gradient
+        (of a scale before a norm, say) is nobody's bug, while an output that one rounding spoils is.
+        """
+        explained = self._within(suspects, [self._noise_run(100 + n, chained=True) for n in range(THIRD_LOOK)])
+        gradients = {key for key, row in suspects.items() if "gradient" in row.record.kind and key not in explained}
+        if gradients:
+            explained |= self._within(gradients, [self._noise_run(200 + n, chained=True, everywhere=True) for n in range(THIRD_LOOK)])
+        return explained
+
+    def _within(self, keys: Collection[str], noises: list[Trace]) -> set[str]:
+        rows = drift.compare(self.low, self.reference, drift.spreads(self.reference, noises), self.precision, samples=len(noises))
+        return {row.record.key for row in rows if row.record.key in keys and not row.failed}
+
+    def _unstable(self, suspects: dict[str, drift.Comparison]) -> set[str]:
+        """Of the suspects, those on which float32 itself is no yardstick, since float64 contradicts it."""
+        if not suspects or self.dtype is not torch.float32:
+            return set()
+        try:
+            exact = run(self.job, reference(torch.float64, self.precision, follows=self.tape))
+        except (RuntimeError, TypeError, ValueError):  # a model that insists on float32 has no float64 run to ask
+            return set()
+        own = {row.record.key: row.drift for row in drift.compare(self.reference, exact, {}, self.precision, samples=1)}
+        return {key for key, row in suspects.items() if own.get(key, 0.0) > boundaries.UNSTABLE * row.drift}
+
+
+def judged(
+    seen: Trace,
+    reference: Trace,
+    rows: list[drift.Comparison],
+    precision: Precision,
+    *,
+    explained: Collection[str] = (),
+    unstable: Collection[str] = (),
+) -> Report:
+    """Every rule that can be told from a run and its reference, on the run `seen`; `explained` and `unstable` as in boundaries.drifted."""
+    report = Report(precision=precision.name)
+    report.scaler = {"scale": seen.scale, "skipped": seen.skipped, "collapsed": seen.collapsed} if precision.scaler else {}
+    report.add(extent.nonfinite(rows, precision) or extent.broke_later(seen, reference, precision))
+    report.add(extent.collapsed(seen, precision))
+    report.add(extent.flushed(rows, precision, seen.scale))
+    report.add(boundaries.missing_gradients(seen, reference))
+    report.add(boundaries.drifted(rows, precision, explained=explained, unstable=unstable))
+    report.add(updates.lost(rows))
+    report.add(boundaries.leaks(seen, precision))
+    report.add(extent.headroom(seen, precision))
+    report.boundaries = [boundaries.row_of(row) for row in rows]
+    report.updates = [
+        {"parameter": d.record.name, "steps": d.record.step, "arrived": d.arrived, "uncertainty": d.uncertainty} for d in updates.displacements(rows)
+    ]
+    return report

@@ -1,0 +1,1 @@
+"""Words and tables for what judgement found; no opinion of its own."""

@@ -1,0 +1,111 @@
+"""Reports as text: one check for a failure message, many for the table at the end of a session.
+
+Imports neither torch nor numpy: under xdist the controller words what its workers measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from precheck.findings import Finding, Report, Row
+
+_WIDEST_NAME = 60
+
+
+def summary(report: Report, top: int = 5) -> str:
+    """The first line stands alone: the gravest finding, or that there is none. Then the other findings, then the worst rows."""
+    return "\n".join([_headline(report), *_findings(report), *_rows(worst(report, top))])
+
+
+def worst(report: Report, top: int) -> list[Row]:
+    """The `top` rows that are closest to, or furthest beyond, what they are allowed; all of them where `top` is 0."""
+    rows = sorted(report.boundaries, key=lambda row: row.r / row.allowed, reverse=True)
+    return rows[:top] if top else rows
+
+
+def entry(report: Report, top: int = 10) -> dict[str, Any]:
+    """One check in plain numbers and words, small enough to travel from an xdist worker to its controller."""
+    return {
+        "precision": report.precision,
+        "errors": [_line(finding) for finding in report.errors],
+        "warnings": [_line(finding) for finding in report.findings if finding.severity == "warning"],
+        "tensors": len(report.boundaries),
+        "worst": _plain_row(report.worst) if report.worst else None,
+        "rows": [_plain_row(row) for row in worst(report, top)],
+    }
+
+
+def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list[str]:
+    """The worst tensors of all checks, worst first: r, what is allowed, relative drift, tensor, test. `top` 0 is all of them."""
+    rows = [(nodeid, each["precision"], row) for nodeid, each in entries for row in each["rows"]]
+    rows.sort(key=lambda item: item[2]["r"] / item[2]["allowed"], reverse=True)
+    shown = rows[:top] if top else rows
+    if not shown:
+        return []
+    columns = [
+        ("r", "allowed", "drift", "precision", "tensor", "test"),
+        *((*_numbers(row), precision, _place(row), nodeid) for nodeid, precision, row in shown),
+    ]
+    left_out = sum(each["tensors"] for _, each in entries) - len(shown)
+    lines = _aligned(columns, right=3)
+    return [*lines, f"{left_out} more tensors, none of them worse"] if left_out else lines
+
+
+def _headline(report: Report) -> str:
+    if report.errors:
+        return _line(report.errors[0])
+    row = report.worst
+    closest = f"; closest to its limit: {_place(_plain_row(row))}, r {row.r:.3g} of {row.allowed:.3g} allowed" if row else ""
+    return f"no errors under {report.precision}: {len(report.boundaries)} tensors compared{closest}"
+
+
+def _line(finding: Finding) -> str:
+    return f"{finding.rule}: {finding.message}"
+
+
+def _findings(report: Report) -> list[str]:
+    lines = []
+    for place, finding in enumerate(report.findings):
+        if not (place == 0 and finding.severity == "error"):
+            lines.append(f"{finding.severity}: {_line(finding)}")
+        if finding.severity != "note":
+            if finding.module:
+                lines.append(f"    in module {finding.module}")
+            lines.append(f"    cure: {finding.remedy}")
+    return lines
+
+
+def _rows(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    plain = [_plain_row(row) for row in rows]
+    table = [("r", "allowed", "drift", "dtype", "tensor"), *((*_numbers(row), row["dtype"], _place(row)) for row in plain)]
+    return ["worst tensors (r = drift / what correct rounding explains; drift relative to the tensor's norm):", *_aligned(table, right=3)]
+
+
+def _plain_row(row: Row) -> dict[str, Any]:
+    return {
+        "tensor": row.tensor, "kind": row.kind, "step": row.step, "dtype": row.dtype, "r": row.r, "allowed": row.allowed,
+        "relative": row.relative, "nonfinite": row.nonfinite,
+    }  # fmt: skip
+
+
+def _numbers(row: dict[str, Any]) -> tuple[str, str, str]:
+    drift = f"{row['nonfinite']} Inf/NaN" if row["nonfinite"] else f"{row['relative']:.2g}"
+    return f"{row['r']:.2f}", f"{row['allowed']:.2f}", drift
+
+
+def _place(row: dict[str, Any]) -> str:
+    """ "gradient of layers.0", "update of head.weight, step 3"."""
+    name = row["tensor"] if len(row["tensor"]) <= _WIDEST_NAME else "…" + row["tensor"][1 - _WIDEST_NAME :]
+    what = row["kind"] if row["tensor"] in (row["kind"], "output") else f"{row['kind']} of {name}"
+    return what if row["step"] == 1 else f"{what}, step {row['step']}"
+
+
+def _aligned(table: Iterable[Sequence[str]], *, right: int) -> list[str]:
+    """Columns two spaces apart, the first `right` of them flush right, no spaces at the end of a line."""
+    lines = list(table)
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    flush = [str.rjust] * right + [str.ljust] * (len(widths) - right)
+    return ["  " + "  ".join(place(cell, width) for place, cell, width in zip(flush, line, widths, strict=True)).rstrip() for line in lines]
