@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from precheck.findings import Report
-from precheck.judge import boundaries, drift, extent, updates
+from precheck.judge import boundaries, decisions, drift, extent, updates
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
 from precheck.observe.records import Trace
@@ -81,6 +81,8 @@ class Measurement:
         self.low, self.tape = seen if seen is not None else self._run_low()
         self.dtype = torch.float32 if precision.is_low else torch.float64
         self.noises: list[Trace] = []
+        self.everywhere: list[Trace] = []
+        self.own = Tape()  # what float32 would have decided
 
     def _run_low(self) -> tuple[Trace, Tape]:
         tape = Tape()
@@ -89,15 +91,17 @@ class Measurement:
     def report(self) -> Report:
         if self.precision.name == "64-true":
             return Report(precision=self.precision.name, facts={"reference": "none: nothing is more exact than float64 here"})
-        self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape))
+        self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape, decides=self.own))
         rows = self._look(FIRST_LOOK)
-        if any(row.failed or row.doubtful for row in rows):
+        if any(row.failed or row.doubtful for row in rows) or self._flips(self.noises):
             rows = self._look(SECOND_LOOK)
         suspects = {row.record.key: row for row in rows if row.failed and not row.excess_nonfinite and row.record.kind != "update"}
         explained = self._explained(suspects) if suspects else set()
         unstable = self._unstable({key: row for key, row in suspects.items() if key not in explained})
         report = judged(self.low, self.reference, rows, self.precision, explained=explained, unstable=unstable)
-        report.facts |= {"noise_runs": len(self.noises), "decisions": self.reference.decisions, "flips": self.reference.flips}
+        report.add(decisions.flipped(self._flips(self.noises), self.precision))
+        flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
+        report.facts |= {"noise_runs": len(self.noises), "decisions": total, "flips": flips}
         return report
 
     def _look(self, samples: int) -> list[drift.Comparison]:
@@ -109,7 +113,7 @@ class Measurement:
         noise = noise_for(self.job.model, self.low, self.precision, seed=number + 1)
         noise = dataclasses.replace(noise, chained=chained, everywhere=everywhere)
         job = dataclasses.replace(self.job, optimizer=None, steps=1) if everywhere else self.job
-        return run(job, reference(self.dtype, self.precision, follows=self.tape, disturbance=noise))
+        return run(job, reference(self.dtype, self.precision, follows=self.tape, disturbance=noise, rival=self.own))
 
     def _explained(self, suspects: dict[str, drift.Comparison]) -> set[str]:
         """Of the suspects, those that correct rounding explains after all, on a closer look at where the run rounds.
@@ -121,8 +125,22 @@ class Measurement:
         explained = self._within(suspects, [self._noise_run(100 + n, chained=True) for n in range(THIRD_LOOK)])
         gradients = {key for key, row in suspects.items() if "gradient" in row.record.kind and key not in explained}
         if gradients:
-            explained |= self._within(gradients, [self._noise_run(200 + n, chained=True, everywhere=True) for n in range(THIRD_LOOK)])
+            explained |= self._within(gradients, self._noises_everywhere())
         return explained
+
+    def _flips(self, noises: list[Trace]) -> list[decisions.Place]:
+        """The places with more flips than rounding explains, be it rounding at boundaries or at every op."""
+        suspects = [place for place in decisions.places(self.reference, noises) if place.too_many(self.precision)]
+        if suspects and len(noises) >= SECOND_LOOK:
+            everywhere = decisions.places(self.reference, self._noises_everywhere())
+            still = {(place.call, place.op) for place in everywhere if place.too_many(self.precision)}
+            suspects = [place for place in suspects if (place.call, place.op) in still]
+        return suspects
+
+    def _noises_everywhere(self) -> list[Trace]:
+        if not self.everywhere:
+            self.everywhere = [self._noise_run(200 + n, chained=True, everywhere=True) for n in range(THIRD_LOOK)]
+        return self.everywhere
 
     def _within(self, keys: Collection[str], noises: list[Trace]) -> set[str]:
         rows = drift.compare(self.low, self.reference, drift.spreads(self.reference, noises), self.precision, samples=len(noises))

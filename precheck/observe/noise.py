@@ -51,14 +51,14 @@ class Noise:
         return self._disturbed(value).detach().requires_grad_(value.requires_grad)
 
     def output(self, key: str, tensor: torch.Tensor) -> None:
-        if key in self.rounded and not _overlaps_itself(tensor):
+        if key in self.rounded and not _exempt(tensor):
             with torch._C._DisableTorchDispatch():
                 # .data: autograd must not take the rounding of a saved result for a modification of it
                 tensor.data.mul_(self._factor(tensor, self._roundings(key)))
 
     def result(self, tensor: torch.Tensor) -> None:
         """One rounding's worth on an op's fresh result, in place."""
-        if not _overlaps_itself(tensor):
+        if not _exempt(tensor):
             tensor.mul_(self._factor(tensor, 1))
 
     def gradient(self, key: str, gradient: torch.Tensor) -> torch.Tensor:
@@ -91,6 +91,17 @@ class Noise:
         real = torch.float64 if like.dtype in (torch.float64, torch.complex128) else torch.float32
         draws = torch.rand(like.shape, generator=self._generators[device], dtype=real, device=like.device)
         return draws.mul_(2 * width).add_(1 - width)
+
+
+def _exempt(tensor: torch.Tensor) -> bool:
+    """Whole numbers too (positions, counts, one-hot rows): a good implementation does not round them at all."""
+    return _overlaps_itself(tensor) or (not tensor.is_complex() and _whole(tensor))
+
+
+def _whole(tensor: torch.Tensor) -> bool:
+    with torch._C._DisableTorchDispatch():
+        values = tensor.detach().reshape(-1)
+        return bool((values[:64] % 1 == 0).all()) and bool((values % 1 == 0).all())
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:

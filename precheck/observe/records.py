@@ -61,8 +61,7 @@ class Trace:
     scale: float = 1.0  # the loss scale the first step was taken at
     skipped: int = 0  # steps that GradScaler skipped while it searched for that scale
     collapsed: bool = False  # no loss scale down to 1 gave finite gradients
-    flips: int = 0  # decisions in which this run, given the same history, would have differed from the one it followed
-    decisions: int = 0
+    flips: dict[str, tuple[int, int]] = field(default_factory=dict)  # "call|op": decisions otherwise than the rival's, of how many
     optimizer: str = ""  # "AdamW lr=0.001 betas=(0.9, 0.999) ..."
 
     def add(self, record: Record) -> None:

@@ -14,11 +14,11 @@ import torch
 
 from precheck.observe import state
 from precheck.observe.boundaries import Boundaries, Disturbance, Position, recorded
-from precheck.observe.decisions import Following, Recording, Tape
+from precheck.observe.decisions import Recording, Tape
+from precheck.observe.following import Following
 from precheck.observe.records import Trace
 from precheck.observe.structure import call, mapped, tensors
 from precheck.precisions import Precision
-
 
 EXAMPLE = "lambda params: torch.optim.AdamW(params, lr=1e-3)"
 
@@ -54,6 +54,8 @@ class Setting:
     records: Tape | None = None
     follows: Tape | None = None
     disturbance: Disturbance | None = None
+    decides: Tape | None = None  # where to write what this run would have decided itself
+    rival: Tape | None = None  # whose decisions to count its own against; None: those of `follows`
     buffers: torch.dtype | None = None  # what the run compared with keeps its floating buffers in
 
 
@@ -63,7 +65,13 @@ def low(precision: Precision, *, records: Tape | None = None) -> Setting:
 
 
 def reference(
-    dtype: torch.dtype, precision: Precision | None = None, *, follows: Tape | None = None, disturbance: Disturbance | None = None
+    dtype: torch.dtype,
+    precision: Precision | None = None,
+    *,
+    follows: Tape | None = None,
+    disturbance: Disturbance | None = None,
+    decides: Tape | None = None,
+    rival: Tape | None = None,
 ) -> Setting:
     """A plain run in `dtype`, on the decisions of `follows`, disturbed where a noise run asks for it.
 
@@ -71,7 +79,7 @@ def reference(
     the model's own code, and is as given as the weights are.
     """
     stored = precision.param_dtype if precision is not None and precision.is_low and not precision.autocasts else None
-    return Setting(dtype, follows=follows, disturbance=disturbance, buffers=stored)
+    return Setting(dtype, follows=follows, disturbance=disturbance, decides=decides, rival=rival, buffers=stored)
 
 
 def run(job: Job, setting: Setting) -> Trace:
@@ -115,10 +123,11 @@ def _modes(setting: Setting, position: Position, trace: Trace) -> Iterator[None]
         following = None
         if setting.follows is not None and setting.dtype is not None:
             disturb = setting.disturbance.result if setting.disturbance and setting.disturbance.everywhere else None
-            following = stack.enter_context(Following(setting.follows, position, setting.dtype, disturb=disturb))
+            mode = Following(setting.follows, position, setting.dtype, disturb=disturb, own=setting.decides, rival=setting.rival)
+            following = stack.enter_context(mode)
         yield
         if following is not None:
-            trace.decisions, trace.flips = following.decisions, following.flips
+            trace.flips = following.flips
 
 
 def _kernels(job: Job, setting: Setting) -> contextlib.AbstractContextManager[Any]:

@@ -1,0 +1,142 @@
+"""A reference run that takes another run's decisions and draws, and counts those it would have taken otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from precheck.observe.boundaries import LOW, Position
+from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, draws, gradient_mask, outputs_of
+
+
+class Following(TorchDispatchMode):
+    """Takes the decisions of a tape in a reference run, and carries that run out in `dtype` wherever the code says lower.
+
+    A cast or factory that names a lower dtype in the user's own code is lifted to `dtype`: the reference is what the program
+    means, without the rounding it asks for. `disturb` is applied to the results that the recorded run stored low.
+
+    What this run would have decided itself goes to `own`, and is counted against `rival` (by default the tape it follows):
+    `flips` holds, by module call and op, how many of how many forward decisions differ.
+    """
+
+    def __init__(
+        self,
+        tape: Tape,
+        position: Position,
+        dtype: torch.dtype,
+        *,
+        disturb: Callable[[torch.Tensor], None] | None = None,
+        own: Tape | None = None,
+        rival: Tape | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tape, self.places, self.dtype = tape, Places(position), dtype
+        self.results, self.disturb = Places(position), disturb
+        self.own, self.rival = own, rival if rival is not None else tape
+        self.lower = {torch.float32: LOW, torch.float64: (*LOW, torch.float32)}[dtype]
+        self.flips: dict[str, tuple[int, int]] = {}
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        args, kwargs = self._lifted(func, args, kwargs or {})
+        mask = gradient_mask(func, args)
+        if mask is not None:
+            recorded = self.tape.entries.get(self.places.key(func, tuple(mask.shape)))
+            if recorded is not None and recorded[0] is not None:
+                return args[0] * recorded[0]
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        outputs = outputs_of(result)
+        if self.disturb is not None and outputs and continuous(outputs[0]):
+            if self.results.key(func, tuple(outputs[0].shape)) in self.tape.rounded:
+                self.disturb(outputs[0])
+        if not outputs or not (decides(func, args, outputs) or draws(func)):
+            return result
+        key = self.places.key(func, tuple(outputs[0].shape))
+        recorded = self.tape.entries.get(key)
+        if not draws(func):
+            self._decided(func, key, outputs)
+        if recorded is None or [r is None or r.shape == o.shape for r, o in zip(recorded, outputs, strict=False)].count(False):
+            return result
+        return self._followed(func, args, kwargs, result, outputs, recorded)
+
+    def _followed(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any, outputs: list[torch.Tensor], recorded: Any) -> Any:
+        if func.overloadpacket is aten.native_dropout and recorded[1] is not None:
+            _overwrite(outputs[1], recorded[1])
+            scale = 1 / (1 - args[1]) if args[1] < 1 else 0.0
+            outputs[0].copy_(args[0] * recorded[1] * scale)
+            return result
+        chosen = next((r for r in recorded if r is not None and r.dtype == torch.int64), None)
+        for own, taken in zip(outputs, recorded, strict=False):
+            if taken is not None:
+                _overwrite(own, taken)
+            elif chosen is not None:
+                values = _chosen(func, args, kwargs, own, chosen)
+                if values is not None:
+                    own.copy_(values)
+        return result
+
+    def _decided(self, func: Any, key: Key, outputs: list[torch.Tensor]) -> None:
+        """How many of this op's decisions differ from the rival's; backward kernels decide nothing that the forward has not."""
+        if key[0] == "backward":
+            return
+        if self.own is not None:
+            self.own.entries[key] = discrete(func, outputs)
+        for mine, other in zip(outputs, self.rival.entries.get(key, ()), strict=False):
+            if other is not None and other.shape == mine.shape:
+                place = f"{key[0]}|{key[1]}"
+                flipped, total = self.flips.get(place, (0, 0))
+                self.flips[place] = flipped + int((mine != other.to(mine.dtype)).sum()), total + mine.numel()
+
+    def _lifted(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        kwargs = {name: self.dtype if value in self.lower else value for name, value in kwargs.items() if not isinstance(value, torch.Tensor)} | {
+            name: value for name, value in kwargs.items() if isinstance(value, torch.Tensor)
+        }
+        args = tuple(self.dtype if isinstance(arg, torch.dtype) and arg in self.lower else arg for arg in args)
+        if func.is_view or func._schema.is_mutable:
+            return args, kwargs
+        return tuple(self._raised(arg) for arg in args), {name: self._raised(value) for name, value in kwargs.items()}
+
+    def _raised(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype in self.lower:
+            return value.to(self.dtype)
+        if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
+            return [self._raised(item) for item in value]
+        return value
+
+
+def _overwrite(own: torch.Tensor, taken: torch.Tensor) -> None:
+    own.copy_(taken)
+
+
+def _chosen(func: Any, args: Any, kwargs: dict[str, Any], own: torch.Tensor, indices: torch.Tensor) -> torch.Tensor | None:
+    """The reference's values at the low run's indices, for ops that return both."""
+    source: torch.Tensor = args[0]
+    if "max_pool" in func._schema.name:
+        dims = own.dim() - (3 if "3d" in func._schema.name else 2)
+        if dims < 1:
+            return None
+        return source.flatten(dims).gather(-1, indices.flatten(dims)).view_as(own)
+    if source.dim() == 0:
+        return source.view_as(own)
+    dim = _dim(func, args, kwargs)
+    if dim is None:
+        return None
+    kept = indices.dim() == source.dim()
+    picked = source.gather(dim, indices if kept else indices.unsqueeze(dim))
+    return picked if kept else picked.squeeze(dim)
+
+
+def _dim(func: Any, args: Any, kwargs: dict[str, Any]) -> int | None:
+    """The op's `dim` argument, by its schema; None for an op that has none (max over everything, max-pool)."""
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.name == "dim":
+            value = kwargs.get("dim", args[place] if place < len(args) else argument.default_value)
+            return None if value is None else int(value)
+    return None
