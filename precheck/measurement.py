@@ -111,7 +111,8 @@ class Measurement:
 
     def _noise_run(self, number: int, *, chained: bool = False, everywhere: bool = False) -> Trace:
         noise = noise_for(self.job.model, self.low, self.precision, seed=number + 1)
-        noise = dataclasses.replace(noise, chained=chained, everywhere=everywhere)
+        if chained:
+            noise = dataclasses.replace(noise, chained=True, everywhere=everywhere, bottom=self.precision.compute, scale=self.low.scale)
         job = dataclasses.replace(self.job, optimizer=None, steps=1) if everywhere else self.job
         return run(job, reference(self.dtype, self.precision, follows=self.tape, disturbance=noise, rival=self.own))
 
@@ -172,7 +173,7 @@ def judged(
     report.scaler = {"scale": seen.scale, "skipped": seen.skipped, "collapsed": seen.collapsed} if precision.scaler else {}
     report.add(extent.nonfinite(rows, precision) or extent.broke_later(seen, reference, precision))
     report.add(extent.collapsed(seen, precision))
-    report.add(extent.flushed(rows, precision, seen.scale))
+    report.add(extent.flushed(seen, rows, precision))
     report.add(boundaries.missing_gradients(seen, reference))
     report.add(boundaries.drifted(rows, precision, explained=explained, unstable=unstable))
     report.add(updates.lost(rows))

@@ -73,7 +73,7 @@ def compared(record: Record, reference: Record, spread: float, precision: Precis
         reference,
         spread,
         roundoff=noise.roundoff(precision.roundoff),
-        subnormal_step=noise.subnormal_step(precision.compute, scale if scaled else 1.0) if precision.is_low else 0.0,
+        step=noise.step_near_zero(precision.compute) / (scale if scaled else 1.0) if precision.is_low else 0.0,
         weight_roundings=_stored_weights(record, fmt),
     )
     return Comparison(record, reference, distance(record.sketch, reference.sketch), floor, noise.allowed(record.numel, samples))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from precheck import formats
-from precheck.findings import Finding, Phase
+from precheck.findings import Finding, Phase, Severity
 from precheck.judge.drift import Comparison
 from precheck.observe.records import Kind, Record, Trace
 from precheck.precisions import Precision
@@ -98,34 +98,53 @@ def headroom(low: Trace, precision: Precision) -> list[Finding]:
     ]  # fmt: skip
 
 
-def flushed(rows: Iterable[Comparison], precision: Precision, scale: float) -> list[Finding]:
-    """Parameter gradients that lost most of their norm to zeros that the reference does not have.
+def flushed(low: Trace, rows: Sequence[Comparison], precision: Precision) -> list[Finding]:
+    """The first parameter gradient that lost its norm to zeros that the reference does not have.
 
-    An error where more than half of the norm went (and the reference itself is certain of it), a warning from a tenth.
+    An error where more than half of it went, and nothing will bring it back: not GradScaler, which doubles its scale for as long
+    as gradients stay finite; and the loss is more than the rounding of the whole gradient. Otherwise a note, from a tenth.
     """
     if precision.compute is not formats.FP16:
         return []
-    findings = []
-    for row in rows:
-        zeros = row.record.zeros - row.reference.zeros
-        if row.record.kind != "parameter-gradient" or zeros <= 0 or row.reference.norm == 0:
-            continue
-        rounding = row.floor / row.reference.norm
-        step = precision.compute.min_subnormal / scale
-        lost = 1 - row.record.norm / row.reference.norm
-        quantised = row.reference.norm / math.sqrt(row.reference.numel) < 32 * step  # root mean square within 5 bits of the last step
-        if lost > 0.1 and quantised and rounding < max(0.5, step * math.sqrt(row.reference.numel) / row.reference.norm):
-            findings.append(_flushed_finding(row, precision, zeros, lost, scale))
-    return findings[:1]
+    gradients = [row for row in rows if row.record.kind == "parameter-gradient"]
+    whole = math.sqrt(sum(row.reference.norm**2 for row in gradients))
+    found = []
+    for row in gradients:
+        lost = 1 - row.record.norm / row.reference.norm if row.reference.norm else 0.0
+        if lost > 0.1 and _quantised(row, low.scale):
+            grave = lost > 0.5 and _needed(row) > _reachable(low, precision) and lost * row.reference.norm > precision.roundoff * whole
+            found.append(_flushed(row, precision, lost, low.scale, "error" if grave else "note"))
+    return sorted(found, key=lambda finding: finding.severity != "error")[:1]
 
 
-def _flushed_finding(row: Comparison, precision: Precision, zeros: int, lost: float, scale: float) -> Finding:
-    needed = 2.0 ** math.ceil(math.log2(32 * precision.compute.min_subnormal * math.sqrt(row.reference.numel) / row.reference.norm))
+def _quantised(row: Comparison, scale: float) -> bool:
+    """Zeros that the reference does not have, in a gradient whose root mean square is within 5 bits of the last step, and which
+    the reference itself is certain of."""
+    if row.record.zeros <= row.reference.zeros:
+        return False
+    step = formats.FP16.min_subnormal / scale
+    root = math.sqrt(row.reference.numel)
+    rounding = row.floor / row.reference.norm
+    return row.reference.norm / root < 32 * step and rounding < max(0.5, step * root / row.reference.norm)
+
+
+def _needed(row: Comparison) -> float:
+    """The loss scale, a power of two, that lifts the gradient's root mean square 5 bits above float16's last step."""
+    return 2.0 ** math.ceil(math.log2(32 * formats.FP16.min_subnormal * math.sqrt(row.reference.numel) / row.reference.norm))
+
+
+def _reachable(low: Trace, precision: Precision) -> float:
+    """The loss scale that GradScaler grows to: the largest power of two under which the run's gradients stay finite."""
+    largest = max((r.amax for r in low.records.values() if r.kind in ("gradient", "parameter-gradient")), default=0.0)
+    return 2.0 ** math.floor(math.log2(formats.FP16.max / largest)) if precision.scaler and largest else 1.0
+
+
+def _flushed(row: Comparison, precision: Precision, lost: float, scale: float, severity: Severity) -> Finding:
+    zeros = row.record.zeros - row.reference.zeros
     return Finding(
-        "gradient-underflow",
-        "error" if lost > 0.5 else "warning",
+        "gradient-underflow", severity,
         f"gradient of {row.record.name}: {zeros} of {row.record.numel} elements became zero under {precision} at loss scale {scale:g}, "
-        f"{lost:.0%} of its norm is lost; a loss scale of {max(needed, 2 * scale):g} or more would keep it",
+        f"{lost:.0%} of its norm is lost; a loss scale of {max(_needed(row), 2 * scale):g} or more would keep it",
         phase="backward", module=module_of(row.record.name, row.record.kind), tensor=row.record.name, measured=lost, limit=0.5,
     )  # fmt: skip
 

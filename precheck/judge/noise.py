@@ -1,7 +1,7 @@
 """The yardstick: how far rounding alone carries a tensor, and how far beyond that is a fault.
 
 r = drift / floor, with floor^2 = mean over noise runs of ||noise - reference||^2 + (c u ||reference||)^2 + n eta^2 / 12. The
-second term is the tensor's own last rounding, the third the spacing of subnormals (uniform error of one step eta).
+second term is the tensor's own last rounding, the third the spacing eta of values near zero (uniform error of one step).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from precheck.formats import Format
+from precheck.formats import FP16, Format
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.observe.records import Record
 from precheck.observe.sketch import distance
@@ -51,16 +51,17 @@ def spread(reference: Record, noises: Sequence[Record]) -> float:
     return math.sqrt(sum(distance(noise.sketch, reference.sketch) ** 2 for noise in noises) / len(noises))
 
 
-def floor(reference: Record, spread: float, *, roundoff: float, subnormal_step: float = 0.0, weight_roundings: float = 0.0) -> float:
+def floor(reference: Record, spread: float, *, roundoff: float, step: float = 0.0, weight_roundings: float = 0.0) -> float:
     """The drift that correct rounding explains, in the tensor's own units (Euclidean norm).
 
     `weight_roundings` is the norm of what storing the weights themselves after each step may add to an update.
     """
     own = ONE_ROUNDING * roundoff * reference.norm
-    steps = reference.numel * subnormal_step**2 / 12
-    return math.sqrt(spread**2 + own**2 + steps + weight_roundings**2)
+    near_zero = reference.numel * step**2 / 12
+    return math.sqrt(spread**2 + own**2 + near_zero + weight_roundings**2)
 
 
-def subnormal_step(fmt: Format, scale: float = 1.0) -> float:
-    """Spacing of the subnormals of `fmt` after the loss scale has been taken out."""
-    return fmt.min_subnormal / scale
+def step_near_zero(fmt: Format) -> float:
+    """What values near zero are rounded to multiples of: float16's subnormals. Formats with float32's range are flushed below
+    the smallest normal by some hardware (oneDNN's bfloat16 kernels on x86), and so is each term of a sum, here of 4096 as above."""
+    return fmt.min_subnormal if fmt is FP16 else 4096 * fmt.min_normal

@@ -103,7 +103,7 @@ class Boundaries:
 
     def _entering(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any) -> None:
-            if not _in_backward():
+            if not in_backward():
                 self.calls[name] += 1
             call = self.calls[name]
             self.position.enter(f"{name}#{call}" if call > 1 else name)
@@ -131,7 +131,7 @@ class Boundaries:
         self.made[id(tensor)] = (tensor, version, key)
         if self.disturbance is not None and not shares:
             self.disturbance.output(key, tensor)
-        if not _in_backward():
+        if not in_backward():
             self.trace.add(recorded("output", name, self.step, tensor, roundings))
             if tensor.requires_grad:
                 tensor.register_hook(self._gradient_hook(name, key, roundings, self.step))
@@ -164,5 +164,5 @@ def _shares_storage(tensor: torch.Tensor, made: dict[int, Any]) -> bool:
     return any(other.untyped_storage()._cdata == storage for other, _, _ in made.values())
 
 
-def _in_backward() -> bool:
+def in_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from precheck.observe.boundaries import LOW, Position, _in_backward
+from precheck.observe.boundaries import LOW, Position, in_backward
 
 aten = torch.ops.aten
 STEP_FUNCTIONS = {aten.round, aten.floor, aten.ceil, aten.trunc, aten.sign, aten.sgn, aten.heaviside}
@@ -33,6 +33,10 @@ UNROUNDED = {aten.detach, aten.clone, aten.copy_, aten.fill_, aten.zero_, aten.m
 NARROW_ACCUMULATION = {aten.native_layer_norm_backward, aten.embedding_dense_backward}
 """CPU kernels that sum rows in the low format, where CUDA's accumulate in float32: their error grows with the root of the number
 of rows (measured 1.6 to 28 u for layer norm's weight, 88 % for embeddings), on no hardware that the run stands in for."""
+
+WINDOWS = {aten.convolution, aten.mkldnn_convolution}
+"""oneDNN's bfloat16 convolution of a channels-last input whose window covers all of it (an output of one pixel) is wrong by
+100 % (torch 2.13, any CPU with AMX); a contiguous copy of the same input is right."""
 
 Key = tuple[str, str, tuple[int, ...], int]
 
@@ -53,7 +57,7 @@ class Places:
         self.seen: Counter[tuple[Any, ...]] = Counter()
 
     def key(self, func: Any, shape: tuple[int, ...]) -> Key:
-        place = ("backward" if _in_backward() else self.position.call, str(func.overloadpacket), shape)
+        place = ("backward" if in_backward() else self.position.call, str(func.overloadpacket), shape)
         self.seen[place] += 1
         return (*place, self.seen[place])
 
@@ -73,6 +77,8 @@ class Recording(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         mask = gradient_mask(func, args)
+        if func.overloadpacket in WINDOWS and args[0].dtype in LOW and args[0].device.type == "cpu":
+            args = (args[0].contiguous(), *args[1:])
         result = accumulated_wide(func, args, kwargs) if func.overloadpacket in NARROW_ACCUMULATION else func(*args, **kwargs)
         outputs = outputs_of(result)
         if mask is not None:
@@ -88,7 +94,7 @@ class Recording(TorchDispatchMode):
         roundings = _roundings(func, args, output) if output.dtype in LOW else 0
         if roundings:
             self.tape.rounded.add(key)
-            if not _in_backward():
+            if not in_backward():
                 self.position.count(roundings)
 
 

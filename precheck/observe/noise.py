@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from precheck.formats import Format
+from precheck.formats import FP16, Format
+from precheck.observe.boundaries import in_backward
 
 ONE_ROUNDING = 0.42
 """Root mean square error of one rounding to nearest, in unit roundoffs, relative to the Euclidean norm."""
@@ -29,7 +30,8 @@ class Noise:
 
     `parameters` are the names disturbed (None: all). With `chained`, an output that took n roundings inside its module gets
     n roundings' worth: each of unit gain, they add up in quadrature. With `everywhere`, every op's result that the run stored
-    low is disturbed, inside modules too. `gemm` adds noise to the operands of matrix products.
+    low is disturbed, inside modules too. `gemm` adds noise to the operands of matrix products. `bottom` is the format
+    whose lower end is modelled too; gradients reach it at their value times the loss `scale`.
     """
 
     seed: int
@@ -40,6 +42,8 @@ class Noise:
     chained: bool = False
     everywhere: bool = False
     gemm: Format | None = None
+    bottom: Format | None = None
+    scale: float = 1.0
     _generators: dict[str, torch.Generator] = dataclasses.field(default_factory=dict)
 
     def parameter(self, name: str, value: torch.Tensor) -> torch.Tensor:
@@ -54,15 +58,20 @@ class Noise:
         if key in self.rounded and not _exempt(tensor):
             with torch._C._DisableTorchDispatch():
                 # .data: autograd must not take the rounding of a saved result for a modification of it
-                tensor.data.mul_(self._factor(tensor, self._roundings(key)))
+                self._disturb(tensor.data, self._roundings(key))
 
     def result(self, tensor: torch.Tensor) -> None:
         """One rounding's worth on an op's fresh result, in place."""
         if not _exempt(tensor):
-            tensor.mul_(self._factor(tensor, 1))
+            self._disturb(tensor, 1, scale=self.scale if in_backward() else 1.0)
 
     def gradient(self, key: str, gradient: torch.Tensor) -> torch.Tensor:
-        return self._disturbed(gradient, self._roundings(key)) if key in self.rounded else gradient
+        if key not in self.rounded:
+            return gradient
+        with torch._C._DisableTorchDispatch():
+            disturbed = gradient.clone()
+            self._disturb(disturbed, self._roundings(key), scale=self.scale)
+            return disturbed
 
     def products(self) -> contextlib.AbstractContextManager[Any]:
         if self.gemm is None:
@@ -76,21 +85,36 @@ class Noise:
     def _roundings(self, key: str) -> int:
         return self.rounded[key] if self.chained else 1
 
-    def _disturbed(self, value: torch.Tensor, roundings: int = 1, *, roundoff: float | None = None) -> torch.Tensor:
+    def _disturbed(self, value: torch.Tensor, *, roundoff: float | None = None) -> torch.Tensor:
+        """A disturbed copy: relative noise of one rounding."""
         if not value.is_floating_point():
             return value
         with torch._C._DisableTorchDispatch():
-            return value * self._factor(value, roundings, roundoff=roundoff)
+            return value * self._draws(value).mul_(_UNIFORM * (self.roundoff if roundoff is None else roundoff)).add_(1)
 
-    def _factor(self, like: torch.Tensor, roundings: int, *, roundoff: float | None = None) -> torch.Tensor:
-        """1 + U(-w, w), drawn from a generator of this run's own, so that the model's random numbers stay as they are."""
+    def _disturb(self, value: torch.Tensor, roundings: int, *, scale: float = 1.0) -> None:
+        """In place: relative noise of that many roundings; then what is left of a value that close to zero."""
+        value.mul_(self._draws(value).mul_(_UNIFORM * self.roundoff * math.sqrt(roundings)).add_(1))
+        if self.bottom is not None and not value.is_complex():
+            _settle(value, self.bottom, scale)
+
+    def _draws(self, like: torch.Tensor) -> torch.Tensor:
+        """U(-1, 1), from a generator of this run's own, so that the model's random numbers stay as they are."""
         device = like.device.type
         if device not in self._generators:
             self._generators[device] = torch.Generator(like.device).manual_seed(self.seed)
-        width = _UNIFORM * (self.roundoff if roundoff is None else roundoff) * math.sqrt(roundings)
         real = torch.float64 if like.dtype in (torch.float64, torch.complex128) else torch.float32
-        draws = torch.rand(like.shape, generator=self._generators[device], dtype=real, device=like.device)
-        return draws.mul_(2 * width).add_(1 - width)
+        return torch.rand(like.shape, generator=self._generators[device], dtype=real, device=like.device).mul_(2).sub_(1)
+
+
+def _settle(value: torch.Tensor, fmt: Format, scale: float) -> None:
+    """In place: magnitudes below the smallest normal become whole steps of float16, and zero elsewhere, as hardware may do."""
+    small = value.abs() < fmt.min_normal / scale
+    if fmt is FP16:
+        step = fmt.min_subnormal / scale
+        value.copy_(torch.where(small, (value / step).round() * step, value))
+    else:
+        value.masked_fill_(small, 0.0)
 
 
 def _exempt(tensor: torch.Tensor) -> bool:

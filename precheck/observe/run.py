@@ -76,7 +76,7 @@ def reference(
     """A plain run in `dtype`, on the decisions of `follows`, disturbed where a noise run asks for it.
 
     Buffers enter it as `precision` stores them: rounding a table of frequencies is done by the conversion of the model, not by
-    the model's own code, and is as given as the weights are.
+    the model's own code, and is as given as the weights are. A buffer that the format cannot hold at all (a mask's -1e9) stays.
     """
     stored = precision.param_dtype if precision is not None and precision.is_low and not precision.autocasts else None
     return Setting(dtype, follows=follows, disturbance=disturbance, decides=decides, rival=rival, buffers=stored)
@@ -102,7 +102,7 @@ def _prepare(job: Job, setting: Setting) -> None:
     def parameter(value: torch.Tensor) -> torch.Tensor:
         return copy(value) if disturb is None else disturb.parameter(names.get(value.data_ptr(), ""), copy(value))
 
-    stored = state.floats_to(setting.buffers) if setting.buffers is not None else (lambda value: value)
+    stored = state.rounded_to(setting.buffers) if setting.buffers is not None else (lambda value: value)
     state.refresh(job.model, parameter=parameter, buffer=lambda value: copy(stored(value)))
     torch.manual_seed(job.seed)
     random.seed(job.seed)

@@ -112,6 +112,16 @@ def floats_to(dtype: torch.dtype) -> Change:
     return change
 
 
+def rounded_to(dtype: torch.dtype) -> Change:
+    """A change that casts floating tensors to `dtype` unless that makes finite values infinite."""
+
+    def change(value: torch.Tensor) -> torch.Tensor:
+        low = value.detach().to(dtype) if value.is_floating_point() else value
+        return value if bool((low.isinf() & ~value.isinf()).any()) else low
+
+    return change
+
+
 def copied(value: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     """An input for one run: own storage, cast if it is floating and a dtype is given, the same `requires_grad`."""
     if isinstance(value, torch.nn.Parameter):

@@ -1,0 +1,94 @@
+"""The house itself: imports run one way, files stay small, and starting pytest with the plugin costs no import of torch."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import precheck
+
+PACKAGE = Path(precheck.__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+FLOORS = [
+    {"formats"},
+    {"precisions", "findings", "autocast", "emulation"},
+    {"observe"},
+    {"judge"},
+    {"goldens"},
+    {"measurement", "checking"},
+    {"report"},
+    {"plugin"},
+]
+UPWARD = {
+    ("findings", "report"),  # Report.summary() asks for its words when it is called
+    ("precisions", "autocast"),  # the vocabulary reaches for what acts on it when a precision is put to work
+    ("precisions", "emulation"),
+}
+LONGEST_FILE = 300  # lines
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def _floor(name: str) -> int | None:
+    return next((height for height, names in enumerate(FLOORS) if name in names), None)
+
+
+def _imported(path: Path) -> set[str]:
+    """The parts of precheck that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "precheck":
+            parts = node.module.split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("precheck.")}
+    return found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_imports_run_one_way(path: Path) -> None:
+    own = _name(path)
+    height = _floor(own)
+    if height is None:
+        assert own in {"__init__", "__main__"}, f"{own} stands on no floor; give it one in docs/architecture.md and here"
+        return
+    above = {name for name in _imported(path) if (_floor(name) or 0) > height} - {up for low, up in UPWARD if low == own}
+    assert not above, f"{own} imports {above}, which stand above it"
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if _name(p) != "plugin"], ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_only_the_plugin_knows_pytest(path: Path) -> None:
+    modules = {alias.name for node in ast.walk(ast.parse(path.read_text(encoding="utf8"))) if isinstance(node, ast.Import) for alias in node.names}
+    assert not modules & {"pytest", "_pytest", "xdist"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_files_stay_small(path: Path) -> None:
+    assert len(path.read_text(encoding="utf8").splitlines()) <= LONGEST_FILE
+
+
+def test_public_names_load_and_are_documented() -> None:
+    for name in precheck.__all__:
+        value = getattr(precheck, name)
+        assert name == "__version__" or not callable(value) or value.__doc__, f"precheck.{name} has no docstring"
+
+
+def test_the_verbs_are_functions_whatever_was_imported_first() -> None:
+    code = "import precheck.measurement, precheck.checking; import precheck; assert callable(precheck.measure) and callable(precheck.check)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_importing_precheck_loads_neither_torch_nor_numpy() -> None:
+    code = "import sys, precheck; assert not {'torch', 'numpy'} & set(sys.modules), 'heavy'"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unknown_public_name_is_an_attribute_error_that_lists_those_there_are() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'measur'.*measure"):
+        getattr(precheck, "measur")  # noqa: B009
