@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from precheck.goldens.file import GoldenError as GoldenError
     from precheck.goldens.file import GoldenMissing as GoldenMissing
     from precheck.measurement import measure as measure
-    from precheck.observe.run import InputError as InputError
+    from precheck.observe.job import InputError as InputError
     from precheck.precisions import PRECISIONS as PRECISIONS
     from precheck.precisions import Precision as Precision
     from precheck.precisions import PrecisionError as PrecisionError
@@ -38,7 +38,7 @@ _HOMES = {
     "Format": "precheck.formats",
     "GoldenError": "precheck.goldens.file",
     "GoldenMissing": "precheck.goldens.file",
-    "InputError": "precheck.observe.run",
+    "InputError": "precheck.observe.job",
     "PRECISIONS": "precheck.precisions",
     "Precision": "precheck.precisions",
     "PrecisionError": "precheck.precisions",

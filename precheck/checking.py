@@ -21,8 +21,9 @@ from precheck.goldens.file import Golden, read
 from precheck.judge import boundaries, drift, staleness
 from precheck.measurement import FIRST_LOOK, Measurement, job_of, judged
 from precheck.observe.decisions import Tape
+from precheck.observe.job import Job
 from precheck.observe.records import Trace
-from precheck.observe.run import Job, low, run
+from precheck.observe.run import low, run
 from precheck.precisions import Precision, resolve
 
 

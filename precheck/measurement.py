@@ -17,8 +17,9 @@ from precheck.findings import Report
 from precheck.judge import boundaries, decisions, drift, extent, updates
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
+from precheck.observe.job import EXAMPLE, InputError, Job
 from precheck.observe.records import Trace
-from precheck.observe.run import EXAMPLE, InputError, Job, low, reference, run
+from precheck.observe.run import low, reference, run
 from precheck.precisions import Precision, resolve
 
 FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, 8, 4

@@ -20,9 +20,10 @@ from precheck.goldens.show import describe, difference
 from precheck.judge import drift
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
+from precheck.observe.job import Job
 from precheck.observe.records import Record, Trace
 from precheck.observe.reduce import reduced
-from precheck.observe.run import Job, low, reference, run
+from precheck.observe.run import low, reference, run
 from precheck.observe.structure import tensors
 from precheck.precisions import PRECISIONS, Placement, Precision
 

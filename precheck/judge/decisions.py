@@ -56,8 +56,8 @@ def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
     return [
         Finding(
             "decision-flip", "error",
-            f"{first.op} {where}: {first.flipped} of {first.total} decisions ({first.flipped / first.total:.1%}) fell otherwise under {precision} than "
-            f"in float32, where correct rounding explains {first.expected / first.samples:.2g}",
+            f"{first.op} {where}: {first.flipped} of {first.total} decisions ({first.flipped / first.total:.1%}) fell otherwise under "
+            f"{precision} than in float32, where correct rounding explains {first.expected / first.samples:.2g}",
             op=first.op, module=first.call.split("#")[0], measured=float(first.flipped), limit=float(_most(first.expected, first.samples)),
         )
     ]  # fmt: skip
