@@ -98,7 +98,8 @@ class Measurement:
             rows = self._look(SECOND_LOOK)
         suspects = {row.record.key: row for row in rows if row.failed and not row.excess_nonfinite and row.record.kind != "update"}
         explained = self._explained(suspects) if suspects else set()
-        unstable = self._unstable({key: row for key, row in suspects.items() if key not in explained})
+        starved = {row.record.key: row for row in extent.starved(self.low, rows, self.precision)}
+        unstable = self._unstable(starved | {key: row for key, row in suspects.items() if key not in explained})
         report = judged(self.low, self.reference, rows, self.precision, explained=explained, unstable=unstable)
         report.add(decisions.flipped(self._flips(self.noises), self.precision))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
@@ -174,7 +175,7 @@ def judged(
     report.scaler = {"scale": seen.scale, "skipped": seen.skipped, "collapsed": seen.collapsed} if precision.scaler else {}
     report.add(extent.nonfinite(rows, precision) or extent.broke_later(seen, reference, precision))
     report.add(extent.collapsed(seen, precision))
-    report.add(extent.flushed(seen, rows, precision))
+    report.add(extent.flushed(seen, rows, precision, unstable=unstable))
     report.add(boundaries.missing_gradients(seen, reference))
     report.add(boundaries.drifted(rows, precision, explained=explained, unstable=unstable))
     report.add(updates.lost(rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from precheck import formats
 from precheck.findings import Finding, Phase, Severity
@@ -98,29 +98,49 @@ def headroom(low: Trace, precision: Precision) -> list[Finding]:
     ]  # fmt: skip
 
 
-def flushed(low: Trace, rows: Sequence[Comparison], precision: Precision) -> list[Finding]:
+def flushed(low: Trace, rows: Sequence[Comparison], precision: Precision, *, unstable: Collection[str] = ()) -> list[Finding]:
     """The first parameter gradient that lost its norm to zeros that the reference does not have.
 
-    An error where more than half of it went, and nothing will bring it back: not GradScaler, which doubles its scale for as long
-    as gradients stay finite; and the loss is more than the rounding of the whole gradient. Otherwise a note, from a tenth.
+    An error if it is `starved`; otherwise, from a tenth of the norm, a note. What float32 itself gets wrong is left out.
     """
-    if precision.compute is not formats.FP16:
-        return []
-    gradients = [row for row in rows if row.record.kind == "parameter-gradient"]
-    whole = math.sqrt(sum(row.reference.norm**2 for row in gradients))
-    found = []
-    for row in gradients:
-        lost = 1 - row.record.norm / row.reference.norm if row.reference.norm else 0.0
-        if lost > 0.1 and _quantised(row, low.scale):
-            grave = lost > 0.5 and _needed(row) > _reachable(low, precision) and lost * row.reference.norm > precision.roundoff * whole
-            found.append(_flushed(row, precision, lost, low.scale, "error" if grave else "note"))
+    grave = [row.record.key for row in starved(low, rows, precision)]
+    found = [
+        _flushed(row, precision, low.scale, "error" if row.record.key in grave else "note")
+        for row in rows
+        if _lost(row) > 0.1 and row.record.key not in unstable and _quantised(row, precision, low.scale)
+    ]
     return sorted(found, key=lambda finding: finding.severity != "error")[:1]
 
 
-def _quantised(row: Comparison, scale: float) -> bool:
-    """Zeros that the reference does not have, in a gradient whose root mean square is within 5 bits of the last step, and which
-    the reference itself is certain of."""
-    if row.record.zeros <= row.reference.zeros:
+def starved(low: Trace, rows: Sequence[Comparison], precision: Precision) -> list[Comparison]:
+    """Parameter gradients of which more than half became zero, with nothing to bring it back.
+
+    Not GradScaler, which doubles its scale for as long as gradients stay finite; and the loss is more than what rounding takes
+    from the whole gradient anyway.
+    """
+    if any(row.record.is_result and row.record.norm == 0 < row.reference.norm for row in rows):
+        return []  # the forward vanished, which no loss scale mends
+    gradients = [row for row in rows if row.record.kind == "parameter-gradient"]
+    whole = math.sqrt(sum(row.reference.norm**2 for row in gradients))
+    return [
+        row
+        for row in gradients
+        if _lost(row) > 0.5
+        and _quantised(row, precision, low.scale)
+        and _needed(row) > _reachable(low, precision)
+        and _lost(row) * row.reference.norm > precision.roundoff * whole
+    ]
+
+
+def _lost(row: Comparison) -> float:
+    """Share of a parameter gradient's norm that is gone."""
+    return 1 - row.record.norm / row.reference.norm if row.record.kind == "parameter-gradient" and row.reference.norm else 0.0
+
+
+def _quantised(row: Comparison, precision: Precision, scale: float) -> bool:
+    """Zeros that the reference does not have, in a gradient whose root mean square is within 5 bits of float16's last step, and
+    which noise does not drown."""
+    if precision.compute is not formats.FP16 or row.record.zeros <= row.reference.zeros:
         return False
     step = formats.FP16.min_subnormal / scale
     root = math.sqrt(row.reference.numel)
@@ -139,7 +159,8 @@ def _reachable(low: Trace, precision: Precision) -> float:
     return 2.0 ** math.floor(math.log2(formats.FP16.max / largest)) if precision.scaler and largest else 1.0
 
 
-def _flushed(row: Comparison, precision: Precision, lost: float, scale: float, severity: Severity) -> Finding:
+def _flushed(row: Comparison, precision: Precision, scale: float, severity: Severity) -> Finding:
+    lost = _lost(row)
     zeros = row.record.zeros - row.reference.zeros
     return Finding(
         "gradient-underflow", severity,
