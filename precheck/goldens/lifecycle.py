@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+
 from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
 from precheck.goldens.show import describe, difference
-
 from precheck.judge import drift
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape

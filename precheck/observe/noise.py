@@ -119,7 +119,8 @@ def _rounded(value: torch.Tensor, roundoff: float, *, shift: float) -> torch.Ten
     """
     scaled = value * 2.0**shift
     split = scaled * (torch.finfo(value.dtype).eps ** -1 * 2 * roundoff + 1)  # Veltkamp's splitting keeps the leading bits
-    return (split - (split - scaled)).div_(2.0**shift)
+    nearest: torch.Tensor = split - (split - scaled)
+    return nearest.div_(2.0**shift)
 
 
 def _settle(value: torch.Tensor, fmt: Format, scale: float) -> None:

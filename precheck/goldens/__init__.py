@@ -1,0 +1,1 @@
+"""Goldens: what float32 gave, kept in a file a test."""

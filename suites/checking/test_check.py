@@ -1,0 +1,149 @@
+"""`check`: one file serves every precision; a stale golden is told apart from drift, and a golden never lets a bug pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import precheck
+from precheck.goldens.lifecycle import refresh
+from precheck.measurement import job_of
+
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true", "bf16-master", "16-mixed", "16-true", "tf32", "fp8-e4m3-mixed")
+
+
+class Block(nn.Module):
+    """A residual block whose attention can be planted with a fault."""
+
+    def __init__(self, *, positions: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.positions = positions
+        self.qkv = nn.Linear(32, 96)
+        self.norm = nn.LayerNorm(32)
+        self.out = nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        angle = (torch.arange(x.shape[1]).to(self.positions) * 1.1).to(torch.float32)
+        turn = torch.cat([angle.cos()[:, None].expand(-1, 16), angle.sin()[:, None].expand(-1, 16)], -1).to(q.dtype)
+        scores = (q * turn) @ (k * turn).transpose(-1, -2)
+        return x + self.out(scores.softmax(-1).to(v.dtype) @ v)
+
+
+def model(**options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 32), Block(**options), nn.Linear(32, 4))
+
+
+def inputs() -> torch.Tensor:
+    return torch.randn(2, 600, 8, generator=torch.Generator().manual_seed(1))
+
+
+def loss(out: torch.Tensor) -> torch.Tensor:
+    return out.float().square().mean()
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    path = tmp_path / "golden" / "block.safetensors"
+    assert refresh(path, job_of(model(), inputs(), loss=loss, optimizer=sgd, steps=2)).status == "written"
+    return path
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_one_golden_serves_every_precision(golden: Path, precision: str) -> None:
+    lossy = precision in ("bf16-true", "16-true")  # SGD at this rate loses updates in true low precision: forward and gradients only
+    options: dict[str, Any] = {} if lossy else {"optimizer": sgd, "steps": 2}
+    report = precheck.check(model(), inputs(), golden=golden, precision=precision, loss=loss, **options)
+    assert report.errors == []
+    assert report.precision == precision
+    assert report.facts["golden"] == str(golden)
+    assert report.boundaries or precision == "64-true"
+
+
+def test_a_forward_alone_may_be_checked_against_a_golden_that_holds_more(golden: Path) -> None:
+    assert precheck.check(model(), inputs(), golden=golden, precision="bf16-mixed").errors == []
+    assert precheck.check(model(), inputs(), golden=golden, precision="32-true").errors == []
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_a_fault_that_both_runs_share_does_not_pass(golden: Path, precision: str) -> None:
+    faulty = model(positions=torch.bfloat16)  # positions times frequencies in bfloat16, in the float32 run as well
+    report = precheck.check(faulty, inputs(), golden=golden, precision=precision, loss=loss)
+    assert [finding.rule for finding in report.errors] == ["accumulated-drift"]
+    assert report.errors[0].module == "1.out"
+    report.errors[0].message.index(f"noise floors under {precision}")
+
+
+STALE: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "inputs": (lambda: {"inputs": inputs() + 1e-3}, r"input differs by 0\.\d+% of its norm"),
+    "shape": (lambda: {"inputs": inputs()[:1]}, r"input has shape \(1, 600, 8\), and \(2, 600, 8\) was recorded"),
+    "names": (lambda: {"inputs": {"input": inputs()}}, r"input\[input\] was not among the inputs"),
+    "weights": (lambda: {"model": reweighted()}, r"in float32 the output of 0 moved by .* the weights are not those recorded"),
+    "code": (lambda: {"model": recoded()}, r"in float32 the output of 1\.norm moved by .* so the code or a library changed"),
+    "another model": (lambda: {"model": nn.Linear(8, 4)}, r"it belongs to another model: .* not in it"),
+    "rate": (lambda: {"optimizer": lambda p: torch.optim.SGD(p, lr=0.11)}, r"recorded with SGD .*lr=0\.1 .* steps with SGD .*lr=0\.11"),
+    "steps": (lambda: {"steps": 3}, r"it holds 2 step\(s\), and this check runs 3"),
+    "seed": (lambda: {"seed": 1}, r"recorded with seed=0, and this check has seed=1"),
+}
+
+
+def reweighted(by: float = 1e-4) -> nn.Module:
+    changed = model()
+    with torch.no_grad():
+        changed[0].weight.add_(by)
+    return changed
+
+
+def recoded() -> nn.Module:
+    changed = model()
+    changed[1].norm.eps = 1e-2
+    return changed
+
+
+@pytest.mark.parametrize("what", STALE)
+def test_what_makes_a_golden_stale_is_named(golden: Path, what: str) -> None:
+    change, message = STALE[what]
+    arguments = {"model": model(), "inputs": inputs(), "loss": loss, "optimizer": sgd, "steps": 2} | change()
+    report = precheck.check(arguments.pop("model"), arguments.pop("inputs"), golden=golden, precision="32-true", **arguments)
+    assert [finding.rule for finding in report.errors] == ["golden-stale"]
+    report.errors[0].message.index("the golden is out of date: ")
+    assert re.search(message, report.errors[0].message), report.errors[0].message
+
+
+@pytest.mark.parametrize("what", ["inputs", "weights", "code", "another model"])
+def test_a_stale_golden_is_noticed_under_a_low_precision_too(golden: Path, what: str) -> None:
+    change = STALE[what][0] if what != "weights" else lambda: {"model": reweighted(0.05)}  # 1e-4 is within bfloat16's rounding
+    arguments = {"model": model(), "inputs": inputs()} | change()
+    report = precheck.check(arguments["model"], arguments["inputs"], golden=golden, precision="bf16-mixed", loss=loss)
+    assert [finding.rule for finding in report.errors] == ["golden-stale"]
+
+
+@pytest.mark.parametrize("spoil", ["zeroed", "shuffled", "scaled", "noisy"])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_spoilt_outputs_are_caught(golden: Path, spoil: str, precision: str) -> None:
+    spoilt = model()
+    how: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "zeroed": torch.zeros_like,
+        "shuffled": lambda out: out.flip(1),
+        "scaled": lambda out: out * 1.1,
+        "noisy": lambda out: out + 0.1 * out.std() * torch.randn(out.shape, generator=torch.Generator().manual_seed(0)),
+    }
+    spoilt[0].register_forward_hook(lambda module, args, out: how[spoil](out))
+    assert precheck.check(spoilt, inputs(), golden=golden, precision=precision, loss=loss).errors
+
+
+def test_a_missing_golden_is_an_error_and_not_created(tmp_path: Path) -> None:
+    with pytest.raises(precheck.GoldenMissing, match=r"nothing\.safetensors"):
+        precheck.check(model(), inputs(), golden=tmp_path / "nothing.safetensors")
+    assert list(tmp_path.iterdir()) == []
