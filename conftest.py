@@ -1,0 +1,3 @@
+"""The project's own tests: `pytester`, with which suites/plugin runs pytest inside pytest."""
+
+pytest_plugins = ["pytester"]

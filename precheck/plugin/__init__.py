@@ -1,0 +1,1 @@
+"""What pytest sees of precheck; nothing else in the package knows pytest."""
