@@ -96,10 +96,12 @@ class Measurement:
         rows = self._look(FIRST_LOOK)
         if any(row.failed or row.doubtful for row in rows) or self._flips(self.noises):
             rows = self._look(SECOND_LOOK)
-        suspects = {row.record.key: row for row in rows if row.failed and not row.excess_nonfinite and row.record.kind != "update"}
+        suspects = {
+            row.record.key: row for row in rows if (row.failed or row.doubtful) and not row.excess_nonfinite and row.record.kind != "update"
+        }
         explained = self._explained(suspects) if suspects else set()
         starved = {row.record.key: row for row in extent.starved(self.low, rows, self.precision)}
-        unstable = self._unstable(starved | {key: row for key, row in suspects.items() if key not in explained})
+        unstable = self._unstable(starved | {key: row for key, row in suspects.items() if row.failed and key not in explained})
         report = judged(self.low, self.reference, rows, self.precision, explained=explained, unstable=unstable)
         report.add(decisions.flipped(self._flips(self.noises), self.precision))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
@@ -138,7 +140,15 @@ class Measurement:
             everywhere = decisions.places(self.reference, self._noises_everywhere())
             still = {(place.call, place.op) for place in everywhere if place.too_many(self.precision)}
             suspects = [place for place in suspects if (place.call, place.op) in still]
+            suspects = suspects if suspects and self._flips_matter() else []
         return suspects
+
+    def _flips_matter(self) -> bool:
+        """Whether float32 on its own decisions gives another result, beyond noise, than on the run's: a flip among masked
+        positions, or between equals, changes nothing."""
+        free = run(self.job, reference(self.dtype, self.precision, follows=self.tape.draws()))
+        rows = drift.compare(free, self.reference, drift.spreads(self.reference, self.noises), self.precision, samples=len(self.noises))
+        return any(row.failed and (row.record.is_result or row.record.kind in ("loss", "parameter-gradient")) for row in rows)
 
     def _noises_everywhere(self) -> list[Trace]:
         if not self.everywhere:
@@ -147,7 +157,7 @@ class Measurement:
 
     def _within(self, keys: Collection[str], noises: list[Trace]) -> set[str]:
         rows = drift.compare(self.low, self.reference, drift.spreads(self.reference, noises), self.precision, samples=len(noises))
-        return {row.record.key for row in rows if row.record.key in keys and not row.failed}
+        return {row.record.key for row in rows if row.record.key in keys and not row.failed and not row.doubtful}
 
     def _unstable(self, suspects: dict[str, drift.Comparison]) -> set[str]:
         """Of the suspects, those on which float32 itself is no yardstick, since float64 contradicts it."""

@@ -34,7 +34,8 @@ def drifted(
     guilty = [row for row in failed if row.record.key not in explained and row.record.key not in unstable]
     excused = [row for row in failed if row.record.key in explained]
     wavering = [row for row in failed if row.record.key in unstable and row.record.key not in explained]
-    doubtful = sorted((row for row in finite if row.doubtful and row.record.kind != "update"), key=lambda row: -row.r)
+    wondering = (row for row in finite if row.doubtful and row.record.kind != "update" and row.record.key not in explained)
+    doubtful = sorted(wondering, key=lambda row: -row.r)
     if not precision.is_low:  # a float32 run that float64 does not confirm is ill-conditioned, not imprecise
         wavering, guilty, excused, doubtful = failed, [], [], []
     findings = []

@@ -47,6 +47,11 @@ class Tape:
 
     entries: dict[Key, tuple[torch.Tensor | None, ...]] = dataclasses.field(default_factory=dict)
     rounded: set[Key] = dataclasses.field(default_factory=set)  # ops whose result the run stored in a low format
+    drawn: set[Key] = dataclasses.field(default_factory=set)  # entries that are random draws
+
+    def draws(self) -> Tape:
+        """The random draws alone, for a run that decides for itself."""
+        return Tape({key: self.entries[key] for key in self.drawn}, self.rounded, self.drawn)
 
 
 class Places:
@@ -84,7 +89,10 @@ class Recording(TorchDispatchMode):
         if mask is not None:
             self.tape.entries[self.places.key(func, tuple(mask.shape))] = (mask,)
         elif outputs and (decides(func, args, outputs) or draws(func)):
-            self.tape.entries[self.places.key(func, tuple(outputs[0].shape))] = discrete(func, outputs)
+            key = self.places.key(func, tuple(outputs[0].shape))
+            self.tape.entries[key] = discrete(func, outputs)
+            if draws(func):
+                self.tape.drawn.add(key)
         if outputs and continuous(outputs[0]):
             self._count(func, args, outputs[0])
         return result

@@ -136,7 +136,7 @@ class CheckPrecision:
         return f'pytest --precision={self.precision.name} "{self.item.nodeid}"'
 
 
-def _said(check: CheckPrecision, golden: Path, error: Exception) -> pytest.fail.Exception:
+def _said(check: CheckPrecision, golden: Path, error: Exception) -> BaseException:
     """precheck's own error as a failure of one message and no traceback."""
     from precheck.goldens.file import GoldenMissing
 
