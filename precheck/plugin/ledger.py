@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from precheck.plugin.naming import shown
+from precheck.plugin.naming import first_call, shown
 from precheck.plugin.settings import Settings
 from precheck.report.terminal import drift_table
-
-CALL = re.compile(r"-\d+$")
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,8 +52,7 @@ class Ledger:
         """Of `files`, those that no test stands for; and of a test that passed, the second and later ones it did not ask for."""
         used = {check.golden for check in self.checks}
         for path in files:
-            first = str(path.with_name(CALL.sub("", path.stem) + path.suffix))
-            owner = self.expected.get(str(path)) or self.expected.get(first)
+            owner = self.expected.get(str(path)) or self.expected.get(str(first_call(path)))
             if str(path) not in used and (owner is None or (owner in self.passed and str(path) not in self.expected)):
                 self.unused.append(path)
 
