@@ -8,38 +8,65 @@ As git's way to show goldens in a diff:
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from precheck.goldens.file import GoldenError, read
-from precheck.goldens.show import describe, difference, show
+from precheck.goldens.show import circumstances, describe, difference, show
+
+SAME, DIFFERENT, TROUBLE = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status 0: shown, or no difference; 1: the goldens differ; 2: a golden cannot be read."""
     options = _parser().parse_args(arguments)
     try:
-        if options.act == "show":
-            print(show(read(options.file), str(options.file)), end="")
-            return 0
-        changes = difference(read(options.a), read(options.b))
+        status, text = _shown(options.file) if options.act == "show" else _compared(options.a, options.b)
     except GoldenError as error:
         print(error, file=sys.stderr)
-        return 2
-    print(describe(changes) if changes else f"no tensor of {options.b} moved from {options.a}")
-    return 1 if changes else 0
+        return TROUBLE
+    _print(text)
+    return status
+
+
+def _shown(file: Path) -> tuple[int, str]:
+    """Under its name without a folder, as git puts one version of a file into a folder of its own."""
+    return SAME, show(read(file), file.name).removesuffix("\n")
+
+
+def _compared(a: Path, b: Path) -> tuple[int, str]:
+    before, now = read(a), read(b)
+    changes = difference(before, now)
+    aside = circumstances(before, now)
+    lines = [describe(changes) if changes else f"no tensor of {b} moved from {a}"]
+    if aside:
+        lines += ["recorded otherwise:", describe(aside)]
+    return DIFFERENT if changes else SAME, "\n".join(lines)
+
+
+def _print(text: str) -> None:
+    """Whatever the terminal's encoding, and also where `| head` has left."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains when it flushes at its end
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m precheck", description="Look at golden files.")
-    golden = parser.add_subparsers(dest="what", required=True).add_parser("golden", help="show goldens, or what tells two apart")
-    acts = golden.add_subparsers(dest="act", required=True)
+    what = parser.add_subparsers(dest="what", required=True, metavar="golden")
+    golden = what.add_parser("golden", help="show goldens, or what tells two apart", epilog="Exit status: 0 same, 1 different, 2 not readable.")
+    acts = golden.add_subparsers(dest="act", required=True, metavar="{show,diff}")
     shown = acts.add_parser("show", help="print where a golden comes from and what it holds (fit for git's textconv)")
-    shown.add_argument("file", type=Path)
-    diff = acts.add_parser("diff", help="print what moved from A to B, worst first")
-    diff.add_argument("a", type=Path)
-    diff.add_argument("b", type=Path)
+    shown.add_argument("file", type=Path, metavar="FILE", help="a golden")
+    diff = acts.add_parser("diff", help="print what moved from A to B, worst first", epilog="Exit status: 0 same, 1 different, 2 not readable.")
+    diff.add_argument("a", type=Path, metavar="A", help="the golden that was")
+    diff.add_argument("b", type=Path, metavar="B", help="the golden that is")
     return parser
 
 

@@ -16,7 +16,7 @@ import os
 import secrets
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,13 @@ from precheck.observe.records import Record
 
 SCHEMA = 1
 PLACEMENTS = ("mixed", "true")
-_INDEXED = ("kind", "name", "step", "shape", "dtype", "nan", "posinf", "neginf", "zeros", "roundings", "is_result")
+_FIELDS = {
+    "kind": str, "name": str, "step": int, "shape": list, "dtype": str, "nan": int, "posinf": int, "neginf": int, "zeros": int,
+    "roundings": int, "is_result": bool,
+}  # fmt: skip
+_WIDTH = 127  # of a sketch; precheck.observe.sketch has it too, and imports torch
+_STORED = {"F32": "<f4", "F64": "<f8", "U8": "u1"}  # safetensors is little-endian everywhere
+_LARGEST_INDEX = 1 << 26  # bytes; ten times the index of 50 000 tensors, so that a forged file cannot fill the memory
 _HINT = "record it again with pytest --golden-refresh=all"
 _TEMPORARY = ".tmp"
 
@@ -66,7 +72,7 @@ def read(path: Path) -> Golden:
     except FileNotFoundError:
         raise GoldenMissing(f"no golden at {path}; record it with pytest --golden-refresh=missing") from None
     except OSError as error:
-        raise GoldenError(f"golden {path} cannot be read: {error.strerror or error}") from None
+        raise GoldenError(f"golden {path} cannot be read: {error.strerror or error}; mend that, or {_HINT}") from None
     return decode(data, str(path))
 
 
@@ -77,26 +83,33 @@ def write(path: Path, golden: Golden) -> bool:
     """
     _refuse_nonfinite(golden, path)
     data = encode(golden)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{_TEMPORARY}")
     try:
         if path.is_file() and path.read_bytes() == data:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, data)
+    except OSError as error:
+        raise GoldenError(f"golden {path} cannot be written: {error.strerror or error}") from None
+    return True
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{_TEMPORARY}")
+    try:
         with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
+    except BaseException:  # an interrupt too leaves nothing behind
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise GoldenError(f"golden {path} cannot be written: {error.strerror or error}") from None
+        raise
     _sync_folder(path.parent)
-    return True
 
 
 def _sync_folder(folder: Path) -> None:
-    """So that the rename itself survives a loss of power; folders cannot be opened everywhere (Windows)."""
+    """So that the rename itself survives a loss of power; Windows opens no folders, and some network file systems sync none."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -111,40 +124,55 @@ def _refuse_nonfinite(golden: Golden, path: Path) -> None:
         record = each.record
         counted = record.nan if record.kind in ("output", "input") else record.nonfinite
         if counted or not math.isfinite(record.norm) or not numpy.isfinite(record.sketch).all():
-            what = "NaN" if record.nan else "Inf"
+            counts = ((record.nan, "NaN"), (record.posinf, "+Inf"), (record.neginf, "-Inf"))
+            what = " and ".join(f"{count} {name}" for count, name in counts if count)
             raise GoldenError(
-                f"golden {path} is refused: in float32 the {record.kind} {record.name} of step {record.step} holds {counted} {what} in "
-                f"{record.numel} elements; mend the model or its inputs first"
+                f"golden {path} is refused: in float32 the {record.kind} {record.name} of step {record.step} "
+                + (f"holds {what} in {record.numel} elements" if what else f"is too large for its norm to be finite ({record.norm:g})")
+                + "; mend the model or its inputs first"
             )
 
 
 def encode(golden: Golden) -> bytes:
-    """The bytes of the file: the same for equal content."""
+    """The bytes of the file: the same for equal content. A floor that is not finite is stored as NaN, unknown."""
     records = [each.record for each in golden.records]
-    exponents = [math.frexp(float(numpy.abs(record.sketch).max(initial=0.0)))[1] for record in records]
-    sketches = [numpy.ldexp(record.sketch, -exponent) for record, exponent in zip(records, exponents, strict=True)]
-    floats = [
-        [each.record.norm, each.record.amax, each.record.weight_norm, *(each.floors.get(place, math.nan) for place in PLACEMENTS)]
-        for each in golden.records
-    ]
-    index: dict[str, list[Any]] = {name: [getattr(record, name) for record in records] for name in _INDEXED}
+    mantissas, exponents = _scaled([record.sketch for record in records])
+    index: dict[str, list[Any]] = {name: [getattr(record, name) for record in records] for name in _FIELDS}
     index["floors"] = [sorted(each.floors) for each in golden.records]
     index["exponent"] = exponents
+    floats = [[each.record.norm, each.record.amax, each.record.weight_norm, *_floors(each)] for each in golden.records]
     tensors: dict[str, numpy.ndarray] = {
-        "sketches": numpy.array(sketches, numpy.float32).reshape(len(records), -1),
-        "floats": numpy.array(floats, numpy.float64).reshape(len(records), -1),
+        "sketches": mantissas,
+        "floats": numpy.array(floats, _STORED["F64"]).reshape(len(records), 3 + len(PLACEMENTS)),
         "index": numpy.frombuffer(zlib.compress(json.dumps(index, separators=(",", ":")).encode(), 9), numpy.uint8),
     }
     provenance = json.dumps(golden.provenance, sort_keys=True)
-    sealed = {"schema": SCHEMA, "provenance": provenance, "checksum": _checksum(provenance, tensors.items())}
+    sealed = {"schema": SCHEMA, "provenance": provenance, "checksum": _checksum(provenance, tensors)}
     return safetensors.numpy.save(tensors, {"precheck": json.dumps(sealed, sort_keys=True)})
 
 
-def _checksum(provenance: str, tensors: Iterable[tuple[str, numpy.ndarray]]) -> str:
+def _scaled(sketches: Sequence[numpy.ndarray]) -> tuple[numpy.ndarray, list[int]]:
+    """Each sketch as float32 below 1 and a power of two, since sums of float64 leave float32's range at either end."""
+    exponents = [math.frexp(float(numpy.abs(sketch).max(initial=0.0)))[1] for sketch in sketches]
+    below_one = numpy.nextafter(numpy.float32(1), numpy.float32(0))  # were it rounded up to 1, the greatest float64 would come back as Inf
+    with numpy.errstate(under="ignore"):
+        scaled = [numpy.ldexp(sketch, -exponent).clip(-below_one, below_one) for sketch, exponent in zip(sketches, exponents, strict=True)]
+        return numpy.array(scaled, _STORED["F32"]).reshape(len(scaled), _WIDTH), exponents
+
+
+def _floors(each: GoldenRecord) -> list[float]:
+    strange = each.floors.keys() - set(PLACEMENTS)
+    if strange:
+        raise ValueError(f"a golden holds floors for {', '.join(PLACEMENTS)}, not for {', '.join(sorted(strange))}")
+    floors = [each.floors.get(placement, math.nan) for placement in PLACEMENTS]
+    return [floor if math.isfinite(floor) else math.nan for floor in floors]
+
+
+def _checksum(provenance: str, tensors: dict[str, numpy.ndarray]) -> str:
     digest = hashlib.blake2b(provenance.encode(), digest_size=16)
-    for name, array in sorted(tensors):
-        digest.update(f"{name} {array.dtype} {array.shape};".encode())
-        digest.update(numpy.ascontiguousarray(array).tobytes())
+    for name, array in sorted(tensors.items()):
+        digest.update(f"{name} {array.dtype.name} {array.shape};".encode())
+        digest.update(array.tobytes())
     return digest.hexdigest()
 
 
@@ -155,10 +183,10 @@ def decode(data: bytes, name: str) -> Golden:
         raise GoldenError(f"golden {name} has schema {sealed.get('schema')!r}, and this precheck reads schema {SCHEMA}; {_HINT}")
     try:
         tensors = _tensors(data)
-        if sealed["checksum"] != _checksum(sealed["provenance"], tensors.items()):
+        if sealed["checksum"] != _checksum(sealed["provenance"], tensors):
             raise GoldenError(f"golden {name} is damaged: its checksum does not match; {_HINT}")
-        return Golden(_records(tensors), json.loads(sealed["provenance"]))
-    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
+        return Golden(_records(tensors), dict(json.loads(sealed["provenance"])))
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError, zlib.error) as error:
         raise GoldenError(f"golden {name} is damaged: {type(error).__name__}: {error}; {_HINT}") from None
 
 
@@ -175,20 +203,39 @@ def _sealed(data: bytes, name: str) -> dict[str, Any]:
 
 
 def _tensors(data: bytes) -> dict[str, numpy.ndarray]:
-    kinds = {"F32": numpy.float32, "F64": numpy.float64, "U8": numpy.uint8}
-    return {
-        name: numpy.frombuffer(bytes(content["data"]), kinds[content["dtype"]]).reshape(content["shape"]) for name, content in deserialize(data)  # type: ignore[no-untyped-call]
-    }
+    found = deserialize(data)  # type: ignore[no-untyped-call]
+    return {name: numpy.frombuffer(bytes(held["data"]), _STORED[held["dtype"]]).reshape(held["shape"]) for name, held in found}
 
 
 def _records(tensors: dict[str, numpy.ndarray]) -> list[GoldenRecord]:
-    index = json.loads(zlib.decompress(tensors["index"].tobytes()))
+    index = _index(tensors["index"].tobytes())
     records = []
     for place, (norm, amax, weight_norm, *floors) in enumerate(tensors["floats"].tolist()):
-        facts = {name: index[name][place] for name in _INDEXED}
-        facts["shape"] = tuple(facts["shape"])
-        sketch = numpy.ldexp(tensors["sketches"][place].astype(numpy.float64), index["exponent"][place])
+        facts = {name: _typed(index[name][place], kind) for name, kind in _FIELDS.items()}
+        facts["shape"] = tuple(_typed(size, int) for size in facts["shape"])
+        sketch = _unscaled(tensors["sketches"][place], _typed(index["exponent"][place], int))
         record = Record(sketch=sketch, norm=norm, amax=amax, weight_norm=weight_norm, **facts)
         held = dict(zip(PLACEMENTS, floors, strict=True))
         records.append(GoldenRecord(record, {placement: held[placement] for placement in index["floors"][place]}))
     return records
+
+
+def _unscaled(mantissas: numpy.ndarray, exponent: int) -> numpy.ndarray:
+    if mantissas.shape != (_WIDTH,) or not -1073 <= exponent <= 1024 or not (abs(mantissas) < 1).all():  # what frexp gives for float64
+        raise ValueError("it holds what is no sketch")
+    unscaled: numpy.ndarray = numpy.ldexp(mantissas.astype(numpy.float64), exponent)
+    return unscaled
+
+
+def _index(compressed: bytes) -> dict[str, list[Any]]:
+    unpacking = zlib.decompressobj()
+    text = unpacking.decompress(compressed, _LARGEST_INDEX)
+    if not unpacking.eof:
+        raise ValueError("its index is cut off, or larger than any golden's")
+    return _typed(json.loads(text), dict)  # type: ignore[no-any-return]
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"its index holds {value!r:.40} where {kind.__name__} is due")
+    return value

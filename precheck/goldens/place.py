@@ -7,8 +7,9 @@ import re
 from pathlib import Path, PurePosixPath
 
 SUFFIX = ".safetensors"
-_LONGEST = 100  # characters of a name, so that every file system takes it with what is added to it
+_LONGEST = 92  # characters; with a hash, the suffix and a call's number 120, and a temporary name beside it 143, which eCryptfs takes
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}  # reserved on Windows
+_ELSEWHERE = "~"  # holds the goldens of tests outside `under`; no sanitised name is a bare "~"
 
 
 def golden_path(directory: Path, test_file: str, test_name: str, *, under: str = "") -> Path:
@@ -19,12 +20,11 @@ def golden_path(directory: Path, test_file: str, test_name: str, *, under: str =
     take, or would mix up, get a plain form and a hash of their own, so that different tests never share a file.
     """
     file = PurePosixPath(test_file)
-    parts = (*file.parts[:-1], file.stem if file.suffix == ".py" else file.name)
-    if under:
-        root = PurePosixPath(under).parts
-        parts = parts[len(root) :] if parts[: len(root)] == root and len(parts) > len(root) else ("~", *parts)
-    name = _plain(test_name.replace("::", "."), hashed=test_name if "." in test_name else "")
-    return directory.joinpath(*("~" if part == "~" else _plain(part) for part in parts), name + SUFFIX)
+    parts = (*file.parts[:-1], file.stem if file.suffix == ".py" else f"{file.name}/")  # the slash earns a hash: x.py is not x
+    root = PurePosixPath(under).parts
+    inside = parts[: len(root)] == root and len(parts) > len(root)
+    folders = [_plain(part) for part in (parts[len(root) :] if inside else parts)]
+    return directory.joinpath(*([] if inside else [_ELSEWHERE]), *folders, _test(test_name) + SUFFIX)
 
 
 def golden_files(directory: Path) -> list[Path]:
@@ -32,9 +32,25 @@ def golden_files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob(f"*{SUFFIX}") if path.is_file() and not path.name.startswith("."))
 
 
-def _plain(name: str, *, hashed: str = "") -> str:
-    """`name` if it is fit for every file system, else what is left of it and a hash of the whole (of `hashed`, if given)."""
-    plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-. ")[:_LONGEST].rstrip("-. ")
-    if not hashed and plain == name == name.lower() and plain.partition(".")[0] not in _DEVICES:
-        return plain
-    return f"{plain or 'x'}~{hashlib.blake2b((hashed or name).encode('utf8', 'surrogatepass'), digest_size=5).hexdigest()}"
+def _test(name: str) -> str:
+    """Classes are joined with dots, so a name that has dots of its own is not left plain."""
+    dotted = name.replace("::", ".")
+    return _hashed(dotted, name) if "." in name or not _fit(dotted) else dotted
+
+
+def _plain(name: str) -> str:
+    return name if _fit(name) and not name.endswith(SUFFIX) else _hashed(name, name)
+
+
+def _fit(name: str) -> bool:
+    """Whether every file system takes `name` as it is, and none takes another such name for it."""
+    return _safe(name) == name == name.lower() != "" and name.partition(".")[0] not in _DEVICES
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:_LONGEST].rstrip("-.")
+
+
+def _hashed(name: str, original: str) -> str:
+    digest = hashlib.blake2b(original.encode("utf8", "surrogatepass"), digest_size=5).hexdigest()
+    return f"{_safe(name) or 'x'}~{digest}"

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy
 
-from precheck.goldens.file import Golden, GoldenRecord
+from precheck.goldens.file import PLACEMENTS, Golden, GoldenRecord
 from precheck.observe.records import Record
 
 STILL = 2.0**-20
 """Distance, as a share of a tensor's norm, up to which it has not moved: what float32 may differ by between machines
 (precheck.judge.noise.REASSOCIATED)."""
-_COLUMNS = ("kind", "tensor", "step", "shape", "dtype", "norm", "amax", "zeros", "nonfinite", "floor mixed", "floor true")
+_COLUMNS = {
+    "kind": 18, "tensor": 40, "step": 4, "shape": 14, "dtype": 8, "norm": 12, "amax": 12, "zeros": 8, "nonfinite": 9, "floor mixed": 11,
+    "floor true": 10,
+}  # fmt: skip
+"""Widths that no row's content moves: where one cell is longer, a diff shows that row alone."""
+_MEANINGFUL = ("seed", "steps", "loss", "optimizer")  # digests, versions and devices may differ while every value stays
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,15 +33,14 @@ class Change:
 def show(golden: Golden, path: str) -> str:
     """Provenance, then one line a tensor in the order of the run. Floors are shares of the norm for each unit roundoff."""
     lines = [f"golden {path}", *(f"{name}: {value}" for name, value in sorted(golden.provenance.items())), ""]
-    table = [_COLUMNS, *(_line(each) for each in golden.records)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(_COLUMNS))]
-    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    table = [tuple(_COLUMNS), *(_row(each) for each in golden.records)]
+    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, _COLUMNS.values(), strict=True)).rstrip() for row in table]
     return "\n".join(lines) + "\n"
 
 
-def _line(each: GoldenRecord) -> tuple[str, ...]:
+def _row(each: GoldenRecord) -> tuple[str, ...]:
     record = each.record
-    floors = [f"{each.floors[place] / (record.norm or 1.0):.4g}" if place in each.floors else "-" for place in ("mixed", "true")]
+    floors = [f"{each.floors[place] / (record.norm or 1.0):.4g}" if place in each.floors else "-" for place in PLACEMENTS]
     shape = "x".join(map(str, record.shape)) or "scalar"
     return (
         record.kind, record.name, str(record.step), shape, record.dtype, f"{record.norm:.6g}", f"{record.amax:.6g}", str(record.zeros),
@@ -44,34 +49,47 @@ def _line(each: GoldenRecord) -> tuple[str, ...]:
 
 
 def difference(before: Golden, now: Golden) -> list[Change]:
-    """What moved, appeared or went, worst first; differences in provenance come last. Empty where nothing that matters changed."""
+    """What moved, appeared or went, worst first; then settings of the test. Empty where nothing that matters changed."""
     old = {each.record.key: each.record for each in before.records}
     new = {each.record.key: each.record for each in now.records}
-    changes = [Change(f"{_place(record)}: gone", float("inf")) for key, record in old.items() if key not in new]
-    changes += [Change(f"{_place(record)}: new", float("inf")) for key, record in new.items() if key not in old]
+    changes = [Change(f"{_place(record)}: gone", math.inf) for key, record in old.items() if key not in new]
+    changes += [Change(f"{_place(record)}: new", math.inf) for key, record in new.items() if key not in old]
     changes += [change for key, record in new.items() if key in old for change in _moved(old[key], record)]
     changes.sort(key=lambda change: -change.distance)
-    settings = sorted(before.provenance.keys() | now.provenance.keys())
-    return changes + [
-        Change(f"{name}: {before.provenance.get(name, '-')} -> {now.provenance.get(name, '-')}", 0.0)
-        for name in settings
-        if name in _MEANINGFUL and before.provenance.get(name) != now.provenance.get(name)
-    ]
+    return changes + [change for name, change in _provenance(before, now) if name in _MEANINGFUL]
 
 
-_MEANINGFUL = ("seed", "steps", "loss", "optimizer")  # digests, versions and devices may differ while every value stays
+def circumstances(before: Golden, now: Golden) -> list[Change]:
+    """What differs in where and with what they were recorded, and changes no verdict: versions, device, digests."""
+    return [change for name, change in _provenance(before, now) if name not in _MEANINGFUL]
+
+
+def _provenance(before: Golden, now: Golden) -> list[tuple[str, Change]]:
+    names = sorted(before.provenance.keys() | now.provenance.keys())
+    values = [(name, before.provenance.get(name, "-"), now.provenance.get(name, "-")) for name in names]
+    return [(name, Change(f"{name}: {old} -> {new}", 0.0)) for name, old, new in values if old != new]
 
 
 def _moved(before: Record, now: Record) -> list[Change]:
-    if before.shape != now.shape:
-        return [Change(f"{_place(now)}: shape {before.shape} -> {now.shape}", float("inf"))]
-    if before.nonfinite != now.nonfinite:
-        return [Change(f"{_place(now)}: {before.nonfinite} -> {now.nonfinite} elements are not finite", float("inf"))]
-    distance = float(numpy.linalg.norm(now.sketch - before.sketch))
-    if distance <= STILL * max(before.norm, now.norm):
+    for what, old, new in (
+        ("shape", before.shape, now.shape),
+        ("dtype", before.dtype, now.dtype),
+        ("elements NaN, +Inf, -Inf", _nonfinite(before), _nonfinite(now)),
+    ):
+        if old != new:
+            return [Change(f"{_place(now)}: {what} {old} -> {new}", math.inf)]
+    greater = max(before.norm, now.norm)
+    if not greater:
         return []
-    share = distance / before.norm if before.norm else float("inf")
+    distance = float(numpy.linalg.norm(now.sketch / greater - before.sketch / greater))  # their squares may leave float64
+    if distance <= STILL:
+        return []
+    share = distance * (greater / before.norm) if before.norm else math.inf
     return [Change(f"{_place(now)}: moved by {share:.3g} of its norm ({before.norm:.6g} -> {now.norm:.6g})", share)]
+
+
+def _nonfinite(record: Record) -> tuple[int, int, int]:
+    return record.nan, record.posinf, record.neginf
 
 
 def _place(record: Record) -> str:
