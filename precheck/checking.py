@@ -73,7 +73,7 @@ class _Check:
         report = Report(precision=self.precision.name)
         stale, rows = self._stale()
         report.add(stale)
-        report.boundaries = [boundaries.row_of(row) for row in rows]
+        report.boundaries = boundaries.table(rows)
         return report
 
     def _stale(self) -> tuple[list[Finding], list[drift.Comparison]]:

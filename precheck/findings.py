@@ -99,6 +99,11 @@ class Row:
     def failed(self) -> bool:
         return self.r > self.allowed
 
+    @property
+    def determined(self) -> bool:
+        """Whether rounding leaves anything of it: no for what is zero in theory, such as the gradient of a key's bias."""
+        return self.nonfinite > 0 or self.relative <= 0.5 * self.r or self.relative == 0
+
 
 class PrecisionFailure(AssertionError):
     """A precision check failed; the text is the report's summary."""
@@ -123,7 +128,7 @@ class Report:
     @property
     def worst(self) -> Row | None:
         """The boundary with the highest r in proportion to what it is allowed."""
-        return max(self.boundaries, key=lambda row: row.r / row.allowed, default=None)
+        return max((row for row in self.boundaries if row.determined), key=lambda row: row.r / row.allowed, default=None)
 
     def add(self, findings: Iterable[Finding]) -> None:
         """Keeps findings most severe first; within a severity, the order in which they are added (earliest first)."""

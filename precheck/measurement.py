@@ -92,7 +92,12 @@ class Measurement:
     def report(self) -> Report:
         if self.precision.name == "64-true":
             return Report(precision=self.precision.name, facts={"reference": "none: nothing is more exact than float64 here"})
-        self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape, decides=self.own))
+        try:
+            self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape, decides=self.own))
+        except (RuntimeError, TypeError, ValueError) as error:
+            if self.precision.is_low:
+                raise
+            return Report(precision=self.precision.name, facts={"reference": f"none: the model does not run in float64 ({error})"})
         rows = self._look(FIRST_LOOK)
         if any(row.failed or row.doubtful for row in rows) or self._flips(self.noises):
             rows = self._look(SECOND_LOOK)
@@ -128,7 +133,7 @@ class Measurement:
         (of a scale before a norm, say) is nobody's bug, while an output that one rounding spoils is.
         """
         explained = self._within(suspects, [self._noise_run(100 + n, chained=True) for n in range(THIRD_LOOK)])
-        gradients = {key for key, row in suspects.items() if "gradient" in row.record.kind and key not in explained}
+        gradients = {key: row for key, row in suspects.items() if "gradient" in row.record.kind and key not in explained}
         if gradients:
             explained |= self._within(gradients, self._noises_everywhere())
         return explained
@@ -155,9 +160,11 @@ class Measurement:
             self.everywhere = [self._noise_run(200 + n, chained=True, everywhere=True) for n in range(THIRD_LOOK)]
         return self.everywhere
 
-    def _within(self, keys: Collection[str], noises: list[Trace]) -> set[str]:
+    def _within(self, suspects: dict[str, drift.Comparison], noises: list[Trace]) -> set[str]:
+        """Those that failed and fail no more, or were doubtful and are no more, by the floor of `noises`."""
         rows = drift.compare(self.low, self.reference, drift.spreads(self.reference, noises), self.precision, samples=len(noises))
-        return {row.record.key for row in rows if row.record.key in keys and not row.failed and not row.doubtful}
+        found = {row.record.key: row for row in rows}
+        return {key for key, before in suspects.items() if not found[key].failed and (before.failed or not found[key].doubtful)}
 
     def _unstable(self, suspects: dict[str, drift.Comparison]) -> set[str]:
         """Of the suspects, those on which float32 itself is no yardstick, since float64 contradicts it."""
@@ -191,7 +198,7 @@ def judged(
     report.add(updates.lost(rows))
     report.add(boundaries.leaks(seen, precision))
     report.add(extent.headroom(seen, precision))
-    report.boundaries = [boundaries.row_of(row) for row in rows]
+    report.boundaries = boundaries.table(rows)
     report.updates = [
         {"parameter": d.record.name, "steps": d.record.step, "arrived": d.arrived, "uncertainty": d.uncertainty} for d in updates.displacements(rows)
     ]

@@ -107,7 +107,12 @@ def leaks(low: Trace, precision: Precision) -> list[Finding]:
     ]  # fmt: skip
 
 
-def row_of(comparison: Comparison) -> Row:
+def table(rows: Sequence[Comparison]) -> list[Row]:
+    """What reports show of the run: all but updates, which are judged by how much of them arrived."""
+    return [_row(row) for row in rows if row.record.kind != "update"]
+
+
+def _row(comparison: Comparison) -> Row:
     record = comparison.record
     return Row(
         record.name, record.kind, record.step, record.shape, record.dtype, comparison.r, comparison.allowed, comparison.drift,

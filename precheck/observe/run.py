@@ -7,7 +7,6 @@ import dataclasses
 import random
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -106,12 +105,18 @@ def _modes(setting: Setting, position: Position, trace: Trace) -> Iterator[None]
             trace.flips = following.flips
 
 
-def _kernels(job: Job, setting: Setting) -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def _kernels(job: Job, setting: Setting) -> Iterator[None]:
     """oneDNN has no float16 recurrent kernel for training; without it torch takes its own, as on hardware that has none."""
     half = setting.precision is not None and setting.precision.compute_dtype is torch.float16
-    if half and job.device == "cpu" and any(isinstance(module, torch.nn.RNNBase) for module in job.model.modules()):
-        return torch.backends.mkldnn.flags(enabled=False)
-    return contextlib.nullcontext()
+    if not half or job.device != "cpu" or not any(isinstance(module, torch.nn.RNNBase) for module in job.model.modules()):
+        yield
+        return
+    before, *_ = torch.backends.mkldnn.set_flags(_enabled=False)
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.set_flags(_enabled=before)
 
 
 @contextlib.contextmanager

@@ -17,12 +17,12 @@ def golden_of(item: pytest.Item, call: int = 1) -> Path:
     under = paths[0] if len(paths) == 1 else ""
     file, _, name = without_precision(item).partition("::")
     path = golden_path(item.config.stash[KEY].golden_dir, file, name, under=under.strip("/"))
-    return path.with_name(f"{path.stem}-{call}{path.suffix}") if call > 1 else path
+    return path.with_name(f"{path.stem}+{call}{path.suffix}") if call > 1 else path
 
 
 def first_call(path: Path) -> Path:
     """The golden of the first check in the test that `path` belongs to."""
-    return path.with_name(re.sub(r"-\d+$", "", path.stem) + path.suffix)
+    return path.with_name(re.sub(r"\+\d+$", "", path.stem) + path.suffix)
 
 
 def without_precision(item: pytest.Item) -> str:

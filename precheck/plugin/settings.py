@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import re
 from pathlib import Path
@@ -47,7 +48,7 @@ def add_options(parser: pytest.Parser) -> None:
         help=f"run check_precision tests under these: {', '.join(PRECISIONS)} (bf16 is bf16-mixed; default: 32-true, do the goldens still hold?)",
     )  # fmt: skip
     group.addoption(
-        "--golden-refresh", nargs="?", const="changed", choices=WHICH, metavar="WHICH",
+        "--golden-refresh", nargs="?", const="changed", type=_which, metavar="WHICH",
         help="record goldens in float32: those that are missing, those that changed (the default), or all",
     )  # fmt: skip
     group.addoption("--golden-dir", metavar="PATH", help="where goldens are kept, relative to the root of the project (default: golden)")
@@ -65,6 +66,12 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("drift_top", "default of --drift-top", default="10")
     parser.addini("precision_device", "default of --precision-device", default="auto")
     parser.addini("precision_policy", "op policy of autocast on a CPU: cuda (CUDA's, the default) or native (the CPU's own)", default="cuda")
+
+
+def _which(value: str) -> str:
+    if value not in WHICH:  # a path after the bare option is taken for its value
+        raise argparse.ArgumentTypeError(f"{value!r} is none of {', '.join(WHICH)}; before a path, write --golden-refresh=changed")
+    return value
 
 
 def settings_of(config: pytest.Config) -> Settings:

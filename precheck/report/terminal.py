@@ -20,7 +20,7 @@ def summary(report: Report, top: int = 5) -> str:
 
 def worst(report: Report, top: int) -> list[Row]:
     """The `top` rows that are closest to, or furthest beyond, what they are allowed; all of them where `top` is 0."""
-    rows = sorted(report.boundaries, key=lambda row: row.r / row.allowed, reverse=True)
+    rows = sorted((row for row in report.boundaries if row.determined), key=lambda row: row.r / row.allowed, reverse=True)
     return rows[:top] if top else rows
 
 

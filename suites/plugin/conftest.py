@@ -2,61 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from projects import PREAMBLE, Project
 
 import precheck
 from precheck.goldens.lifecycle import record
 from precheck.measurement import job_of
-
-PREAMBLE = '''
-import pytest
-import torch
-
-import precheck
-
-
-def make(seed=0):
-    torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16), torch.nn.Linear(16, 4))
-
-
-def data():
-    return torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
-
-
-def loss(out):
-    return out.float().square().mean()
-
-
-class Overflows(torch.nn.Module):
-    """Healthy in bfloat16, out of range in float16."""
-
-    def __init__(self):
-        super().__init__()
-        self.wide = torch.nn.Linear(8, 8)
-
-    def forward(self, x):
-        return self.wide(x * 1e5) / 1e5
-
-
-'''
-
-HEALTHY = '''
-def test_healthy(check_precision):
-    check_precision(make(), data(), loss=loss)
-'''
-
-OVERFLOWS = '''
-def test_overflows(check_precision):
-    torch.manual_seed(0)
-    check_precision(Overflows(), data())
-'''
-
-Project = Callable[..., Path]
 
 
 @pytest.fixture(scope="session", autouse=True)

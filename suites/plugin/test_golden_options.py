@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from conftest import HEALTHY, OVERFLOWS, Project
+from projects import HEALTHY, OVERFLOWS, Project
 
 TWO = """
 @pytest.mark.parametrize("width", [4, 6])
@@ -90,7 +89,7 @@ def test_all_records_even_what_has_not_moved(pytester: pytest.Pytester, project:
     ("options", "message"),
     [
         (("--golden-refresh", "--precision=bf16"), "*--golden-refresh records in float32, and --precision=bf16 asks for another; leave --precision out"),
-        (("--golden-refresh=some",), "*argument --golden-refresh: invalid choice: 'some'*missing*changed*all*"),
+        (("--golden-refresh=some",), "*argument --golden-refresh: 'some' is none of missing, changed, all; before a path, write --golden-refresh=changed"),
         (("--golden-unused=maybe",), "*argument --golden-unused: invalid choice: 'maybe'*warn*fail*ignore*"),
         (("--golden-prune", "-k", "healthy"), "*--golden-prune deletes what no test uses, so it needs every test; leave -k out"),
         (("--golden-prune", "-m", "gpu"), "*so it needs every test; leave -m out"),

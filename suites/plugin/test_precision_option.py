@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from projects import HEALTHY, OVERFLOWS, Project
 
-from conftest import HEALTHY, OVERFLOWS, Project
 from precheck.precisions import ALIASES, PRECISIONS
 
 
