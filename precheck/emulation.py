@@ -21,6 +21,9 @@ _DENSE = {aten.mm: (0, 1), aten.addmm: (1, 2)}
 _ALL_PRODUCTS = _DENSE | {
     aten.bmm: (0, 1),
     aten.baddbmm: (1, 2),
+    aten.addbmm: (1, 2),
+    aten.mkldnn_rnn_layer: (0, 1, 2),  # float32 LSTMs are one kernel; its own hidden states stay unrounded
+    aten.mkldnn_rnn_layer_backward: (0, 1, 2, 10),
     aten.convolution: (0, 1),
     aten.convolution_backward: (0, 1, 2),
     aten._scaled_dot_product_flash_attention_for_cpu: (0, 1, 2),
