@@ -1,0 +1,112 @@
+"""The vocabulary: every name and alias means one precision, and what means two or none is refused with what to type instead."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from precheck.precisions import ALIASES, AMBIGUOUS, PRECISIONS, Precision, PrecisionError, resolve, resolve_all
+
+# name: compute dtype, stored dtype, autocasts, has a loss scale, steps on float32 copies; from Lightning's table and design section 2
+MEANINGS = {
+    "32-true": (torch.float32, torch.float32, False, False, False),
+    "64-true": (torch.float64, torch.float64, False, False, False),
+    "bf16-mixed": (torch.bfloat16, torch.float32, True, False, False),
+    "bf16-true": (torch.bfloat16, torch.bfloat16, False, False, False),
+    "bf16-master": (torch.bfloat16, torch.bfloat16, False, False, True),
+    "16-mixed": (torch.float16, torch.float32, True, True, False),
+    "16-true": (torch.float16, torch.float16, False, False, False),
+    "tf32": (torch.float32, torch.float32, False, False, False),
+    "fp8-e4m3-mixed": (torch.bfloat16, torch.float32, True, False, False),
+}
+
+
+def test_the_table_of_meanings_is_complete() -> None:
+    assert set(MEANINGS) == set(PRECISIONS)
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_a_name_means_what_lightning_means_by_it(name: str) -> None:
+    precision = resolve(name)
+    assert precision.name == str(precision) == name
+    meaning = (precision.compute_dtype, precision.param_dtype, precision.autocasts, precision.scaler, precision.master)
+    assert meaning == MEANINGS[name]
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("bf16", "bf16-mixed"), ("fp16", "16-mixed"), ("16", "16-mixed"), ("fp16-mixed", "16-mixed"), ("fp16-true", "16-true"),
+        ("fp32", "32-true"), ("32", "32-true"), ("no", "32-true"), ("fp64", "64-true"), ("64", "64-true"), ("fp8", "fp8-e4m3-mixed"),
+    ],
+)  # fmt: skip
+def test_an_alias_means_its_name(alias: str, name: str) -> None:
+    assert resolve(alias).name == name
+
+
+def test_no_alias_is_untested_or_hides_a_name() -> None:
+    assert len(ALIASES) == 11
+    assert not set(ALIASES) & (set(PRECISIONS) | set(AMBIGUOUS))
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "half", "torch.bfloat16", " float16 "])
+def test_a_bare_dtype_means_two_things_and_is_refused_with_both(name: str) -> None:
+    stem = "bf16" if "b" in name else "16"
+    with pytest.raises(PrecisionError, match=f"{name} means two things") as caught:
+        resolve(name)
+    assert f"--precision={stem}-mixed" in str(caught.value)
+    assert f"--precision={stem}-true" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["bf17", "", "BF16-MIXED ,", "float8", "16-mixed-true"])
+def test_an_unknown_name_is_refused_with_all_that_are_known(name: str) -> None:
+    with pytest.raises(PrecisionError, match="unknown precision") as caught:
+        resolve(name)
+    assert repr(name) in str(caught.value)
+    assert all(known in str(caught.value) for known in (*PRECISIONS, *ALIASES))
+
+
+def test_a_precision_resolves_to_itself() -> None:
+    own = Precision("mine", PRECISIONS["bf16-true"].compute, PRECISIONS["bf16-true"].param)
+    assert resolve(own) is own
+
+
+def test_the_policy_asked_for_is_kept() -> None:
+    assert resolve("bf16").policy == "cuda"
+    assert resolve("bf16", policy="native").policy == "native"
+    assert {precision.policy for precision in resolve_all("bf16,fp16", policy="native")} == {"native"}
+
+
+def test_a_list_keeps_its_order_and_names_each_once() -> None:
+    assert [precision.name for precision in resolve_all("fp16, bf16,16-mixed,")] == ["16-mixed", "bf16-mixed"]
+
+
+@pytest.mark.parametrize("names", ["", " , "])
+def test_an_empty_list_is_refused(names: str) -> None:
+    with pytest.raises(PrecisionError, match="no precision named"):
+        resolve_all(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [("32-true", 24), ("64-true", 53), ("bf16-mixed", 8), ("bf16-true", 8), ("bf16-master", 8), ("16-mixed", 11), ("16-true", 11),
+     ("tf32", 11), ("fp8-e4m3-mixed", 4)],
+)  # fmt: skip
+def test_the_roundoff_is_that_of_the_coarsest_format_on_the_way(name: str, bits: int) -> None:
+    precision = resolve(name)
+    assert precision.roundoff == math.ldexp(1.0, -bits)
+    assert precision.is_low == (bits < 24)
+
+
+@pytest.mark.parametrize("name", MEANINGS)
+def test_only_float16_mixed_scales_its_loss(name: str) -> None:
+    scaler = resolve(name).make_scaler()
+    assert scaler.is_enabled() == (name == "16-mixed")
+    if scaler.is_enabled():  # torch's own defaults: 2^16, doubled after 2000 good steps, halved after a bad one
+        assert (scaler.get_scale(), scaler.get_growth_interval()) == (65536.0, 2000)
+        assert (scaler.get_growth_factor(), scaler.get_backoff_factor()) == (2.0, 0.5)
+    else:
+        loss = torch.ones((), requires_grad=True)
+        assert scaler.scale(loss) is loss
