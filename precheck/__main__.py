@@ -60,14 +60,19 @@ def _print(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m precheck", description="Look at golden files.")
     what = parser.add_subparsers(dest="what", required=True, metavar="golden")
-    golden = what.add_parser("golden", help="show goldens, or what tells two apart", epilog="Exit status: 0 same, 1 different, 2 not readable.")
+    golden = _command(what, "golden", "show goldens, or what tells two apart")
     acts = golden.add_subparsers(dest="act", required=True, metavar="{show,diff}")
-    shown = acts.add_parser("show", help="print where a golden comes from and what it holds (fit for git's textconv)")
+    shown = _command(acts, "show", "print where a golden comes from and what it holds; fit for git's textconv")
     shown.add_argument("file", type=Path, metavar="FILE", help="a golden")
-    diff = acts.add_parser("diff", help="print what moved from A to B, worst first", epilog="Exit status: 0 same, 1 different, 2 not readable.")
+    diff = _command(acts, "diff", "print what moved from A to B, worst first")
     diff.add_argument("a", type=Path, metavar="A", help="the golden that was")
     diff.add_argument("b", type=Path, metavar="B", help="the golden that is")
     return parser
+
+
+def _command(parsers: argparse._SubParsersAction[argparse.ArgumentParser], name: str, does: str) -> argparse.ArgumentParser:
+    sentence = f"{does[0].upper()}{does[1:]}."
+    return parsers.add_parser(name, help=does, description=sentence, epilog="Exit status: 0 same or shown, 1 different, 2 not readable.")
 
 
 if __name__ == "__main__":

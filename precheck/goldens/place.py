@@ -44,7 +44,7 @@ def _plain(name: str) -> str:
 
 def _fit(name: str) -> bool:
     """Whether every file system takes `name` as it is, and none takes another such name for it."""
-    return _safe(name) == name == name.lower() != "" and name.partition(".")[0] not in _DEVICES
+    return _safe(name) == name == name.lower() != "" and not _is_device(name)
 
 
 def _safe(name: str) -> str:
@@ -53,4 +53,9 @@ def _safe(name: str) -> str:
 
 def _hashed(name: str, original: str) -> str:
     digest = hashlib.blake2b(original.encode("utf8", "surrogatepass"), digest_size=5).hexdigest()
-    return f"{_safe(name) or 'x'}~{digest}"
+    safe = _safe(name) or "x"
+    return f"{'x-' if _is_device(safe) else ''}{safe}~{digest}"
+
+
+def _is_device(name: str) -> bool:
+    return name.partition(".")[0].lower() in _DEVICES

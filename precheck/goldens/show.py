@@ -43,7 +43,7 @@ def _row(each: GoldenRecord) -> tuple[str, ...]:
     floors = [f"{each.floors[place] / (record.norm or 1.0):.4g}" if place in each.floors else "-" for place in PLACEMENTS]
     shape = "x".join(map(str, record.shape)) or "scalar"
     return (
-        record.kind, record.name, str(record.step), shape, record.dtype, f"{record.norm:.6g}", f"{record.amax:.6g}", str(record.zeros),
+        record.kind, _name(record), str(record.step), shape, record.dtype, f"{record.norm:.6g}", f"{record.amax:.6g}", str(record.zeros),
         str(record.nonfinite), *floors,
     )  # fmt: skip
 
@@ -93,7 +93,11 @@ def _nonfinite(record: Record) -> tuple[int, int, int]:
 
 
 def _place(record: Record) -> str:
-    return f"{record.kind} {record.name}, step {record.step}" if record.step > 1 else f"{record.kind} {record.name}"
+    return f"{record.kind} {_name(record)}" + (f", step {record.step}" if record.step > 1 else "")
+
+
+def _name(record: Record) -> str:
+    return " ".join(record.name.split()) or "(model)"
 
 
 def describe(changes: Sequence[Change]) -> str:

@@ -25,6 +25,12 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def rewrite(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf8")
+
+
 def test_a_missing_golden_fails_and_names_the_command_that_records_it(pytester: pytest.Pytester, project: Project) -> None:
     golden = project(HEALTHY, record=False)
     result = pytester.runpytest_inprocess("--precision=bf16")
@@ -64,11 +70,12 @@ def test_missing_writes_what_is_not_there_and_nothing_else(pytester: pytest.Pyte
 def test_changed_rewrites_what_moved_and_says_by_how_much(pytester: pytest.Pytester, project: Project, option: str) -> None:
     golden = project(HEALTHY, TWO)
     before = files(golden)
-    source = pytester.path / "test_it.py"
-    source.write_text(source.read_text(encoding="utf8").replace("check_precision(make(), data()", "check_precision(make(seed=3), data()"), encoding="utf8")
+    rewrite(pytester.path / "test_it.py", "check_precision(make(), data()", "check_precision(make(seed=3), data()")
     pytester.runpytest_inprocess().stdout.fnmatch_lines(["golden-stale: the golden is out of date: *the weights are not those recorded*"])
     result = pytester.runpytest_inprocess(option)
-    result.stdout.fnmatch_lines(["goldens: 1 changed, 4 unchanged", "  changed  golden/test_it/test_healthy.safetensors", "      *moved by * of its norm*"])
+    result.stdout.fnmatch_lines(
+        ["goldens: 1 changed, 4 unchanged", "  changed  golden/test_it/test_healthy.safetensors", "      *moved by * of its norm*"]
+    )
     assert result.ret == 0
     after = files(golden)
     assert [name for name in after if after[name] != before[name]] == ["test_it/test_healthy.safetensors"]
@@ -197,8 +204,7 @@ class TestUnused:
 
 def test_a_second_call_that_is_gone_leaves_an_unused_golden(pytester: pytest.Pytester, project: Project) -> None:
     golden = project(TWO)
-    source = pytester.path / "test_it.py"
-    source.write_text(source.read_text(encoding="utf8").replace("        check_precision(torch.nn.Linear(8, width, bias=False), data())", ""), encoding="utf8")
+    rewrite(pytester.path / "test_it.py", "        check_precision(torch.nn.Linear(8, width, bias=False), data())", "")
     pytester.runpytest_inprocess().stdout.fnmatch_lines(["goldens that no test uses: 2 *"])
     assert len(files(golden)) == 4
 
