@@ -88,24 +88,26 @@ class _Check:
     def _low(self) -> Report:
         tape = Tape()
         trace = run(self.job, low(self.precision, records=tape))
-        report = self._against_golden(trace)
-        if report is None:
-            report = Measurement(self.job, self.precision, seen=(trace, tape)).report()
-            stale, _ = self._stale()
-            report.add(stale)
+        rows = self._against_golden(trace)
+        if rows is not None:
+            report = judged(trace, self.recorded, rows, self.precision)
+            if not report.findings and not any(row.failed or row.doubtful for row in rows if row.record.kind != "update"):
+                return report
+        report = Measurement(self.job, self.precision, seen=(trace, tape)).report()
+        stale, _ = self._stale()
+        report.add(stale)
+        if not report.errors:
+            report.add(boundaries.mismatched(rows or (), self.precision, flips=report.facts.get("flips", 0)))
         return report
 
-    def _against_golden(self, trace: Trace) -> Report | None:
-        """The verdict on `trace` by the golden alone; None where that is not a clean pass, or the golden has no floor to judge by."""
+    def _against_golden(self, trace: Trace) -> list[drift.Comparison] | None:
+        """`trace` beside the golden; None where the golden has no floor to judge by, or not these tensors."""
         spreads = self._spreads(self.precision.placement, self.precision.roundoff)
         if self.precision.gemm or not self.precision.is_low or not spreads or any(math.isnan(spread) for spread in spreads.values()):
             return None
         if trace.records.keys() - self.recorded.records.keys():
             return None
-        rows = drift.compare(trace, self.recorded, spreads, self.precision, samples=FIRST_LOOK)
-        report = judged(trace, self.recorded, rows, self.precision)
-        clean = not report.findings and not any(row.failed or row.doubtful for row in rows if row.record.kind != "update")
-        return report if clean else None
+        return drift.compare(trace, self.recorded, spreads, self.precision, samples=FIRST_LOOK)
 
     def _spreads(self, placement: str, roundoff: float) -> dict[str, float]:
         return {key: floors[placement] * roundoff for key, floors in self.floors.items()}

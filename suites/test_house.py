@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import precheck
+from precheck.precisions import ALIASES
 
 PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -87,6 +88,18 @@ def test_the_verbs_are_functions_whatever_was_imported_first() -> None:
 def test_importing_precheck_loads_neither_torch_nor_numpy() -> None:
     code = "import sys, precheck; assert not {'torch', 'numpy'} & set(sys.modules), 'heavy'"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_readme_names_every_rule_in_the_words_of_the_catalogue() -> None:
+    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf8")
+    for rule in precheck.RULES.values():
+        assert f"| `{rule.name}` | {rule.meaning} |" in readme
+
+
+def test_the_readme_names_every_precision_and_alias() -> None:
+    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf8")
+    for name in [*precheck.PRECISIONS, *(alias for alias in ALIASES if not alias.startswith("fp16-"))]:
+        assert f"`{name}`" in readme
 
 
 def test_an_unknown_public_name_is_an_attribute_error_that_lists_those_there_are() -> None:

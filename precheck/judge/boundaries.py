@@ -83,6 +83,24 @@ def _share(row: Comparison) -> float:
     return row.floor / row.reference.norm if row.reference.norm else 0.0
 
 
+def mismatched(rows: Sequence[Comparison], precision: Precision, *, flips: int) -> list[Finding]:
+    """A note on a run that is off its golden, yet within its floor along its own decisions and from its own rounded buffers."""
+    off = [row for row in rows if row.failed and row.record.kind != "update"]
+    if not off:
+        return []
+    first = off[0]
+    return [
+        Finding(
+            "golden-mismatch", "note",
+            f"{label(first.record.kind, first.record.name)}: off its golden by {first.r:.3g} noise floors under {precision} "
+            f"({first.allowed:.3g} allowed; {len(off)} of {len(rows)} tensors are); {flips} decision(s) that fell otherwise than in float32, "
+            "and buffers rounded with the model, explain it",
+            phase=phase_of(first.record.kind), module=module_of(first.record.name, first.record.kind), step=first.record.step,
+            tensor=first.record.name, measured=first.r, limit=first.allowed,
+        )
+    ]  # fmt: skip
+
+
 def missing_gradients(low: Trace, reference: Trace) -> list[Finding]:
     """Parameters whose gradient the reference has and the run has not."""
     names = [r.name for key, r in reference.records.items() if r.kind == "parameter-gradient" and key not in low.records and r.norm > 0]

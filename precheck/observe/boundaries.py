@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -83,7 +84,8 @@ class Boundaries:
             handles.append(module.register_forward_pre_hook(self._entering(name)))
             handles.append(module.register_forward_hook(self._leaving(name), always_call=True))
         try:
-            yield
+            with _uncompiled():
+                yield
         finally:
             for handle in handles:
                 handle.remove()
@@ -152,6 +154,13 @@ class Boundaries:
 def recorded(kind: Any, name: str, step: int, tensor: torch.Tensor, roundings: int = 0) -> Record:
     with torch.no_grad(), torch._C._DisableTorchDispatch(), torch.autocast(tensor.device.type, enabled=False):
         return Record(kind=kind, name=name, step=step, roundings=roundings, **reduced(tensor))
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """torch.compile steps aside: what it made has no module boundaries, and tracing the hooks would only compile them too."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _version(tensor: torch.Tensor) -> int:

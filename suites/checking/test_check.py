@@ -147,3 +147,26 @@ def test_a_missing_golden_is_an_error_and_not_created(tmp_path: Path) -> None:
     with pytest.raises(precheck.GoldenMissing, match=r"nothing\.safetensors"):
         precheck.check(model(), inputs(), golden=tmp_path / "nothing.safetensors")
     assert list(tmp_path.iterdir()) == []
+
+
+class Routed(nn.Module):
+    """Two experts that disagree, and a router whose ties bfloat16 breaks its own way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(8, 2)
+        self.experts = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        choice = self.gate(x).argmax(-1, keepdim=True)
+        return torch.where(choice == 0, self.experts[0](x), self.experts[1](x))
+
+
+def test_flipped_routing_is_a_note_not_an_error(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    routed, path = Routed(), tmp_path / "routed.safetensors"
+    x = torch.randn(4000, 8, generator=torch.Generator().manual_seed(1))
+    refresh(path, job_of(routed, x))
+    report = precheck.check(routed, x, golden=path, precision="bf16-true")
+    assert [(finding.rule, finding.severity) for finding in report.findings] == [("golden-mismatch", "note")], report.summary()
+    assert re.search(r"off its golden by .* noise floors under bf16-true .* decision\(s\) that fell otherwise", report.findings[0].message)

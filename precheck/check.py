@@ -1,1 +1,0 @@
-from precheck.checking import check  # noqa: F401

@@ -1,1 +1,0 @@
-from precheck.measurement import Measurement, job_of, measure  # noqa: F401
