@@ -160,7 +160,7 @@ def _uncompiled() -> contextlib.AbstractContextManager[Any]:
     """torch.compile steps aside: what it made has no module boundaries, and tracing the hooks would only compile them too."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
-    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return, no-untyped-call]
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
 
 
 def _version(tensor: torch.Tensor) -> int:
