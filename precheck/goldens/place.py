@@ -48,7 +48,7 @@ def _fit(name: str) -> bool:
 
 
 def _safe(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:_LONGEST].rstrip("-.")
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:_LONGEST]
 
 
 def _hashed(name: str, original: str) -> str:

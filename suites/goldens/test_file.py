@@ -43,7 +43,9 @@ def test_the_greatest_numbers_there_are_stay_finite() -> None:
 
 def test_small_numbers_beside_a_great_one_lose_less_than_float32_does_of_the_great_one() -> None:
     held = record(sketch=numpy.array([1e300, 1.0] + [1e299] * 125))
-    assert close(held.sketch, decode(encode(golden(held)), "x").records[0].record.sketch)
+    with numpy.errstate(all="raise"):
+        back = decode(encode(golden(held)), "x").records[0].record
+    assert close(held.sketch, back.sketch)
 
 
 def test_the_file_expects_sketches_of_the_width_they_are_made_with() -> None:

@@ -66,6 +66,7 @@ def test_a_path_is_the_same_for_ever() -> None:
 @example(("a.txt", "t", "a.txt.py", "t"), "")
 @example(("a/b.py", "t", "~/a/b.py", "t"), "a")
 @example(("b.py", "t", "a/~/b.py", "t"), "a")
+@example(("x.py", "b", "x/b.safetensors.py", "t"), "")
 @example(("a.py", "é", "a.py", "e\u0301"), "")
 def test_different_tests_have_different_paths_whatever_the_case(tests: tuple[str, str, str, str], under: str) -> None:
     file, name, other_file, other_name = tests
@@ -80,6 +81,8 @@ def test_different_tests_have_different_paths_whatever_the_case(tests: tuple[str
 @example("../../etc/test_a.py", "../../x", "")
 @example("/etc/test_a.py", "/x", "")
 @example("con.py", "com1", "")
+@example("con.x/aux.py", "nul::a", "")
+@example(".a/-b./c.py", ".t", "")
 @example("\ud800.py", "\udfff", "")
 def test_every_path_stays_inside_and_fits_every_file_system(file: str, name: str, under: str) -> None:
     path = golden_path(GOLDEN, file, name, under=under)
@@ -92,6 +95,7 @@ def test_every_path_stays_inside_and_fits_every_file_system(file: str, name: str
         assert part.isascii(), "characters above ASCII come back in another form from some file systems"
         assert not FORBIDDEN & set(part)
         assert part[-1] not in ". ", "Windows drops these"
+        assert part[0] not in ".-", "hidden, or an option to a command"
         assert part.casefold().split(".")[0] not in RESERVED
 
 
