@@ -73,6 +73,7 @@ class Boundaries:
         self.model, self.trace, self.disturbance = model, trace, disturbance
         self.position = Position()
         self.enabled = True
+        self.result = "output" if not hasattr(model, "output") else "output[]"  # beside a child of that name
         self.step = 1
         self.calls: Counter[str] = Counter()
         self.made: dict[int, tuple[torch.Tensor, int, str]] = {}  # alive for one forward only
@@ -117,7 +118,7 @@ class Boundaries:
             call, roundings = self.position.leave(name)
             if self.enabled and output is not None:
                 for path, tensor in tensors(output):
-                    self._passed(f"{call}{path}" or "output", tensor, roundings)
+                    self._passed(f"{call}{path}" or self.result, tensor, roundings)
 
         return hook
 

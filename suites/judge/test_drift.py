@@ -1,0 +1,165 @@
+"""Drift against its floor, on records made by hand: what is compared, when it has failed, and when nothing can be said."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hand import normal, record, trace
+
+from precheck.judge import boundaries, drift, noise
+from precheck.judge.drift import Comparison
+from precheck.observe.noise import ONE_ROUNDING
+from precheck.observe.records import Record
+from precheck.precisions import PRECISIONS
+
+BF16 = PRECISIONS["bf16-true"]
+U = 2.0**-8
+VALUES = normal(4000)
+
+
+def rows(low: Record, reference: Record, spread: float = 0.0, precision: str = "bf16-true") -> list[Comparison]:
+    return drift.compare(trace(low), trace(reference), {low.key: spread}, PRECISIONS[precision], samples=2)
+
+
+def off_by(floors: float, *, name: str = "a", kind: str = "output", **facts: object) -> Comparison:
+    """A row whose drift is that many floors, by the sketch's own measure."""
+    error = normal(4000, seed=9)
+    reference = record(kind, name, VALUES, **facts)  # type: ignore[arg-type]
+    unit = drift.distance(record("output", name, VALUES + error).sketch, reference.sketch)
+    floor = ONE_ROUNDING * U * reference.norm
+    low = record(kind, name, VALUES + error * (floors * floor / unit), **facts)  # type: ignore[arg-type]
+    return rows(low, reference)[0]
+
+
+def test_r_is_drift_in_floors() -> None:
+    row = off_by(2.5)
+    assert row.r == pytest.approx(2.5, rel=1e-3)
+    assert row.drift == pytest.approx(row.r * row.floor)
+    assert row.relative == pytest.approx(2.5 * ONE_ROUNDING * U, rel=1e-3)
+
+
+@pytest.mark.parametrize(("floors", "doubtful", "failed"), [(0.0, False, False), (1.9, False, False), (2.1, True, False), (3.1, False, True)])
+def test_up_to_two_passes_up_to_three_is_doubtful_and_beyond_fails(floors: float, doubtful: bool, failed: bool) -> None:
+    row = off_by(floors)
+    assert (row.doubtful, row.failed) == (doubtful, failed)
+
+
+def test_the_spread_of_the_noise_runs_widens_the_floor() -> None:
+    row = off_by(6.0)
+    wide = Comparison(row.record, row.reference, row.drift, math.hypot(row.floor, 3 * row.floor), row.allowed)
+    assert row.failed
+    assert not wide.failed
+    assert wide.r == pytest.approx(6 / math.sqrt(10), rel=1e-3)
+
+
+def test_what_rounding_drowns_is_not_judged() -> None:
+    reference = record("gradient", "a", VALUES * 1e-6)
+    row = rows(record("gradient", "a", VALUES), reference, spread=reference.norm)[0]
+    assert row.r > row.allowed
+    assert row.undetermined
+    assert not row.failed
+
+
+def test_excess_nan_fails_even_there() -> None:
+    broken = VALUES.clone()
+    broken[3] = math.nan
+    row = rows(record("gradient", "a", broken), record("gradient", "a", VALUES * 1e-6), spread=1.0)[0]
+    assert row.r == math.inf
+    assert row.failed
+
+
+def test_nonfinite_elements_that_the_reference_has_too_are_no_excess() -> None:
+    masked = VALUES.clone()
+    masked[:100] = -math.inf
+    row = rows(record("output", "a", masked), record("output", "a", masked))[0]
+    assert (row.excess_nonfinite, row.r, row.failed) == (0, 0.0, False)
+
+
+def test_zeros_on_both_sides_have_not_drifted() -> None:
+    zeros = torch.zeros(50)
+    row = rows(record("output", "a", zeros), record("output", "a", zeros))[0]
+    assert (row.r, row.relative, row.failed) == (0.0, 0.0, False)
+
+
+def test_a_tensor_that_is_not_zero_where_the_reference_is_cannot_be_judged_by_share() -> None:
+    row = rows(record("output", "a", torch.ones(50)), record("output", "a", torch.zeros(50)))[0]
+    assert row.relative == math.inf
+    assert row.r > 1e6
+
+
+def test_only_tensors_of_one_name_and_shape_are_compared_and_inputs_are_not() -> None:
+    low = trace(record("output", "a", normal(4)), record("output", "b", normal(4)), record("output", "c", normal(4)),
+                record("input", "x", normal(4)), record("output", "empty", normal(0)))  # fmt: skip
+    reference = trace(record("output", "c", normal(4)), record("output", "a", normal(2, 2)), record("input", "x", normal(4)),
+                      record("output", "empty", normal(0)))  # fmt: skip
+    assert [row.record.name for row in drift.compare(low, reference, {}, BF16, samples=2)] == ["c"]
+
+
+def test_weights_kept_low_may_move_by_their_own_rounding() -> None:
+    update = record("update", "w", VALUES * 1e-6, step=3, dtype="bfloat16", weight_norm=100.0)
+    floor = rows(update, record("update", "w", VALUES * 1e-6, step=3))[0].floor
+    assert floor == pytest.approx(ONE_ROUNDING * U * 100.0 * math.sqrt(4), rel=1e-3)  # on entry, and once in each of three steps
+
+
+def test_float16_gradients_are_judged_in_the_steps_that_the_loss_scale_leaves() -> None:
+    tiny = VALUES * 1e-12
+    low, reference = record("gradient", "a", tiny), record("gradient", "a", tiny)
+    scaled = drift.compared(low, reference, 0.0, PRECISIONS["16-mixed"], samples=2, scale=1024.0)
+    plain = drift.compared(low, reference, 0.0, PRECISIONS["16-mixed"], samples=2)
+    assert plain.floor == pytest.approx(2.0**-24 * math.sqrt(4000 / 12))
+    assert scaled.floor == pytest.approx(plain.floor / 1024, rel=1e-3)
+
+
+def test_spreads_need_every_noise_run() -> None:
+    reference = trace(record("output", "a", VALUES), record("output", "b", VALUES))
+    first = trace(record("output", "a", VALUES * 1.01), record("output", "b", VALUES * 1.01))
+    second = trace(record("output", "a", VALUES * 1.01), record("output", "b", VALUES[:5]))
+    spreads = drift.spreads(reference, [first, second])
+    assert list(spreads) == ["output:a@1"]
+    assert spreads["output:a@1"] == pytest.approx(0.01 * reference.records["output:a@1"].norm, rel=0.2)
+
+
+def test_the_first_failed_row_is_named_and_the_others_counted() -> None:
+    found = boundaries.drifted([off_by(1.0, name="a"), off_by(4.0, name="b", is_result=True), off_by(9.0, name="c")], BF16)
+    assert [(f.rule, f.severity, f.tensor, f.module) for f in found] == [("accumulated-drift", "error", "b", "b")]
+    assert found[0].message.startswith("output of b: off by 4 noise floors under bf16-true (3 allowed), 0.66% of its norm where rounding explains 0.16%")
+    assert found[0].message.endswith("; 1 more tensor(s) too")
+
+
+@pytest.mark.parametrize(
+    ("row", "severity"),
+    [
+        ({"kind": "loss", "name": "loss"}, "error"), ({"kind": "parameter-gradient", "name": "a.weight"}, "error"),
+        ({"is_result": True}, "error"), ({}, "warning"), ({"kind": "gradient"}, "warning"),
+    ],
+)  # fmt: skip
+def test_drift_that_reaches_nothing_is_a_warning_unless_plain(row: dict[str, object], severity: str) -> None:
+    assert [f.severity for f in boundaries.drifted([off_by(4.0, **row)], BF16)] == [severity]  # type: ignore[arg-type]
+    assert [f.severity for f in boundaries.drifted([off_by(6.5, **row)], BF16)] == ["error"]  # type: ignore[arg-type]
+
+
+def test_what_was_explained_or_unstable_is_no_error() -> None:
+    row = off_by(9.0)
+    assert [f.severity for f in boundaries.drifted([row], BF16, explained={row.record.key})] == ["note"]
+    assert [(f.rule, f.severity) for f in boundaries.drifted([row], BF16, unstable={row.record.key})] == [("unstable-reference", "warning")]
+    assert [f.severity for f in boundaries.drifted([off_by(2.5)], BF16)] == ["warning"]
+    assert boundaries.drifted([off_by(1.0)], BF16) == []
+
+
+def test_a_float32_run_that_float64_contradicts_is_ill_conditioned() -> None:
+    assert [(f.rule, f.severity) for f in boundaries.drifted([off_by(9.0)], PRECISIONS["32-true"])] == [("unstable-reference", "warning")]
+
+
+def test_gradients_that_are_not_there() -> None:
+    reference = trace(record("parameter-gradient", "a.w", VALUES), record("parameter-gradient", "b.w", VALUES * 0), record("output", "c", VALUES))
+    assert boundaries.missing_gradients(reference, reference) == []
+    found = boundaries.missing_gradients(trace(), reference)
+    assert [(f.rule, f.severity, f.module, f.measured) for f in found] == [("missing-gradient", "error", "a", 1.0)]
+
+
+def test_rows_for_reports_leave_updates_out() -> None:
+    table = boundaries.table([off_by(2.5), off_by(1.0, kind="update", name="w")])
+    assert [(row.tensor, row.kind, round(row.r, 1), row.failed) for row in table] == [("a", "output", 2.5, False)]
+    assert noise.WARN < table[0].r < noise.FAIL
