@@ -33,9 +33,12 @@ def golden_files(directory: Path) -> list[Path]:
 
 
 def _test(name: str) -> str:
-    """Classes are joined with dots, so a name that has dots of its own is not left plain."""
+    """`name-params` for `name[params]`; classes are joined with dots. A name with dots or hyphens of its own is not left plain."""
+    with_parameters = re.fullmatch(r"([a-z_][a-z0-9_]*)\[([a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?)\]", name)
+    if with_parameters and _fit("-".join(with_parameters.groups())):
+        return "-".join(with_parameters.groups())
     dotted = name.replace("::", ".")
-    return _hashed(dotted, name) if "." in name or not _fit(dotted) else dotted
+    return _hashed(dotted, name) if re.search(r"[.-]", name) or not _fit(dotted) else dotted
 
 
 def _plain(name: str) -> str:
