@@ -11,12 +11,16 @@ import contextlib
 import copy
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 Change = Callable[[torch.Tensor], torch.Tensor]
+
+_CONTAINERS = (dict, list, set, deque)
+_REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 @contextlib.contextmanager
@@ -32,14 +36,16 @@ def preserved(model: torch.nn.Module) -> Iterator[None]:
 def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
     parameters = [(p, p.data, p.grad, p.requires_grad) for p in _unique_parameters(model)]
     attributes = [(module.__dict__, dict(module.__dict__)) for module in model.modules()]
-    containers = [(value, copy.copy(value)) for _, saved in attributes for value in saved.values() if isinstance(value, (dict, list))]
-    plain = [(value, value.detach().clone()) for _, saved in attributes for value in saved.values() if isinstance(value, torch.Tensor)]
+    held = list(_held([saved for _, saved in attributes]))
+    containers = [(value, copy.copy(value)) for value in held if isinstance(value, _CONTAINERS)]
+    plain = [(value, value.detach().clone()) for value in held if isinstance(value, torch.Tensor)]
 
     def restore() -> None:
         for target, saved in (*attributes, *containers):
             _refill(target, saved)
         for tensor, values in plain:
-            tensor.data.copy_(values)
+            with torch.inference_mode(tensor.is_inference()):
+                tensor.data.copy_(values)
         for parameter, data, grad, requires_grad in parameters:
             parameter.grad = None
             parameter.data = data
@@ -49,10 +55,29 @@ def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
     return restore
 
 
+def _held(attributes: Sequence[dict[str, Any]]) -> Iterator[Any]:
+    """The containers and plain tensors that modules hold, those inside other containers too.
+
+    Of what torch itself registers (parameters, buffers, children) the dictionaries, not the contents, which `refresh` replaces.
+    """
+    waiting = [value for saved in attributes for value in saved.values()]
+    registered = {id(saved[name]) for saved in attributes for name in _REGISTERED if name in saved}
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen or not isinstance(value, (*_CONTAINERS, tuple, torch.Tensor)):
+            continue
+        seen.add(id(value))
+        if not isinstance(value, tuple):
+            yield value
+        if isinstance(value, (*_CONTAINERS, tuple)) and id(value) not in registered:
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+
+
 def _refill(target: Any, saved: Any) -> None:
-    """In place, since others hold on to these dictionaries and lists (an RNN's flat weights, hooks)."""
+    """In place, since others hold on to these containers (an RNN's flat weights, hooks)."""
     target.clear()
-    target.extend(saved) if isinstance(target, list) else target.update(saved)
+    target.extend(saved) if isinstance(target, (list, deque)) else target.update(saved)
 
 
 def _restore_random() -> Callable[[], None]:
