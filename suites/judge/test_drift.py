@@ -124,7 +124,8 @@ def test_spreads_need_every_noise_run() -> None:
 def test_the_first_failed_row_is_named_and_the_others_counted() -> None:
     found = boundaries.drifted([off_by(1.0, name="a"), off_by(4.0, name="b", is_result=True), off_by(9.0, name="c")], BF16)
     assert [(f.rule, f.severity, f.tensor, f.module) for f in found] == [("accumulated-drift", "error", "b", "b")]
-    assert found[0].message.startswith("output of b: off by 4 noise floors under bf16-true (3 allowed), 0.66% of its norm where rounding explains 0.16%")
+    said = "output of b: off by 4 noise floors under bf16-true (3 allowed), 0.66% of its norm where rounding explains 0.16%"
+    assert found[0].message.startswith(said)
     assert found[0].message.endswith("; 1 more tensor(s) too")
 
 

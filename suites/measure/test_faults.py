@@ -204,3 +204,13 @@ def test_routing_by_logits_that_one_addition_spoiled() -> None:
 def test_sound_routing_is_left_alone() -> None:
     report = measured(lambda: Router(offset=0.0), precision="bf16-mixed", loss=square)
     assert report.findings == [], report.summary()
+
+
+@pytest.mark.xfail(strict=True, reason="an update that is zero but for rounding is taken for one that was lost")
+def test_the_bias_before_a_norm_loses_no_update() -> None:
+    """Its gradient is zero in theory: what float32 would move it by is float32's own rounding."""
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 16))
+        report = precheck.measure(model, torch.randn(32, 16), precision="bf16-true", loss=square, **sgd(0.5))
+        assert "lost-update" not in {finding.rule for finding in report.findings}, report.summary()
