@@ -75,6 +75,24 @@ class Counting(nn.Module):
         return self.proj(x) * (1 + odd.view_as(x))
 
 
+class Mask(nn.Module):
+    def forward(self, scores: torch.Tensor) -> torch.Tensor:
+        return scores + scores.new_full(scores.shape, -torch.inf).triu(1)
+
+
+class Masked(nn.Module):
+    """Attention under a mask of -inf, of which the values have lost their digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.ModuleList([nn.Linear(32, 32) for _ in range(3)])
+        self.mask = Mask()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (layer(x) for layer in self.qkv)
+        return self.mask(q @ k.T / 6).softmax(-1).to(v.dtype) @ ((v + 20) - 20)
+
+
 class Router(nn.Module):
     """Top-2 of 8 experts by logits that carry an offset, which bfloat16 rounds to halves."""
 
@@ -195,7 +213,6 @@ def test_every_rule_that_a_run_can_show_has_a_fault() -> None:
     assert {case.rule for case in CASES.values()} == set(RULES) - {"golden-mismatch", "golden-stale"}
 
 
-@pytest.mark.xfail(strict=True, reason="noise at every op excuses flips that the rounding of one op of the model's own causes")
 def test_routing_by_logits_that_one_addition_spoiled() -> None:
     report = measured(lambda: Router(offset=100.0), precision="bf16-mixed", loss=square)
     assert [finding.rule for finding in report.errors] == ["decision-flip"]
@@ -206,7 +223,6 @@ def test_sound_routing_is_left_alone() -> None:
     assert report.findings == [], report.summary()
 
 
-@pytest.mark.xfail(strict=True, reason="an update that is zero but for rounding is taken for one that was lost")
 def test_the_bias_before_a_norm_loses_no_update() -> None:
     """Its gradient is zero in theory: what float32 would move it by is float32's own rounding."""
     for seed in range(4):
@@ -214,3 +230,9 @@ def test_the_bias_before_a_norm_loses_no_update() -> None:
         model = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.Linear(16, 16))
         report = precheck.measure(model, torch.randn(32, 16), precision="bf16-true", loss=square, **sgd(0.5))
         assert "lost-update" not in {finding.rule for finding in report.findings}, report.summary()
+
+
+@pytest.mark.xfail(strict=True, reason="chained noise makes NaN of a mask, and then explains everything")
+def test_a_mask_of_infinities_hides_nothing() -> None:
+    report = measured(Masked, precision="bf16-true", loss=square)
+    assert [finding.rule for finding in report.errors] == ["accumulated-drift"], report.summary()

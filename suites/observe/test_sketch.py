@@ -208,7 +208,7 @@ def ratios(error: torch.Tensor, trials: int = TRIALS) -> numpy.ndarray:
     estimates = []
     for trial in range(trials):
         with seed_of(f"trial {trial}"):
-            estimates.append(distance(sketch(BASE + error), sketch(BASE)) / true)
+            estimates.append(distance(sketch(BASE.double() + error), sketch(BASE)) / true)
     return numpy.square(estimates)
 
 
