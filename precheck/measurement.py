@@ -56,6 +56,8 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
         model = _Function(model)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"steps={steps!r}; pass a whole number from 1")
+    if loss is not None and not callable(loss):
+        raise InputError(f"loss is a {type(loss).__name__}; pass a function of the model's output, as in loss=lambda out: out.mean()")
     if optimizer is not None and loss is None:
         raise InputError("an optimizer was given without a loss; pass loss=lambda out: ... too, since there is nothing to step on otherwise")
     if optimizer is not None and not callable(optimizer):
@@ -82,7 +84,6 @@ class Measurement:
         self.low, self.tape = seen if seen is not None else self._run_low()
         self.dtype = torch.float32 if precision.is_low else torch.float64
         self.noises: list[Trace] = []
-        self.everywhere: list[Trace] = []
         self.own = Tape()  # what float32 would have decided
 
     def _run_low(self) -> tuple[Trace, Tape]:
@@ -99,7 +100,9 @@ class Measurement:
                 raise
             return Report(precision=self.precision.name, facts={"reference": f"none: the model does not run in float64 ({error})"})
         rows = self._look(FIRST_LOOK)
-        if any(row.failed or row.doubtful for row in rows) or self._flips(self.noises):
+        if any(row.failed or row.doubtful for row in rows) or any(
+            place.doubtful(self.precision) for place in decisions.places(self.reference, self.noises)
+        ):
             rows = self._look(SECOND_LOOK)
         suspects = {
             row.record.key: row for row in rows if (row.failed or row.doubtful) and not row.excess_nonfinite and row.record.kind != "update"
@@ -108,7 +111,7 @@ class Measurement:
         starved = {row.record.key: row for row in extent.starved(self.low, rows, self.precision)}
         unstable = self._unstable(starved | {key: row for key, row in suspects.items() if row.failed and key not in explained})
         report = judged(self.low, self.reference, rows, self.precision, explained=explained, unstable=unstable)
-        report.add(decisions.flipped(self._flips(self.noises), self.precision))
+        report.add(decisions.flipped(self._flips(), self.precision))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
         report.facts |= {"noise_runs": len(self.noises), "decisions": total, "flips": flips}
         return report
@@ -135,18 +138,13 @@ class Measurement:
         explained = self._within(suspects, [self._noise_run(100 + n, chained=True) for n in range(THIRD_LOOK)])
         gradients = {key: row for key, row in suspects.items() if "gradient" in row.record.kind and key not in explained}
         if gradients:
-            explained |= self._within(gradients, self._noises_everywhere())
+            explained |= self._within(gradients, [self._noise_run(200 + n, chained=True, everywhere=True) for n in range(THIRD_LOOK)])
         return explained
 
-    def _flips(self, noises: list[Trace]) -> list[decisions.Place]:
-        """The places with more flips than rounding explains, be it rounding at boundaries or at every op."""
-        suspects = [place for place in decisions.places(self.reference, noises) if place.too_many(self.precision)]
-        if suspects and len(noises) >= SECOND_LOOK:
-            everywhere = decisions.places(self.reference, self._noises_everywhere())
-            still = {(place.call, place.op) for place in everywhere if place.too_many(self.precision)}
-            suspects = [place for place in suspects if (place.call, place.op) in still]
-            suspects = suspects if suspects and self._flips_matter() else []
-        return suspects
+    def _flips(self) -> list[decisions.Place]:
+        """The places with more flips than rounding at boundaries explains, if they make a difference."""
+        suspects = [place for place in decisions.places(self.reference, self.noises) if place.too_many(self.precision)]
+        return suspects if suspects and self._flips_matter() else []
 
     def _flips_matter(self) -> bool:
         """Whether float32 on its own decisions gives another result, beyond noise, than on the run's: a flip among masked
@@ -154,11 +152,6 @@ class Measurement:
         free = run(self.job, reference(self.dtype, self.precision, follows=self.tape.draws()))
         rows = drift.compare(free, self.reference, drift.spreads(self.reference, self.noises), self.precision, samples=len(self.noises))
         return any(row.failed and (row.record.is_result or row.record.kind in ("loss", "parameter-gradient")) for row in rows)
-
-    def _noises_everywhere(self) -> list[Trace]:
-        if not self.everywhere:
-            self.everywhere = [self._noise_run(200 + n, chained=True, everywhere=True) for n in range(THIRD_LOOK)]
-        return self.everywhere
 
     def _within(self, suspects: dict[str, drift.Comparison], noises: list[Trace]) -> set[str]:
         """Those that failed and fail no more, or were doubtful and are no more, by the floor of `noises`."""

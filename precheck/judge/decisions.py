@@ -33,8 +33,12 @@ class Place:
     expected: int
     samples: int
 
+    def doubtful(self, precision: Precision) -> bool:
+        """Whether more noise runs might show that there are too many."""
+        return self.flipped > SHARE * precision.roundoff * self.total and self.flipped > FAIL * self.expected / self.samples
+
     def too_many(self, precision: Precision) -> bool:
-        return self.flipped > SHARE * precision.roundoff * self.total and self.flipped > _most(self.expected, self.samples)
+        return self.doubtful(precision) and self.flipped > _most(self.expected, self.samples)
 
 
 def places(reference: Trace, noises: Sequence[Trace]) -> list[Place]:

@@ -39,10 +39,15 @@ class Displacement:
 
 
 def displacements(rows: Iterable[Comparison]) -> list[Displacement]:
-    """One a parameter stored in a low format, at the last step it was seen."""
+    """One a parameter stored in a low format, at the last step it was seen.
+
+    Left out are those whose gradient is zero but for rounding (a bias before a norm): what was meant is float32's own rounding.
+    """
+    rows = list(rows)
+    aimless = {row.record.name for row in rows if row.record.kind == "parameter-gradient" and row.undetermined}
     last: dict[str, Comparison] = {}
     for row in rows:
-        stored_low = row.record.dtype in ("bfloat16", "float16")
+        stored_low = row.record.dtype in ("bfloat16", "float16") and row.record.name not in aimless
         if row.record.kind == "update" and stored_low and row.reference.norm > 0 and not row.record.nonfinite:
             last[row.record.name] = row
     return [_displacement(row) for row in last.values()]

@@ -21,7 +21,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from precheck.observe.boundaries import LOW, Position, in_backward
 
 aten = torch.ops.aten
-STEP_FUNCTIONS = {aten.round, aten.floor, aten.ceil, aten.trunc, aten.sign, aten.sgn, aten.heaviside}
+STEP_FUNCTIONS = {aten.round, aten.floor, aten.ceil, aten.trunc, aten.sign, aten.sgn, aten.heaviside, aten.floor_divide,
+                  aten.round_, aten.floor_, aten.ceil_, aten.trunc_, aten.sign_, aten.sgn_, aten.heaviside_, aten.floor_divide_,
+                  aten.eq_, aten.ne_, aten.lt_, aten.le_, aten.gt_, aten.ge_, aten.logical_and_, aten.logical_or_, aten.logical_not_}  # fmt: skip
+"""Ops whose floating result jumps; in place, comparisons are among them."""
 MASKED_GRADIENTS = {aten.threshold_backward: 1, aten.hardtanh_backward: 1, aten.hardshrink_backward: 1, aten.softshrink_backward: 1}
 """Backward kernels that let a gradient through by where their second argument lies; the mask is the decision."""
 UNROUNDED = {aten.detach, aten.clone, aten.copy_, aten.fill_, aten.zero_, aten.masked_fill, aten.where, aten.cat, aten.stack, aten.gather,
@@ -136,7 +139,8 @@ def _floats(args: Any) -> bool:
 
 
 def _steps(func: Any) -> bool:
-    return func.overloadpacket in STEP_FUNCTIONS
+    """The `_mode` overloads are division with a rounding mode."""
+    return func.overloadpacket in STEP_FUNCTIONS or (func.overloadpacket in (aten.div, aten.div_) and func._overloadname.endswith("_mode"))
 
 
 def draws(func: Any) -> bool:
@@ -186,4 +190,6 @@ def _roundings(func: Any, args: Any, output: torch.Tensor) -> int:
 
 
 def _same_storage(value: Any, output: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.untyped_storage()._cdata == output.untyped_storage()._cdata
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or output.layout != torch.strided:
+        return False
+    return bool(value.untyped_storage()._cdata == output.untyped_storage()._cdata)

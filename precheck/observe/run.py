@@ -60,7 +60,7 @@ def reference(
 def run(job: Job, setting: Setting) -> Trace:
     """Runs `job` and returns what was seen. Whatever happens, the user's model and the process come back as they were."""
     trace = Trace()
-    with state.preserved(job.model), _tf32_off(), _kernels(job, setting):
+    with state.preserved(job.model), _undisturbed(job.device), _tf32_off(), _kernels(job, setting):
         boundaries = Boundaries(job.model, trace, disturbance=setting.disturbance)
         _prepare(job, setting)
         with _modes(setting, boundaries.position, trace), boundaries.attached():
@@ -103,6 +103,20 @@ def _modes(setting: Setting, position: Position, trace: Trace) -> Iterator[None]
         yield
         if following is not None:
             trace.flips = following.flips
+
+
+@contextlib.contextmanager
+def _undisturbed(device: str) -> Iterator[None]:
+    """Whatever the caller has switched on around it: autocast, no_grad and inference mode are the run's own to set.
+
+    Autocast's cache of cast weights is emptied when its outermost block ends, which here may be the caller's: the run's weights
+    must not stay in it.
+    """
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device, enabled=False):
+            yield
+    finally:
+        torch.clear_autocast_cache()
 
 
 @contextlib.contextmanager

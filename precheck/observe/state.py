@@ -147,9 +147,12 @@ def rounded_to(dtype: torch.dtype) -> Change:
     return change
 
 
-def copied(value: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """An input for one run: own storage, cast if it is floating and a dtype is given, the same `requires_grad`."""
-    if isinstance(value, torch.nn.Parameter):
+def copied(value: torch.Tensor, dtype: torch.dtype | None, *, model: torch.nn.Module) -> torch.Tensor:
+    """An input for one run: own storage, cast if it is floating and a dtype is given, the same `requires_grad`.
+
+    A parameter of the model's own, given as an input too, stays that parameter.
+    """
+    if isinstance(value, torch.nn.Parameter) and any(value is own for own in model.parameters()):
         return value
     fresh = floats_to(dtype)(value) if dtype is not None else value.detach().clone()
     return fresh.requires_grad_(value.requires_grad)

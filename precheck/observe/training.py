@@ -65,9 +65,10 @@ class Training:
 
     def _forward(self, step: int) -> torch.Tensor | None:
         job = self.job
+        torch.clear_autocast_cache()  # of weights cast before the last update
         for param in job.model.parameters():
             param.grad = None
-        inputs = mapped(job.inputs, lambda value: state.copied(value, self.storage))
+        inputs = mapped(job.inputs, lambda value: state.copied(value, self.storage, model=job.model))
         if self.boundaries.disturbance is not None:
             inputs = mapped(inputs, self.boundaries.disturbance.input)
         random_state = torch.get_rng_state()
@@ -76,10 +77,11 @@ class Training:
         with context:
             result = call(job.model, inputs)
             self.boundaries.forward_done(result)
-            loss = job.loss(result) if job.loss is not None else None
-        if loss is not None:
-            self._check_loss(loss)
-            self.trace.add(recorded("loss", "loss", step, loss))
+            if job.loss is None:
+                return None
+            loss = job.loss(result)
+        self._check_loss(loss)
+        self.trace.add(recorded("loss", "loss", step, loss))
         return loss
 
     def _check_loss(self, loss: Any) -> None:
@@ -89,7 +91,8 @@ class Training:
             raise InputError(f"loss returned a tensor of shape {tuple(loss.shape)}; it must be a scalar, so reduce it: .mean() or .sum()")
 
     def _finite_gradients(self) -> bool:
-        return all(bool(param.grad.isfinite().all()) for param in self.named.values() if param.grad is not None)
+        gradients = (param.grad for param in self.named.values() if param.grad is not None)
+        return all(bool((gradient.coalesce().values() if gradient.is_sparse else gradient).isfinite().all()) for gradient in gradients)
 
     def _back_off(self) -> bool:
         """Halves the loss scale and goes back to before the forward, as GradScaler would by skipping the step."""

@@ -151,7 +151,6 @@ def test_inputs_arrive_as_they_were_given(precision: str, kind: str) -> None:
     healthy(model(), inputs(), precision, lambda out: out.float().square().mean())
 
 
-@pytest.mark.xfail(strict=True, reason="a parameter that is not the model's is used as it is: not cast, and its gradient is written")
 @precisions
 def test_a_parameter_among_the_inputs_is_an_input(precision: str) -> None:
     torch.manual_seed(0)

@@ -47,12 +47,6 @@ AROUND: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "saved-tensor hooks": lambda: torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t),
     "a default device": lambda: torch.device("cpu"),
 }
-LEAKS = {
-    "no_grad": "gradients were asked for, but the run takes over no_grad",
-    "inference mode": "gradients were asked for, but the run takes over inference mode",
-    "autocast": "the float32 loss and model are run under the caller's autocast",
-    "autocast to float16": "the float32 loss and model are run under the caller's autocast",
-}
 
 
 def net() -> nn.Module:
@@ -65,16 +59,9 @@ def measured(model: nn.Module, x: torch.Tensor, precision: str) -> str:
     return precheck.measure(model, x, precision=precision, loss=lambda out: out.float().square().mean(), **options).to_json()
 
 
-def cases() -> list[Any]:
-    return [
-        pytest.param(name, precision, marks=pytest.mark.xfail(strict=True, reason=LEAKS[name]) if name in LEAKS else ())
-        for name in AROUND
-        for precision in ("bf16-mixed", "16-mixed", "32-true")
-    ]
-
-
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-@pytest.mark.parametrize(("around", "precision"), cases())
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "32-true"])
+@pytest.mark.parametrize("around", AROUND)
 def test_the_verdict_is_the_same_whatever_is_on_around_it(around: str, precision: str) -> None:
     x = torch.randn(8, 16, generator=torch.Generator().manual_seed(1))
     plain = measured(net(), x, precision)

@@ -100,7 +100,6 @@ STEPS: dict[str, Model] = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="step functions written in place, or as a rounding mode, are not taken for decisions")
 @pytest.mark.parametrize("name", STEPS)
 def test_every_spelling_of_a_step_function_is_followed(name: str) -> None:
     low, tape = recorded(STEPS[name], LOW)
