@@ -12,10 +12,11 @@ import pytest
 
 from precheck.findings import Report
 from precheck.plugin.ledger import CHECKS, Check
-from precheck.plugin.markers import Expectations, expectations
-from precheck.plugin.naming import golden_of, shown, under_float32
+from precheck.plugin.markers import Expectations, expectations, restricted
+from precheck.plugin.naming import command, golden_of, plain_id, shown
 from precheck.plugin.settings import KEY
-from precheck.precisions import Precision, resolve
+from precheck.plugin.tracebacks import users_frames
+from precheck.precisions import Precision, PrecisionError, resolve
 from precheck.report.terminal import entry
 
 if TYPE_CHECKING:
@@ -28,9 +29,45 @@ def precision(request: pytest.FixtureRequest) -> Precision:
 
     Of session scope, so that it is safe under hypothesis' @given. `.name`, `.compute_dtype`, `.param_dtype`, `.autocast()`, …
     """
-    given = getattr(request, "param", None)
-    chosen: Precision = given if given is not None else request.config.stash[KEY].precisions[0]
-    return chosen
+    settings = request.config.stash[KEY]
+    return _resolved(getattr(request, "param", settings.precisions[0]), request.config)
+
+
+def _resolved(value: Any, config: pytest.Config) -> Precision:
+    """Also of a name, where the test's own parametrize, or the user's own fixture `precision`, gives one."""
+    __tracebackhide__ = True
+    try:
+        return resolve(value, policy=config.stash[KEY].policy)
+    except PrecisionError as error:
+        message = str(error)
+    pytest.fail(message, pytrace=False)
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """Gives a test that asks for `precision`, itself or through a fixture, those of the run that its markers let through."""
+    if "precision" not in metafunc.fixturenames or _given_otherwise(metafunc):
+        return
+    settings = metafunc.config.stash[KEY]
+    wanted, reason = list(settings.precisions), ""
+    if not settings.refresh:  # goldens are recorded in float32 whatever a test runs under
+        wanted, reason = restricted(metafunc.definition, settings.precisions)
+    chosen: list[Any] = wanted or [pytest.param(settings.precisions[0], marks=pytest.mark.skip(reason=reason))]
+    names = [each.name for each in wanted] or [settings.precisions[0].name]
+    metafunc.parametrize("precision", chosen, ids=names, indirect=True, scope="session")
+
+
+def _given_otherwise(metafunc: pytest.Metafunc) -> bool:
+    """By the test's own parametrize, or by a fixture of that name that is the user's and does not build on the plugin's."""
+    for mark in metafunc.definition.iter_markers("parametrize"):
+        names = mark.args[0] if mark.args else mark.kwargs.get("argnames", "")
+        if "precision" in ([name.strip() for name in names.split(",")] if isinstance(names, str) else names):
+            return True
+    for definition in reversed(metafunc._arg2fixturedefs.get("precision", ())):
+        if definition.func.__module__ == __name__:
+            return False
+        if "precision" not in definition.argnames:
+            return True
+    return False
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +89,8 @@ def check_precision(request: pytest.FixtureRequest, precision: Precision | str) 
     A tensor of inputs is one argument, a tuple positional ones, a dict keywords. `loss` takes the model's output and returns a
     scalar; without it only the forward runs. `optimizer` takes parameters, as torch.optim's do. The model comes back as it was.
     """
-    return CheckPrecision(request.node, resolve(precision))
+    request.node.stash[CHECKS] = []
+    return CheckPrecision(request.node, _resolved(precision, request.config))
 
 
 class CheckPrecision:
@@ -82,67 +120,65 @@ class CheckPrecision:
         try:
             return act(golden, model, inputs, settings)
         except (GoldenError, InputError) as error:
-            raise _said(self, golden, error) from None
+            message = self._explained(golden, error)
+        except Exception as error:
+            self._note(golden, error=f"{type(error).__name__}: {error}")
+            raise error.with_traceback(users_frames(error)) from error.__cause__
+        self._note(golden, error=message)
+        pytest.fail(message, pytrace=False)
 
     def _refreshed(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any]) -> Report:
-        __tracebackhide__ = True
         from precheck.goldens.lifecycle import refresh
         from precheck.measurement import job_of
 
         which = self.item.config.stash[KEY].refresh or "changed"
         done = refresh(golden, job_of(model, inputs, **settings), which)
-        check = Check(nodeid=self.item.nodeid, golden=str(golden), refreshed=done.status, changes=list(done.lines))
-        self.item.stash[CHECKS].append(check)
-        return Report(precision=self.precision.name, facts={"golden": str(golden), "refreshed": done.status})
+        self._note(golden, refreshed=done.status, changes=list(done.lines))
+        return Report(precision=self.precision.name, facts={"golden": self._shown(golden), "refreshed": done.status})
 
     def _checked(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any]) -> Report:
         __tracebackhide__ = True
         from precheck.checking import check
 
         report = check(model, inputs, golden=golden, precision=self.precision, **settings)
+        report.facts["golden"] = self._shown(golden)
         wishes = expectations(self.item)
-        self._note(golden, report, wishes)
         tolerated = wishes.expected | wishes.allowed.keys()
         left = dataclasses.replace(report, findings=[f for f in report.findings if not (f.severity == "error" and f.rule in tolerated)])
+        self._judged(golden, report, wishes, failed=bool(left.errors))
         if left.errors:
-            pytest.fail(f"{left.summary()}\nto see this again: {self._command()}", pytrace=False)
+            again = command(self.item, f"--precision={self.precision.name}", self.precision.name)
+            pytest.fail(f"{left.summary()}\nto see this again: {again}", pytrace=False)
         return report
 
-    def _note(self, golden: Path, report: Report, wishes: Expectations) -> None:
+    def _judged(self, golden: Path, report: Report, wishes: Expectations, *, failed: bool) -> None:
         """For the end of the session, and for junit."""
-        root = self.item.config.rootpath
-        report.facts["golden"] = shown(golden, root)
-        self.item.stash[CHECKS].append(
-            Check(
-                nodeid=self.item.nodeid,
-                golden=str(golden),
-                rules=sorted({finding.rule for finding in report.findings}),
-                allowed=[f"{finding.rule} ({wishes.allowed[finding.rule]})" for finding in report.errors if finding.rule in wishes.allowed],
-                entry=entry(report, self.item.config.stash[KEY].top),
-                report=json.loads(report.to_json()) if self.item.config.stash[KEY].json else None,
-            )
+        settings, worst = self.item.config.stash[KEY], report.worst
+        self._note(
+            golden,
+            failed=failed,
+            rules=sorted({finding.rule for finding in report.findings}),
+            allowed=[f"{finding.rule} ({wishes.allowed[finding.rule]})" for finding in report.errors if finding.rule in wishes.allowed],
+            entry=entry(report, settings.top),
+            report=json.loads(report.to_json()) if settings.json else None,
         )
-        worst = report.worst
-        self.item.user_properties.extend(
-            [
-                ("precheck_precision", report.precision),
-                ("precheck_errors", ",".join(finding.rule for finding in report.errors)),
-                ("precheck_worst_r", f"{worst.r:.4g}" if worst else ""),
-                ("precheck_worst_tensor", worst.tensor if worst else ""),
-            ]
-        )
+        self.item.user_properties += [
+            ("precheck_precision", report.precision),
+            ("precheck_errors", ",".join(finding.rule for finding in report.errors)),
+            ("precheck_worst_r", f"{worst.r:.4g}" if worst else ""),
+            ("precheck_worst_tensor", worst.tensor if worst else ""),
+        ]
 
-    def _command(self) -> str:
-        return f'pytest --precision={self.precision.name} "{self.item.nodeid}"'
+    def _note(self, golden: Path, **facts: Any) -> None:
+        check = Check(nodeid=plain_id(self.item, self.precision.name), golden=str(golden), precision=self.precision.name, **facts)
+        self.item.stash[CHECKS].append(check)
 
+    def _explained(self, golden: Path, error: Exception) -> str:
+        from precheck.goldens.file import GoldenMissing
 
-def _said(check: CheckPrecision, golden: Path, error: Exception) -> BaseException:
-    """precheck's own error as a failure of one message and no traceback."""
-    from precheck.goldens.file import GoldenMissing
+        if not isinstance(error, GoldenMissing):
+            return str(error)
+        return f"no golden for this test at {self._shown(golden)}; record it with: {command(self.item, '--golden-refresh=missing', '32-true')}"
 
-    item = check.item
-    text = str(error)
-    if isinstance(error, GoldenMissing):
-        path = shown(golden, item.config.rootpath)
-        text = f'no golden for this test at {path}; record it with: pytest --golden-refresh=missing "{under_float32(item)}"'
-    return pytest.fail.Exception(text, pytrace=False)
+    def _shown(self, golden: Path) -> str:
+        return shown(golden, self.item.config.rootpath)

@@ -31,15 +31,26 @@ class MarkerError(ValueError):
     """A marker of precheck's is used in a way that means nothing; the message says what is accepted."""
 
 
+def fault(node: pytest.Item) -> str:
+    """What is wrong with the markers of a test; "" if nothing is."""
+    try:
+        restricted(node, ())
+        expectations(node)
+        for mark in node.iter_markers("gpu"):
+            _needs(mark)
+    except MarkerError as error:
+        return str(error)
+    return ""
+
+
 def restricted(item: pytest.Item, precisions: Sequence[Precision]) -> tuple[list[Precision], str]:
     """Those of `precisions` that the test's `precision` markers let through; and if none, the reason."""
-    chosen = list(precisions)
+    chosen, only = list(precisions), ""
     for mark in item.iter_markers("precision"):
-        wanted = {precision.name for precision in _named(mark)}
+        wanted = {precision.name: precision for precision in _named(mark)}
         chosen = [precision for precision in chosen if precision.name in wanted]
-        if not chosen:
-            return [], f"only for {', '.join(sorted(wanted))} (this run: {', '.join(precision.name for precision in precisions)})"
-    return chosen, ""
+        only = only or f"only for {', '.join(wanted)} (this run: {', '.join(precision.name for precision in precisions)})"
+    return chosen, "" if chosen else only
 
 
 def _named(mark: pytest.Mark) -> Iterator[Precision]:
@@ -47,9 +58,10 @@ def _named(mark: pytest.Mark) -> Iterator[Precision]:
         raise MarkerError('@pytest.mark.precision takes names alone, as in @pytest.mark.precision("bf16-mixed", "16-mixed")')
     for name in mark.args:
         try:
-            yield resolve(name)
+            precision = resolve(name)
         except PrecisionError as error:
             raise MarkerError(f"@pytest.mark.precision: {error}") from None
+        yield precision
 
 
 def expectations(item: pytest.Item) -> Expectations:
@@ -58,23 +70,32 @@ def expectations(item: pytest.Item) -> Expectations:
     return Expectations(frozenset(expected), allowed)
 
 
+def unmet(item: pytest.Item, found: set[str], precision: str) -> str:
+    """Which rule that `expect_finding` demands was not among those found; "" if all were. `precision` is "" where nothing was checked."""
+    missing = expectations(item).expected - found
+    if not missing:
+        return ""
+    if not precision:
+        return f"expected {min(missing)}, and the test made no check_precision"
+    return (
+        f"expected {min(missing)}, and check_precision found {', '.join(sorted(found)) or 'nothing'} under {precision}; "
+        "if the fault appears under some precisions only, name them with @pytest.mark.precision"
+    )
+
+
 def _rule(mark: pytest.Mark, name: str, needed: tuple[str, ...]) -> str:
     example = f'@pytest.mark.{name}("lost-update"' + "".join(f', {word}="..."' for word in needed) + ")"
     if len(mark.args) != 1 or set(mark.kwargs) != set(needed) or not all(mark.kwargs.values()):
         raise MarkerError(f"@pytest.mark.{name} takes one rule{' and a reason' if needed else ''}, as in {example}")
-    if mark.args[0] not in RULES:
-        raise MarkerError(f"@pytest.mark.{name}: there is no rule {mark.args[0]!r}; there are {', '.join(RULES)}")
-    return str(mark.args[0])
+    rule = mark.args[0]
+    if not isinstance(rule, str) or rule not in RULES:
+        raise MarkerError(f"@pytest.mark.{name}: there is no rule {rule!r}; there are {', '.join(RULES)}")
+    return rule
 
 
 def no_gpu(mark: pytest.Mark) -> str:
     """Why the test of a `gpu` marker cannot run here; "" if it can."""
-    if mark.args or set(mark.kwargs) - {"min_memory", "min_capability"}:
-        raise MarkerError("@pytest.mark.gpu takes min_memory=GiB and min_capability=(major, minor), and nothing else")
-    least = _capability(mark.kwargs.get("min_capability", (0, 0)))
-    memory = mark.kwargs.get("min_memory", 0)
-    if not isinstance(memory, (int, float)):
-        raise MarkerError(f"@pytest.mark.gpu(min_memory={memory!r}): give GiB as a number, as in min_memory=16")
+    memory, least = _needs(mark)
     import torch
 
     if not torch.cuda.is_available():
@@ -84,6 +105,16 @@ def no_gpu(mark: pytest.Mark) -> str:
         return f"needs compute capability {least[0]}.{least[1]}, and {torch.cuda.get_device_name()} has {has[0]}.{has[1]}"
     total = torch.cuda.get_device_properties(0).total_memory / 2**30
     return f"needs {memory} GiB of device memory, and {torch.cuda.get_device_name()} has {total:.1f}" if total < memory else ""
+
+
+def _needs(mark: pytest.Mark) -> tuple[float, tuple[int, int]]:
+    """Least memory in GiB and least compute capability."""
+    if mark.args or set(mark.kwargs) - {"min_memory", "min_capability"}:
+        raise MarkerError("@pytest.mark.gpu takes min_memory=GiB and min_capability=(major, minor), and nothing else")
+    memory = mark.kwargs.get("min_memory", 0)
+    if not isinstance(memory, (int, float)) or isinstance(memory, bool) or not memory >= 0:
+        raise MarkerError(f"@pytest.mark.gpu(min_memory={memory!r}): give GiB as a number, as in min_memory=16")
+    return memory, _capability(mark.kwargs.get("min_capability", (0, 0)))
 
 
 def _capability(value: Any) -> tuple[int, int]:

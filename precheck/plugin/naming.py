@@ -1,22 +1,24 @@
-"""Names of tests: the golden that belongs to one, and what to type to run one again."""
+"""Names of tests: the golden that belongs to one, the goldens below a path, and what to type to run a test again."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from precheck.goldens.place import golden_path
 from precheck.plugin.settings import KEY
 
+_ANY = "x.py"  # stands for some test file where only its folder matters
+
 
 def golden_of(item: pytest.Item, call: int = 1) -> Path:
     """The golden of the `call`-th check in a test. All precisions share it, so the precision is left out of the name."""
-    paths = item.config.getini("testpaths")
-    under = paths[0] if len(paths) == 1 else ""
-    file, _, name = without_precision(item).partition("::")
-    path = golden_path(item.config.stash[KEY].golden_dir, file, name, under=under.strip("/"))
+    path = _golden(item.config, *_split(plain_id(item)))
     return path.with_name(f"{path.stem}+{call}{path.suffix}") if call > 1 else path
 
 
@@ -25,27 +27,88 @@ def first_call(path: Path) -> Path:
     return path.with_name(re.sub(r"\+\d+$", "", path.stem) + path.suffix)
 
 
-def without_precision(item: pytest.Item) -> str:
-    """The node id with the precision taken out of its parameters."""
-    return _with(item, "")
+def family(item: pytest.Item) -> str:
+    """How the paths of all goldens of a test function begin, whatever its parameters."""
+    file, name = _split(plain_id(item))
+    path = _golden(item.config, file, name.partition("[")[0])
+    return str(path.with_name(path.stem.partition("~")[0]))
 
 
-def under_float32(item: pytest.Item) -> str:
-    """The node id that the test has where no precision is asked for."""
-    return _with(item, "32-true")
+def folder_of(config: pytest.Config, path: Path) -> Path | None:
+    """The folder of goldens that mirrors a test file or a folder of tests; None for what lies outside the project."""
+    relative = Path(os.path.relpath(path, config.rootpath)).as_posix()
+    if relative.startswith(".."):
+        return None
+    if relative == ".":
+        return config.stash[KEY].golden_dir
+    return _golden(config, relative, "x").parent if path.is_file() else _golden(config, f"{relative}/{_ANY}", "x").parents[1]
 
 
-def _with(item: pytest.Item, replacement: str) -> str:
-    """The plugin's own parameter comes first among the ids, since its hook runs first."""
+def asked_for(config: pytest.Config) -> list[Path]:
+    """The folders of goldens whose tests were all asked for, by the paths on the command line or by default."""
+    root, golden_dir = config.rootpath, config.stash[KEY].golden_dir
+    paths = [Path(os.path.normpath(config.invocation_params.dir / argument)) for argument in config.args]
+    folders = [folder for path in paths if (folder := folder_of(config, path))]
+    if any(root == path or root.is_relative_to(path) for path in paths):
+        return [golden_dir]
+    # the folder that all tests live in is left out of paths, and so mirrored by the golden folder, but for what lies elsewhere
+    elsewhere = golden_path(golden_dir, _ANY, "x", under="y").parents[1]
+    inner = [path for path in golden_dir.iterdir() if path != elsewhere] if golden_dir.is_dir() else []
+    under = root / _under(config)
+    whole = golden_dir in folders or any(under.is_relative_to(path) for path in paths)
+    return [*(inner if whole else []), *(folder for folder in folders if folder != golden_dir)]
+
+
+def _under(config: pytest.Config) -> str:
+    paths = config.getini("testpaths")
+    return str(paths[0]).strip("/") if len(paths) == 1 and not re.search(r"[*?\[]", paths[0]) else ""
+
+
+def _golden(config: pytest.Config, file: str, name: str) -> Path:
+    return golden_path(config.stash[KEY].golden_dir, file, name, under=_under(config))
+
+
+def _split(nodeid: str) -> tuple[str, str]:
+    file, _, name = nodeid.partition("::")
+    return file, name
+
+
+def plain_id(item: pytest.Item, precision: str = "") -> str:
+    """The node id with `precision` in the place of the one that the plugin gave the test, and nothing that other plugins added.
+
+    The plugin's own parameter comes first among the ids, since its hook runs first; xdist adds the test's group.
+    """
+    base = f"{item.parent.nodeid if item.parent else ''}::{getattr(item, 'originalname', None) or item.name}"
     callspec = getattr(item, "callspec", None)
-    own = getattr(callspec, "params", {}).get("precision") if callspec else None
-    name = getattr(own, "name", None)
-    base, bracket, ids = item.nodeid.partition("[")
-    if not bracket or name is None:
-        return item.nodeid
-    rest = ids.removesuffix("]").removeprefix(name).removeprefix("-")
-    kept = "-".join(part for part in (replacement, rest) if part)
-    return f"{base}[{kept}]" if kept else base
+    if callspec is None:
+        return base
+    own = given_precision(item)
+    rest = callspec.id.removeprefix(own).removeprefix("-") if own else callspec.id
+    ids = "-".join(part for part in (precision if own else "", rest) if part)
+    return f"{base}[{ids}]" if ids else base
+
+
+def given_precision(item: pytest.Item) -> str:
+    """The name of the precision that the plugin gave a test as a parameter; "" where it gave none."""
+    value: Any = getattr(getattr(item, "callspec", None), "params", {}).get("precision")
+    return value.name if any(value is each for each in item.config.stash[KEY].precisions) else ""
+
+
+def command(item: pytest.Item, option: str, precision: str) -> str:
+    """What to type, where pytest was started, to run this test with that option under that precision."""
+    words = ["pytest", option]
+    if item.config.getoption("golden_dir") is not None:
+        words.append(_quoted(f"--golden-dir={item.config.getoption('golden_dir')}"))
+    file, name = _split(plain_id(item, precision))
+    file = Path(os.path.relpath(item.config.rootpath / file, item.config.invocation_params.dir)).as_posix()
+    return " ".join([*words, _quoted(f"{file}::{name}", always=True)])
+
+
+def _quoted(word: str, *, always: bool = False) -> str:
+    """For a shell; in double quotes where all shells take them alike."""
+    if re.search(r'["$`\\!%]', word):
+        return shlex.quote(word)
+    return f'"{word}"' if always or re.search(r"[^\w@+=:,./-]", word) else word
 
 
 def shown(path: Path, root: Path) -> str:

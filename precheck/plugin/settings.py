@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import re
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -18,7 +19,10 @@ WHICH = ("missing", "changed", "all")
 UNUSED = ("warn", "fail", "ignore")
 POLICIES = ("cuda", "native")
 REPORTS = ("term", "json:PATH")
-_SELECTING = {"keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf": "--lf", "failedfirst": "--ff", "stepwise": "--sw"}
+_SELECTING = {
+    "keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf": "--lf", "stepwise": "--sw", "pyargs": "--pyargs",
+    "collectonly": "--collect-only", "setuponly": "--setup-only", "setupplan": "--setup-plan",
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Settings:
 
     precisions: tuple[Precision, ...]
     named: bool
+    policy: Policy
     golden_dir: Path
     refresh: Which | None
     unused: Unused
@@ -77,24 +82,24 @@ def _which(value: str) -> str:
 def settings_of(config: pytest.Config) -> Settings:
     """The settings of a run. Raises pytest.UsageError with one line for what cannot be."""
     policy = cast(Policy, _one_of("precision_policy", config.getini("precision_policy"), POLICIES))
-    named = _either(config, "precision")
-    try:
-        precisions = resolve_all(named or "32-true", policy=policy)
-    except PrecisionError as error:
-        raise pytest.UsageError(f"--precision: {error}") from None
     refresh = config.getoption("golden_refresh")
-    if refresh and named and [precision.name for precision in precisions] != ["32-true"]:
+    named = config.getoption("precision")
+    if named is None and not refresh:  # goldens serve all precisions, whatever the ini file names
+        named = config.getini("precision") or None
+    precisions = _precisions(named, policy)
+    if refresh and [precision.name for precision in precisions] != ["32-true"]:
         raise pytest.UsageError(f"--golden-refresh records in float32, and --precision={named} asks for another; leave --precision out")
     reports = config.getoption("drift_report") or config.getini("drift_report")
     settings = Settings(
         precisions=precisions,
-        named=bool(named),
-        golden_dir=config.rootpath / str(_either(config, "golden_dir")),
+        named=named is not None,
+        policy=policy,
+        golden_dir=_golden_dir(config),
         refresh=refresh,
         unused=cast(Unused, _one_of("golden_unused", _either(config, "golden_unused"), UNUSED)),
         prune=config.getoption("golden_prune"),
         term="term" in reports,
-        json=tuple(config.invocation_params.dir / _destination(report) for report in reports if report != "term"),
+        json=tuple(_destination(report, config.invocation_params.dir) for report in reports if report != "term"),
         top=_count(_either(config, "drift_top")),
         device=_device(str(_either(config, "precision_device"))),
     )
@@ -108,17 +113,35 @@ def _either(config: pytest.Config, name: str) -> Any:
     return config.getini(name) if value is None else value
 
 
+def _precisions(named: str | None, policy: Policy) -> tuple[Precision, ...]:
+    try:
+        return resolve_all("32-true" if named is None else named, policy=policy)
+    except PrecisionError as error:
+        raise pytest.UsageError(f"--precision: {error}") from None
+
+
+def _golden_dir(config: pytest.Config) -> Path:
+    """Absolute. Not the project's root or above it, where --golden-prune would take the project's own files for goldens."""
+    given = str(_either(config, "golden_dir"))
+    path = Path(os.path.normpath(config.rootpath / given))
+    if config.rootpath.is_relative_to(path):
+        raise pytest.UsageError(f"--golden-dir={given} holds the whole project; goldens need a folder of their own, such as golden")
+    return path
+
+
 def _one_of(name: str, value: str, accepted: tuple[str, ...]) -> str:
     if value not in accepted:
         raise pytest.UsageError(f"{name} = {value!r}; accepted are {', '.join(accepted)}")
     return value
 
 
-def _destination(report: str) -> str:
+def _destination(report: str, start: Path) -> Path:
     kind, _, path = report.partition(":")
     if kind != "json" or not path:
         raise pytest.UsageError(f"--drift-report={report}: there are {', '.join(REPORTS)}")
-    return path
+    if (start / path).is_dir():
+        raise pytest.UsageError(f"--drift-report={report}: {path} is a folder; name a file, as in json:drift.json")
+    return start / path
 
 
 def _count(value: Any) -> int:
@@ -144,7 +167,7 @@ def _device(name: str) -> str:
 
 
 def selection(config: pytest.Config) -> str:
-    """The option that narrows what is collected, "" if none does. Paths do not count; node ids do."""
+    """The option that narrows what is collected or run, "" if none does. Paths do not count; node ids do."""
     given = next((flag for name, flag in _SELECTING.items() if config.getoption(name, None)), "")
     return given or next((f"the node id {argument}" for argument in config.args if "::" in argument), "")
 

@@ -19,7 +19,7 @@ def is_worker(config: Any) -> bool:
 def hand_over(config: Any, ledger: Ledger) -> None:
     """On a worker, at the end of its session. All workers collect the same, so the first one speaks for them."""
     if config.workerinput["workerid"] == "gw0":
-        config.workeroutput[OUTPUT] = {"expected": ledger.expected, "partial": ledger.partial}
+        config.workeroutput[OUTPUT] = ledger.collection()
 
 
 class Controller:
@@ -33,5 +33,4 @@ class Controller:
             self.ledger.partial.append(f"xdist worker {node.gateway.id} crashed")
         found = getattr(node, "workeroutput", {}).get(OUTPUT)
         if found:
-            self.ledger.expected |= found["expected"]
-            self.ledger.partial += found["partial"]
+            self.ledger.take_over(found)

@@ -157,7 +157,7 @@ class TestUnused:
 
     def test_fails_the_session_where_that_is_asked_for(self, pytester: pytest.Pytester, leftover: Path) -> None:
         result = pytester.runpytest_inprocess("--golden-unused=fail")
-        result.stdout.fnmatch_lines(["*1 golden(s) that no test uses (golden_unused = fail)*"])
+        result.stdout.fnmatch_lines(["1 golden that no test uses (golden_unused = fail)*"])
         result.assert_outcomes(passed=3)
         assert result.ret == 1
         pytester.makeini("[pytest]\ngolden_unused = fail\n")
@@ -190,7 +190,7 @@ class TestUnused:
     def test_prune_deletes_nothing_after_a_failure(self, pytester: pytest.Pytester, leftover: Path) -> None:
         pytester.makepyfile(test_bad="def test_bad(): assert 0")
         result = pytester.runpytest_inprocess("--golden-prune")
-        result.stdout.fnmatch_lines(["--golden-prune deleted nothing: 1 test(s) failed"])
+        result.stdout.fnmatch_lines(["--golden-prune deleted nothing: 1 test failed"])
         assert result.ret == 1
         assert leftover.exists()
 

@@ -1,0 +1,37 @@
+"""What a user is shown of an exception that the model raised: the user's own frames."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+
+_PRECHECK = str(Path(__file__).parents[1]) + os.sep
+_STANDARD = str(Path(os.__file__).parent) + os.sep
+
+
+def users_frames(error: BaseException) -> TracebackType | None:
+    """The frames of `error` that are the user's (or a model library's), as a traceback; all frames where there is none.
+
+    A frame is not the user's if it belongs to precheck, torch or the standard library.
+    """
+    frames = []
+    each = error.__traceback__
+    while each:
+        frames.append(each)
+        each = each.tb_next
+    torch = sys.modules.get("torch")
+    foreign = (_PRECHECK, *([str(Path(torch.__file__).parent) + os.sep] if torch and torch.__file__ else []))
+    kept = [frame for frame in frames if _is_users(frame.tb_frame.f_code.co_filename, foreign)]
+    if not kept:
+        return error.__traceback__
+    chain = None
+    for frame in reversed(kept):
+        chain = TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return chain
+
+
+def _is_users(file: str, foreign: tuple[str, ...]) -> bool:
+    standard = file.startswith(_STANDARD) and "site-packages" not in file and "dist-packages" not in file
+    return not (standard or file.startswith((*foreign, "<")))
