@@ -90,10 +90,14 @@ def _stored_weights(record: Record, fmt: formats.Format) -> float:
 
 
 def spreads(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:
-    """Spread of the noise runs around the reference, by record key; a record that some noise run lacks is left out."""
+    """Spread of the noise runs around the reference, by record key; a record that some noise run lacks is left out.
+
+    So is one that noise made infinite: a sketch knows nothing of what is not finite, and must not explain anything by it.
+    """
     found = {}
     for key, record in reference.records.items():
-        samples = [other.records[key] for other in noises if key in other.records and other.records[key].shape == record.shape]
+        others = [other.records[key] for other in noises if key in other.records]
+        samples = [other for other in others if other.shape == record.shape and other.nonfinite == record.nonfinite]
         if samples and len(samples) == len(noises):
             found[key] = noise.spread(record, samples)
     return found

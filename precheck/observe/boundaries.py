@@ -82,6 +82,8 @@ class Boundaries:
     def attached(self) -> Iterator[None]:
         handles = []
         for name, module in self.model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):  # takes no Python hooks, and has none inside
+                continue
             handles.append(module.register_forward_pre_hook(self._entering(name)))
             handles.append(module.register_forward_hook(self._leaving(name), always_call=True))
         try:
@@ -123,7 +125,7 @@ class Boundaries:
         return hook
 
     def _passed(self, name: str, tensor: torch.Tensor, roundings: int) -> None:
-        if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout != torch.strided:
+        if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout != torch.strided or _transformed(tensor):
             return
         version = _version(tensor)
         known = self.made.get(id(tensor))
@@ -166,6 +168,11 @@ def _uncompiled() -> contextlib.AbstractContextManager[Any]:
 
 def _version(tensor: torch.Tensor) -> int:
     return -1 if tensor.is_inference() else tensor._version
+
+
+def _transformed(tensor: torch.Tensor) -> bool:
+    """Inside vmap or a functional gradient: no values of its own, only those of one example or one level."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def _shares_storage(tensor: torch.Tensor, made: dict[int, Any]) -> bool:

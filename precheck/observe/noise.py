@@ -118,9 +118,11 @@ def _rounded(value: torch.Tensor, roundoff: float, *, shift: float) -> torch.Ten
     thousands of nearly equal rows averages nothing out.
     """
     scaled = value * 2.0**shift
-    split = scaled * (torch.finfo(value.dtype).eps ** -1 * 2 * roundoff + 1)  # Veltkamp's splitting keeps the leading bits
-    nearest: torch.Tensor = split - (split - scaled)
-    return nearest.div_(2.0**shift)
+    splitter = 2 * roundoff / torch.finfo(value.dtype).eps + 1  # Veltkamp's splitting keeps the leading bits
+    split = scaled * splitter
+    nearest = (split - (split - scaled)).div_(2.0**shift)
+    fits = value.abs() < torch.finfo(value.dtype).max / (4 * splitter)  # masks hold -Inf and numbers near it: they stay
+    return torch.where(fits, nearest, value)
 
 
 def _settle(value: torch.Tensor, fmt: Format, scale: float) -> None:

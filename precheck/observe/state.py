@@ -11,8 +11,9 @@ import contextlib
 import copy
 import random
 import sys
+import types
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -36,9 +37,10 @@ def preserved(model: torch.nn.Module) -> Iterator[None]:
 def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
     parameters = [(p, p.data, p.grad, p.requires_grad) for p in _unique_parameters(model)]
     attributes = [(module.__dict__, dict(module.__dict__)) for module in model.modules()]
-    held = list(_held([saved for _, saved in attributes]))
+    held = list(_held([saved for _, saved in attributes], own={id(p) for p, *_ in parameters}))
     containers = [(value, copy.copy(value)) for value in held if isinstance(value, _CONTAINERS)]
     plain = [(value, value.detach().clone()) for value in held if isinstance(value, torch.Tensor)]
+    generators = [(value, value.get_state()) for value in held if isinstance(value, torch.Generator)]
 
     def restore() -> None:
         for target, saved in (*attributes, *containers):
@@ -46,6 +48,8 @@ def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
         for tensor, values in plain:
             with torch.inference_mode(tensor.is_inference()):
                 tensor.data.copy_(values)
+        for generator, state in generators:
+            generator.set_state(state)
         for parameter, data, grad, requires_grad in parameters:
             parameter.grad = None
             parameter.data = data
@@ -55,23 +59,33 @@ def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
     return restore
 
 
-def _held(attributes: Sequence[dict[str, Any]]) -> Iterator[Any]:
-    """The containers and plain tensors that modules hold, those inside other containers too.
+def _held(attributes: Sequence[dict[str, Any]], *, own: Collection[int]) -> Iterator[Any]:
+    """What modules hold that a run may change: containers, plain tensors and generators, inside other containers too, and the
+    attributes of objects that are none of these (a counter, a cache; not of what such an object refers to in turn).
 
-    Of what torch itself registers (parameters, buffers, children) the dictionaries, not the contents, which `refresh` replaces.
+    `own` are the ids of parameters. Of what torch itself registers (parameters, buffers, children) only the dictionaries are
+    given, not the contents, which `refresh` replaces.
     """
     waiting = [value for saved in attributes for value in saved.values()]
     registered = {id(saved[name]) for saved in attributes for name in _REGISTERED if name in saved}
-    seen: set[int] = set()
+    seen = set(own)
     while waiting:
         value = waiting.pop()
-        if id(value) in seen or not isinstance(value, (*_CONTAINERS, tuple, torch.Tensor)):
+        if id(value) in seen:
             continue
         seen.add(id(value))
-        if not isinstance(value, tuple):
+        if isinstance(value, (*_CONTAINERS, torch.Tensor, torch.Generator)):
             yield value
+        elif _stateful(value):
+            yield vars(value)
         if isinstance(value, (*_CONTAINERS, tuple)) and id(value) not in registered:
             waiting.extend(value.values() if isinstance(value, dict) else value)
+
+
+def _stateful(value: Any) -> bool:
+    """An object with attributes of its own, other than a part of the program."""
+    program = (torch.nn.Module, type, types.ModuleType, types.FunctionType, types.MethodType)
+    return isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, program)
 
 
 def _refill(target: Any, saved: Any) -> None:

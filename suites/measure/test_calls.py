@@ -142,17 +142,6 @@ class Caching(Base):
         return self.b(self.hidden.relu())
 
 
-class OutputInside(Base):
-    """A child with the name that the model's own result goes by."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.output = nn.Linear(16, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.output(self.a(x)) * 2
-
-
 class Skipping(Base):
     """A branch that is not taken, and a method that is not forward."""
 
@@ -175,7 +164,6 @@ EXPECTED: dict[str, tuple[Callable[[], nn.Module], list[str], list[str]]] = {
     "reentrant checkpoint": (lambda: Checkpointed(reentrant=True), ["a", "b", "drop", "output"], ["a.weight", "a.bias", "b.weight", "b.bias"]),
     "complex numbers": (Fourier, ["a", "fft", "b"], ["a.weight", "a.bias", "b.weight", "b.bias"]),
     "cached attributes": (Caching, ["a", "b"], ["a.weight", "a.bias", "b.weight", "b.bias"]),
-    "a child called output": (OutputInside, ["a", "output", "output[]"], ["a.weight", "a.bias", "output.weight", "output.bias"]),
     "weights used without their module": (Skipping, ["output"], ["a.weight"]),
 }  # fmt: skip
 

@@ -232,7 +232,6 @@ def test_the_bias_before_a_norm_loses_no_update() -> None:
         assert "lost-update" not in {finding.rule for finding in report.findings}, report.summary()
 
 
-@pytest.mark.xfail(strict=True, reason="chained noise makes NaN of a mask, and then explains everything")
 def test_a_mask_of_infinities_hides_nothing() -> None:
     report = measured(Masked, precision="bf16-true", loss=square)
     assert [finding.rule for finding in report.errors] == ["accumulated-drift"], report.summary()

@@ -13,6 +13,11 @@ from torch import nn
 from precheck.observe import state
 
 
+class Counter:
+    def __init__(self) -> None:
+        self.count, self.history = 0, [0]
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -27,6 +32,8 @@ class Net(nn.Module):
         self.table = {"x": torch.zeros(2)}
         self.recent = deque([1, 2], maxlen=2)
         self.seen = {1}
+        self.helper = Counter()
+        self.generator = torch.Generator().manual_seed(1)
         self.nested = {"deep": ([torch.zeros(2)], {"n": 1})}
 
 
@@ -92,6 +99,15 @@ def change_deep_down(net: Net) -> None:
     net.table["x"].add_(1)
 
 
+def change_helper(net: Net) -> None:
+    net.helper.count += 1
+    net.helper.history = [1]
+
+
+def draw(net: Net) -> None:
+    torch.randn(3, generator=net.generator)
+
+
 def add_child(net: Net) -> None:
     net.add_module("late", nn.Linear(2, 2))
 
@@ -111,7 +127,7 @@ def add_hook(net: Net) -> None:
 
 CHANGES = [
     write_parameter, replace_parameter, cast, drop_gradient, write_gradient, freeze, write_buffer, replace_buffer, new_attribute,
-    lose_attribute, grow_list, change_deep_down, add_child, swap_child, change_mode, add_hook,
+    lose_attribute, grow_list, change_deep_down, change_helper, draw, add_child, swap_child, change_mode, add_hook,
 ]  # fmt: skip
 
 
@@ -123,6 +139,7 @@ def snapshot(net: Net) -> dict[str, Any]:
         "modules": [(n, id(m), m.training, len(m._forward_hooks)) for n, m in net.named_modules()],
         "attributes": {n: id(v) for n, v in vars(net).items()},
         "contents": (list(net.log), list(net.table), list(net.recent), set(net.seen)),
+        "helper": (net.helper.count, list(net.helper.history), net.generator.get_state().tolist()),
         "deep": (net.table["x"].tolist(), net.nested["deep"][0][0].tolist(), dict(net.nested["deep"][1])),
     }
 
