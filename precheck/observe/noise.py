@@ -96,7 +96,7 @@ class Noise:
         """In place: relative noise of that many roundings; then what is left of a value that close to zero."""
         if self.chained and not value.is_complex():
             error = _rounded(value, self.roundoff, shift=float(self._draws(value.new_zeros(1)))).sub_(value)
-            value.add_(error.mul_(math.sqrt(roundings)))
+            value.add_(error.nan_to_num_(nan=0.0).mul_(math.sqrt(roundings)))  # Inf - Inf: a mask stays
         else:
             value.mul_(self._draws(value).mul_(_UNIFORM * self.roundoff * math.sqrt(roundings)).add_(1))
         if self.bottom is not None and not value.is_complex():
