@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from projects import PREAMBLE, Project
+from projects import FAKED, PREAMBLE, Project
 
 import precheck
 from precheck.goldens.lifecycle import record
@@ -34,3 +34,10 @@ def project(pytester: pytest.Pytester) -> Project:
         return pytester.path / "golden"
 
     return made
+
+
+@pytest.fixture
+def told(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A project whose check_precision(r, {precision: [(severity, rule), ...]}) finds what it is told."""
+    pytester.makeconftest(FAKED)
+    return pytester

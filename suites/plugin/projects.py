@@ -51,3 +51,25 @@ def test_overflows(check_precision):
     torch.manual_seed(0)
     check_precision(Overflows(), data())
 '''
+
+FAKED = '''
+import pytest
+
+from precheck.findings import Finding, Report, Row
+
+
+def said(model, inputs, *, golden, precision, **settings):
+    """In place of a real check: `inputs` says, by precision, what is found; `model` is the r of the one tensor there is."""
+    rules = inputs.get(precision.name, ())
+    findings = [Finding(rule, severity, f"told of layer under {precision.name}") for severity, rule in rules]
+    row = Row("layer", "output", 1, (2, 2), "bfloat16", r=model, allowed=3.0, drift=model, floor=1.0, relative=0.01, nonfinite=0)
+    return Report(precision=precision.name, findings=findings, boundaries=[row])
+
+
+@pytest.fixture(autouse=True)
+def faked(monkeypatch):
+    import precheck.checking
+
+    monkeypatch.setattr(precheck.checking, "check", said)
+'''
+"""A conftest that makes check_precision(r, {precision: [(severity, rule), ...]}) find what it is told, for tests of what follows."""
