@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis  # noqa: F401 -- its plugin imports it at the end of each run inside, slowly, unless it is there
 import pytest
 import torch
 from projects import FAKED, PREAMBLE, Project
