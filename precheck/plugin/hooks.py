@@ -111,6 +111,7 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[_HANDED] = 0  # a test may be run again
     fault = markers.fault(item)  # of a unittest's or doctest's; others were told at collection
     if fault:
         pytest.fail(fault, pytrace=False)
