@@ -34,10 +34,38 @@ def preserved(model: torch.nn.Module) -> Iterator[None]:
         yield
 
 
+def checkpoint(model: torch.nn.Module) -> Callable[[], None]:
+    """A call that goes back to now: random states, buffers and what modules hold besides. Parameters and gradients stay."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    restore_held, restore_random = _restore_held(model), _restore_random()
+
+    def restore() -> None:
+        restore_held()
+        restore_random()
+        for buffer, values in buffers:
+            buffer.data.copy_(values)
+
+    return restore
+
+
 def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
     parameters = [(p, p.data, p.grad, p.requires_grad) for p in _unique_parameters(model)]
+    restore_held = _restore_held(model)
+
+    def restore() -> None:
+        restore_held()
+        for parameter, data, grad, requires_grad in parameters:
+            parameter.grad = None
+            parameter.data = data
+            parameter.requires_grad_(requires_grad)
+            parameter.grad = grad
+
+    return restore
+
+
+def _restore_held(model: torch.nn.Module) -> Callable[[], None]:
     attributes = [(module.__dict__, dict(module.__dict__)) for module in model.modules()]
-    held = list(_held([saved for _, saved in attributes], own={id(p) for p, *_ in parameters}))
+    held = list(_held([saved for _, saved in attributes], own={id(p) for p in _unique_parameters(model)}))
     containers = [(value, copy.copy(value)) for value in held if isinstance(value, _CONTAINERS)]
     plain = [(value, value.detach().clone()) for value in held if isinstance(value, torch.Tensor)]
     generators = [(value, value.get_state()) for value in held if isinstance(value, torch.Generator)]
@@ -50,11 +78,6 @@ def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
                 tensor.data.copy_(values)
         for generator, state in generators:
             generator.set_state(state)
-        for parameter, data, grad, requires_grad in parameters:
-            parameter.grad = None
-            parameter.data = data
-            parameter.requires_grad_(requires_grad)
-            parameter.grad = grad
 
     return restore
 

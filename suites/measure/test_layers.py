@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -135,6 +137,39 @@ def test_attentions_fast_path_without_gradients(precision: str) -> None:
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, batch_first=True), 2, enable_nested_tensor=False).eval()
     with torch.no_grad():
         report = precheck.measure(model, x(2, 6, 16), precision=precision)
+    assert report.errors == [], report.summary()
+
+
+class Random(nn.Module):
+    """Takes its numbers from `draw`."""
+
+    def __init__(self, draw: Callable[[nn.Module], float]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+        self.generator = torch.Generator().manual_seed(1)
+        self.count = 0
+        self.draw = draw
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return self.layer(x) * (1 + self.draw(self))
+
+
+SOURCES: dict[str, Callable[[Any], float]] = {
+    "torch": lambda model: float(torch.rand(())),
+    "python": lambda model: random.random(),
+    "numpy": lambda model: float(numpy.random.rand()),
+    "a generator": lambda model: float(torch.rand((), generator=model.generator)),
+    "a counter": lambda model: float(model.count),
+}
+FORWARD_ONLY = pytest.mark.xfail(strict=True, reason="going back for a smaller loss scale puts back torch's random numbers only")
+
+
+@pytest.mark.parametrize("source", [s if s == "torch" else pytest.param(s, marks=FORWARD_ONLY) for s in SOURCES])
+def test_a_forward_repeated_for_a_smaller_loss_scale_repeats_itself(source: str) -> None:
+    torch.manual_seed(0)
+    report = precheck.measure(Random(SOURCES[source]), x(), precision="16-mixed", loss=lambda out: squares(out) * 1e3)
+    assert report.scaler["skipped"] > 0
     assert report.errors == [], report.summary()
 
 

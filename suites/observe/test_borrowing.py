@@ -189,6 +189,22 @@ def test_a_buffer_under_two_names_stays_one(net: Net) -> None:
     assert net.passing.tolist() == [1.0, 1.0]
 
 
+def test_a_checkpoint_goes_back_in_all_but_the_weights(net: Net) -> None:
+    before, drawn = snapshot(net), torch.get_rng_state()
+    back = state.checkpoint(net)
+    for change in (write_buffer, replace_buffer, new_attribute, grow_list, change_deep_down, change_helper, draw, change_mode):
+        change(net)
+    torch.rand(3)
+    write_parameter(net)
+    back()
+    after = snapshot(net)
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert net.a.weight.tolist() == [[7.0] * 3] * 3
+    for name in ("a.weight", "tied.weight"):
+        before["tensors"].pop(name), after["tensors"].pop(name)
+    assert after == before
+
+
 def test_a_list_that_others_hold_is_refilled_not_replaced(net: Net) -> None:
     held = net.log
     with state.preserved(net):
