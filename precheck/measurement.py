@@ -186,6 +186,8 @@ def judged(
     report.add(extent.nonfinite(rows, precision) or extent.broke_later(seen, reference, precision))
     report.add(extent.collapsed(seen, precision))
     report.add(extent.flushed(seen, rows, precision, unstable=unstable))
+    report.add(boundaries.misshapen(seen, reference, precision))
+    report.add(boundaries.undetermined(rows, reference, precision))
     report.add(boundaries.missing_gradients(seen, reference))
     report.add(boundaries.drifted(rows, precision, explained=explained, unstable=unstable))
     report.add(updates.lost(rows))

@@ -101,6 +101,34 @@ def mismatched(rows: Sequence[Comparison], precision: Precision, *, flips: int) 
     ]  # fmt: skip
 
 
+def misshapen(low: Trace, reference: Trace, precision: Precision) -> list[Finding]:
+    """A result whose shape is not the reference's."""
+    for path, key in low.results.items():
+        other = reference.results.get(path)
+        if other is not None and low.records[key].shape != reference.records[other].shape:
+            here, there = low.records[key], reference.records[other]
+            message = f"the model's output{path} has shape {here.shape} under {precision}, and {there.shape} in float32"
+            return [Finding("accumulated-drift", "error", message, module=module_of(here.name, here.kind), tensor=here.name)]
+    return []
+
+
+def undetermined(rows: Sequence[Comparison], reference: Trace, precision: Precision) -> list[Finding]:
+    """What nothing can be said of: a loss that is not finite in float32, a result or loss that one rounding changes by half."""
+    for record in reference.records.values():
+        if record.kind == "loss" and record.nonfinite:
+            message = f"the loss is {'NaN' if record.nan else 'Inf'} in float32 too, in step {record.step}: nothing can be told from it"
+            return [Finding("nan", "warning", message, step=record.step, tensor=record.name)]
+    vague = [row for row in rows if row.undetermined and (row.record.is_result or row.record.kind == "loss") and row.reference.norm > 0]
+    if not vague or not precision.is_low:
+        return []
+    first = vague[0]
+    message = (
+        f"{label(first.record.kind, first.record.name)}: roundings under {precision} change it by {_share(first):.0%} of its norm, so nothing can be "
+        "told from it; if the model is not chaotic, it gives something else every time it is called"
+    )
+    return [Finding("unstable-reference", "warning", message, step=first.record.step, tensor=first.record.name, measured=_share(first), limit=0.5)]
+
+
 def missing_gradients(low: Trace, reference: Trace) -> list[Finding]:
     """Parameters whose gradient the reference has and the run has not."""
     names = [r.name for key, r in reference.records.items() if r.kind == "parameter-gradient" and key not in low.records and r.norm > 0]

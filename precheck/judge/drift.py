@@ -63,6 +63,16 @@ def compare(low: Trace, reference: Trace, spreads: Mapping[str, float], precisio
         counterpart = reference.records.get(key)
         if record.kind != "input" and counterpart is not None and counterpart.shape == record.shape and record.numel:
             rows.append(compared(record, counterpart, spreads.get(key, 0.0), precision, samples=samples, scale=low.scale))
+    return rows + _results(low, reference, spreads, precision, samples=samples)
+
+
+def _results(low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int) -> list[Comparison]:
+    """What the model returned at one place, where the runs took it from different modules."""
+    rows = []
+    for path, key in low.results.items():
+        other = reference.results.get(path, key)
+        if other != key and low.records[key].shape == reference.records[other].shape:
+            rows.append(compared(low.records[key], reference.records[other], spreads.get(other, 0.0), precision, samples=samples))
     return rows
 
 

@@ -96,10 +96,11 @@ class Boundaries:
 
     def forward_done(self, result: Any) -> None:
         """Marks what belongs to the model's own result, and lets go of the forward's tensors."""
-        for _, tensor in tensors(result):
+        for path, tensor in tensors(result):
             known = self.made.get(id(tensor))
             if known and known[0] is tensor and known[2] in self.trace.records:
                 self._mark_result(known[2])
+                self.trace.results.setdefault(path, known[2])  # of the first step
         self.made.clear()
         self.calls.clear()
 

@@ -58,6 +58,7 @@ class Trace:
     """The records of one run in the order in which they came into being."""
 
     records: dict[str, Record] = field(default_factory=dict)
+    results: dict[str, str] = field(default_factory=dict)  # where in what the model returned ("", "[logits]"): the record's key
     scale: float = 1.0  # the loss scale the first step was taken at
     skipped: int = 0  # steps that GradScaler skipped while it searched for that scale
     collapsed: bool = False  # no loss scale down to 1 gave finite gradients

@@ -71,8 +71,8 @@ class Training:
         inputs = mapped(job.inputs, lambda value: state.copied(value, self.storage, model=job.model))
         if self.boundaries.disturbance is not None:
             inputs = mapped(inputs, self.boundaries.disturbance.input)
-        random_state = torch.get_rng_state()
-        self._again = (random_state, {id(b): b.detach().clone() for b in job.model.buffers()})
+        if self.scaler.is_enabled() or step > 1:  # only then may the forward have to be repeated
+            self._rewind = state.checkpoint(job.model)
         context = self.precision.autocast(job.device) if self.precision else contextlib.nullcontext()
         with context:
             result = call(job.model, inputs)
@@ -104,15 +104,6 @@ class Training:
         self.trace.skipped += 1
         self._rewind()
         return True
-
-    def _rewind(self) -> None:
-        """To before the last forward: its random numbers and the buffers that it updated."""
-        random_state, buffers = self._again
-        torch.set_rng_state(random_state)
-        with torch.no_grad():
-            for buffer in self.job.model.buffers():
-                if id(buffer) in buffers:
-                    buffer.copy_(buffers[id(buffer)])
 
     def _record_gradients(self) -> None:
         scale = self.scaler.get_scale() if self.scaler.is_enabled() else 1.0

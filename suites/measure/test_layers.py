@@ -162,10 +162,7 @@ SOURCES: dict[str, Callable[[Any], float]] = {
     "a generator": lambda model: float(torch.rand((), generator=model.generator)),
     "a counter": lambda model: float(model.count),
 }
-FORWARD_ONLY = pytest.mark.xfail(strict=True, reason="going back for a smaller loss scale puts back torch's random numbers only")
-
-
-@pytest.mark.parametrize("source", [s if s == "torch" else pytest.param(s, marks=FORWARD_ONLY) for s in SOURCES])
+@pytest.mark.parametrize("source", SOURCES)
 def test_a_forward_repeated_for_a_smaller_loss_scale_repeats_itself(source: str) -> None:
     torch.manual_seed(0)
     report = precheck.measure(Random(SOURCES[source]), x(), precision="16-mixed", loss=lambda out: squares(out) * 1e3)
