@@ -96,6 +96,10 @@ class Ledger:
         if reasons:
             self.trouble.append(f"--golden-prune deleted nothing: {reasons[0]}")
             return
+        if found:
+            self._delete(found)
+
+    def _delete(self, found: list[Path]) -> None:
         from precheck.goldens.file import GoldenError, read
 
         for path in found:

@@ -73,3 +73,15 @@ def faked(monkeypatch):
     monkeypatch.setattr(precheck.checking, "check", said)
 '''
 """A conftest that makes check_precision(r, {precision: [(severity, rule), ...]}) find what it is told, for tests of what follows."""
+
+FAKED_LIGHT = (
+    FAKED.partition("@pytest.fixture")[0]
+    + '''
+import sys
+import types
+
+sys.modules["precheck.checking"] = types.SimpleNamespace(check=said)
+sys.modules["precheck.observe.job"] = types.SimpleNamespace(InputError=type("InputError", (Exception,), {}))
+'''
+)
+"""The same without torch, which takes seconds to import in each process; for runs in processes of their own."""
