@@ -19,7 +19,7 @@ from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
 from precheck.observe.job import EXAMPLE, InputError, Job
 from precheck.observe.records import Trace
-from precheck.observe.run import low, reference, run
+from precheck.observe.run import Setting, low, reference, run
 from precheck.precisions import Precision, resolve
 
 FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, 8, 4
@@ -114,7 +114,24 @@ class Measurement:
         report.add(decisions.flipped(self._flips(), self.precision))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
         report.facts |= {"noise_runs": len(self.noises), "decisions": total, "flips": flips}
+        self._located(report)
         return report
+
+    def _located(self, report: Report) -> None:
+        """Looks at what modules hand to one another: drift that a module is given was made by the code that gives it."""
+        first = report.errors[0] if report.errors else None
+        if first is None or first.phase != "forward" or first.step > 1 or first.rule not in ("accumulated-drift", "overflow", "nan"):
+            return
+        tape, job = Tape(), dataclasses.replace(self.job, loss=None, optimizer=None, steps=1)
+        seen = run(job, dataclasses.replace(low(self.precision, records=tape), handed=True))
+        plain = run(job, dataclasses.replace(reference(self.dtype, self.precision, follows=tape), handed=True))
+        noises = [run(job, dataclasses.replace(self._noise_setting(number, tape), handed=True)) for number in range(FIRST_LOOK)]
+        rows = drift.compare(seen, plain, drift.spreads(plain, noises), self.precision, samples=FIRST_LOOK)
+        report.findings = [boundaries.located(first, rows, seen.makers) if finding is first else finding for finding in report.findings]
+
+    def _noise_setting(self, number: int, tape: Tape) -> Setting:
+        noise = noise_for(self.job.model, self.low, self.precision, seed=number + 1)
+        return reference(self.dtype, self.precision, follows=tape, disturbance=noise)
 
     def _look(self, samples: int) -> list[drift.Comparison]:
         for number in range(len(self.noises), samples):

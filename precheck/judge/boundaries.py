@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 
 from precheck.findings import Finding, Row
 from precheck.judge.drift import Comparison
@@ -101,6 +102,21 @@ def mismatched(rows: Sequence[Comparison], precision: Precision, *, flips: int) 
     ]  # fmt: skip
 
 
+def located(finding: Finding, rows: Sequence[Comparison], makers: Mapping[str, str]) -> Finding:
+    """`finding` with the module whose own code made the drift, if the module it names was handed it.
+
+    `rows` are those of a run that also recorded what modules hand to one another, in order; `makers` whose code made that.
+    """
+    first = next((row for row in rows if row.failed or row.excess_nonfinite), None)
+    if first is None or first.record.kind != "handed":
+        return finding
+    maker = makers[first.record.key].split("#")[0]
+    whose = f"the code of {maker}" if maker else "the model's own forward"
+    return dataclasses.replace(
+        finding, module=maker, message=f"{finding.message}; {whose} made it, and hands it to {module_of(first.record.name, 'output')}"
+    )
+
+
 def misshapen(low: Trace, reference: Trace, precision: Precision) -> list[Finding]:
     """A result whose shape is not the reference's."""
     for path, key in low.results.items():
@@ -118,7 +134,8 @@ def undetermined(rows: Sequence[Comparison], reference: Trace, precision: Precis
         if record.kind == "loss" and record.nonfinite:
             message = f"the loss is {'NaN' if record.nan else 'Inf'} in float32 too, in step {record.step}: nothing can be told from it"
             return [Finding("nan", "warning", message, step=record.step, tensor=record.name)]
-    vague = [row for row in rows if row.undetermined and (row.record.is_result or row.record.kind == "loss") and row.reference.norm > 0]
+    results = [row for row in rows if (row.record.is_result or row.record.kind == "loss") and not row.excess_nonfinite]
+    vague = [row for row in results if row.undetermined and row.reference.norm > 0]
     if not vague or not precision.is_low:
         return []
     first = vague[0]

@@ -16,7 +16,8 @@ HEADROOM_BITS = 3.0
 bits, values eight times as large (another batch, a few more steps) overflow."""
 
 _PHASES: dict[Kind, Phase] = {
-    "input": "data", "output": "forward", "loss": "forward", "gradient": "backward", "parameter-gradient": "backward", "update": "optimizer",
+    "input": "data", "handed": "forward", "output": "forward", "loss": "forward", "gradient": "backward",
+    "parameter-gradient": "backward", "update": "optimizer",
 }  # fmt: skip
 
 

@@ -69,8 +69,8 @@ class Position:
 class Boundaries:
     """Records into `trace` what passes the module boundaries of `model` while attached."""
 
-    def __init__(self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None) -> None:
-        self.model, self.trace, self.disturbance = model, trace, disturbance
+    def __init__(self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False) -> None:
+        self.model, self.trace, self.disturbance, self.handed = model, trace, disturbance, handed
         self.position = Position()
         self.enabled = True
         self.result = "output" if not hasattr(model, "output") else "output[]"  # beside a child of that name
@@ -84,7 +84,7 @@ class Boundaries:
         for name, module in self.model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):  # takes no Python hooks, and has none inside
                 continue
-            handles.append(module.register_forward_pre_hook(self._entering(name)))
+            handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
             handles.append(module.register_forward_hook(self._leaving(name), always_call=True))
         try:
             with _uncompiled():
@@ -108,13 +108,26 @@ class Boundaries:
         self.trace.records[key] = dataclasses.replace(self.trace.records[key], is_result=True)
 
     def _entering(self, name: str) -> Any:
-        def hook(module: torch.nn.Module, args: Any) -> None:
+        def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             if not in_backward():
                 self.calls[name] += 1
-            call = self.calls[name]
-            self.position.enter(f"{name}#{call}" if call > 1 else name)
+            call = f"{name}#{self.calls[name]}" if self.calls[name] > 1 else name
+            if self.handed and self.enabled and name:
+                for path, tensor in tensors((*args, *kwargs.values())):
+                    self._handed(f"{call}{path}", tensor)
+            self.position.enter(call)
 
         return hook
+
+    def _handed(self, name: str, tensor: torch.Tensor) -> None:
+        """Records what no module has made, nor been handed before."""
+        known = self.made.get(id(tensor))
+        if not _measurable(tensor) or in_backward() or (known and known[0] is tensor and known[1] == _version(tensor)):
+            return
+        key = f"handed:{name}@{self.step}"
+        self.made[id(tensor)] = (tensor, _version(tensor), key)
+        self.trace.makers[key] = self.position.call
+        self.trace.add(recorded("handed", name, self.step, tensor))
 
     def _leaving(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any, output: Any) -> None:
@@ -126,7 +139,7 @@ class Boundaries:
         return hook
 
     def _passed(self, name: str, tensor: torch.Tensor, roundings: int) -> None:
-        if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout != torch.strided or _transformed(tensor):
+        if not _measurable(tensor):
             return
         version = _version(tensor)
         known = self.made.get(id(tensor))
@@ -153,6 +166,10 @@ class Boundaries:
             return disturbed if disturbed is not gradient else None
 
         return hook
+
+
+def _measurable(tensor: torch.Tensor) -> bool:
+    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout == torch.strided and not _transformed(tensor)
 
 
 def recorded(kind: Any, name: str, step: int, tensor: torch.Tensor, roundings: int = 0) -> Record:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import numpy
 
-Kind = Literal["input", "output", "gradient", "parameter-gradient", "loss", "update"]
-"""`output` is a module's result, `gradient` the loss' gradient by it, `parameter-gradient` by a parameter, `update` a
-parameter's move since before the first step."""
+Kind = Literal["input", "handed", "output", "gradient", "parameter-gradient", "loss", "update"]
+"""`handed` is what a module's own code made and gives to another module, `output` a module's result, `gradient` the loss'
+gradient by it, `parameter-gradient` by a parameter, `update` a parameter's move since before the first step."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +58,7 @@ class Trace:
     """The records of one run in the order in which they came into being."""
 
     records: dict[str, Record] = field(default_factory=dict)
+    makers: dict[str, str] = field(default_factory=dict)  # of a `handed` record: the module whose code made it
     results: dict[str, str] = field(default_factory=dict)  # where in what the model returned ("", "[logits]"): the record's key
     scale: float = 1.0  # the loss scale the first step was taken at
     skipped: int = 0  # steps that GradScaler skipped while it searched for that scale

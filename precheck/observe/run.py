@@ -31,6 +31,7 @@ class Setting:
     disturbance: Disturbance | None = None
     decides: Tape | None = None  # where to write what this run would have decided itself
     rival: Tape | None = None  # whose decisions to count its own against; None: those of `follows`
+    handed: bool = False  # whether to record what modules hand to one another too
     buffers: torch.dtype | None = None  # what the run compared with keeps its floating buffers in
 
 
@@ -61,7 +62,7 @@ def run(job: Job, setting: Setting) -> Trace:
     """Runs `job` and returns what was seen. Whatever happens, the user's model and the process come back as they were."""
     trace = Trace()
     with state.preserved(job.model), _undisturbed(job.device), _tf32_off(), _kernels(job, setting):
-        boundaries = Boundaries(job.model, trace, disturbance=setting.disturbance)
+        boundaries = Boundaries(job.model, trace, disturbance=setting.disturbance, handed=setting.handed)
         _prepare(job, setting)
         with _modes(setting, boundaries.position, trace), boundaries.attached():
             Training(job, boundaries, storage=setting.dtype, precision=setting.precision).steps()
