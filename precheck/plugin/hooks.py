@@ -111,7 +111,6 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    item.stash[_HANDED] = 0  # a test may be run again
     fault = markers.fault(item)  # of a unittest's or doctest's; others were told at collection
     if fault:
         pytest.fail(fault, pytrace=False)
@@ -173,6 +172,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if xdist.is_worker(config):
         xdist.hand_over(config, ledger)
         return
+    if config.option.collectonly:
+        return
     settings = config.stash[KEY]
     if session.shouldstop or session.shouldfail or exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         ledger.partial.append("the run did not end by itself")
@@ -188,7 +189,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     ledger, settings = config.stash[_LEDGER], config.stash[KEY]
-    if config.option.collectonly or (config.get_verbosity() < 0 and ledger.quiet and not settings.term):
+    if config.get_verbosity() < 0 and ledger.quiet and not settings.term:
         return
     lines = summary.lines(ledger, table=settings.term or settings.named)
     if lines or ledger.trouble:

@@ -165,11 +165,18 @@ def pytest_runtest_protocol(item, nextitem):
             runs.append(1)
             report = check_precision(1.0, {"32-true": [("error", "nan")]} if len(runs) == 1 else {})
             assert report.facts["golden"].endswith("test_it.safetensors")
+
+        import pytest
+        again = []
+        @pytest.mark.expect_finding("nan")
+        def test_once(check_precision):
+            again.append(1)
+            check_precision(1.0, {"32-true": [("error", "nan")]} if len(again) == 1 else {})
         """
     )
     result = told.runpytest_inprocess()
-    result.stdout.fnmatch_lines(["1 check under 32-true: 1 passed, 0 failed; *"])
-    assert result.ret == 0
+    result.stdout.fnmatch_lines(["expected nan, and check_precision found nothing *", "2 checks under 32-true: 2 passed, 0 failed; *"])
+    result.assert_outcomes(passed=1, failed=1)
 
 
 def test_the_frames_of_a_fault_in_precheck_itself_are_kept() -> None:

@@ -96,6 +96,12 @@ class TestJson:
         assert result.ret == 1
         assert "Traceback" not in result.stdout.str() + result.stderr.str()
 
+    def test_nothing_half_written_is_left_where_it_cannot_be_put_in_place(self, told: pytest.Pytester) -> None:
+        told.makepyfile("import pathlib\ndef test_it(check_precision):\n    pathlib.Path('drift.json').mkdir()\n    check_precision(1.0, {})\n")
+        result = told.runpytest_inprocess("--drift-report=json:drift.json")
+        result.stdout.fnmatch_lines(["--drift-report=json:*drift.json cannot be written: *"])
+        assert not list(told.path.glob(".*.tmp"))
+
     def test_a_folder_is_refused_before_anything_runs(self, told: pytest.Pytester) -> None:
         told.makepyfile(MANY)
         result = told.runpytest_inprocess("--drift-report=json:.")

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from projects import HEALTHY, Project
 
+from precheck.goldens.place import golden_path
+
 ONE = "def test_one(check_precision):\n    check_precision(1.0, {})\n"
 
 
@@ -104,8 +106,14 @@ def test_goldens_of_a_skipped_test_are_left_alone_whatever_its_parameters_would_
 
         def test_here(check_precision):
             pytest.skip("not today")
+
+        @pytest.mark.skip
+        class TestGroup:
+            def test_deep(self, check_precision): pass
         """
     )
+    deep = golden_path(told.path / "golden", "test_it.py", "TestGroup::test_deep[cuda:0]")
+    golden(told, deep.relative_to(told.path / "golden").with_suffix("").as_posix())
     for name in ("test_devices-cuda0", "test_devices-cuda1~0123456789", "test_slow", "test_slow+2", "test_here+2", "test_other"):
         golden(told, f"test_it/{name}")
     assert unused(told.runpytest_inprocess()) == ["test_it/test_other"]
@@ -119,6 +127,25 @@ def test_a_test_for_other_precisions_keeps_its_golden_and_is_no_obstacle_to_prun
     result.assert_outcomes(passed=1, skipped=1)
     assert not left.exists()
     assert (golden / "test_it" / "test_low.safetensors").exists()
+
+
+def test_an_xfailed_test_keeps_its_goldens_and_is_no_obstacle_to_pruning(pytester: pytest.Pytester, project: Project) -> None:
+    folder = project(HEALTHY, "@pytest.mark.xfail\ndef test_known(check_precision):\n    check_precision(make(1), data())\n    assert 0\n")
+    left, second = folder / "test_left.safetensors", folder / "test_it" / "test_known+2.safetensors"
+    for path in (left, second):
+        shutil.copy(folder / "test_it" / "test_healthy.safetensors", path)
+    result = pytester.runpytest_inprocess("--golden-prune")
+    result.assert_outcomes(passed=1, xfailed=1)
+    assert (left.exists(), second.exists()) == (False, True)
+
+
+def test_later_goldens_of_a_test_that_failed_before_it_came_to_them_are_left_alone(told: pytest.Pytester) -> None:
+    fails = "check_precision(9.0, {'32-true': [('error', 'nan')]})"
+    told.makepyfile(test_it=f"def test_one(check_precision):\n    {fails}\n    check_precision(1.0, {{}})\n")
+    golden(told, "test_it/test_one")
+    golden(told, "test_it/test_one+2")
+    golden(told, "test_it/test_left")
+    assert unused(told.runpytest_inprocess()) == ["test_it/test_left"]
 
 
 def test_pruning_is_refused_where_a_test_was_skipped(told: pytest.Pytester) -> None:

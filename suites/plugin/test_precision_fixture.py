@@ -61,14 +61,16 @@ def test_it_joins_a_tests_own_parameters_classes_and_fixtures(pytester: pytest.P
     )  # fmt: skip
 
 
-def test_it_comes_first_also_before_what_the_users_own_hook_parametrizes(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize(("hook", "end"), [("tryfirst=True", "pass"), ("wrapper=True", "return (yield)")])
+def test_it_comes_first_also_before_what_the_users_own_hook_parametrizes(pytester: pytest.Pytester, hook: str, end: str) -> None:
     pytester.makeconftest(
-        """
+        f"""
         import pytest
-        @pytest.hookimpl(tryfirst=True)
+        @pytest.hookimpl({hook})
         def pytest_generate_tests(metafunc):
             if "size" in metafunc.fixturenames:
                 metafunc.parametrize("size", [7])
+            {end}
         """
     )
     pytester.makepyfile("def test_it(size, precision): pass")
@@ -76,6 +78,7 @@ def test_it_comes_first_also_before_what_the_users_own_hook_parametrizes(pyteste
 
 
 def test_a_tests_own_parametrize_of_that_name_is_left_alone(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nprecision_policy = native\n")
     pytester.makepyfile(
         """
         import pytest
@@ -84,7 +87,8 @@ def test_a_tests_own_parametrize_of_that_name_is_left_alone(pytester: pytest.Pyt
         def test_decimals(precision): assert precision in (3, 5)
 
         @pytest.mark.parametrize(("width", "precision"), [(1, "bf16"), (2, "32")], indirect=["precision"])
-        def test_indirect(width, precision): assert precision.name == {1: "bf16-mixed", 2: "32-true"}[width]
+        def test_indirect(width, precision):
+            assert (precision.name, precision.policy) == ({1: "bf16-mixed", 2: "32-true"}[width], "native")
 
         @pytest.mark.parametrize("precision", ["bf17"], indirect=True)
         def test_unknown(precision): pass

@@ -49,6 +49,7 @@ def test_quiet_says_nothing_where_all_is_well_and_the_rest_otherwise(told: pytes
     told.runpytest_inprocess("-q", "--precision=bf16").stdout.no_fnmatch_line("*precheck*")
     told.makepyfile(test_it=MIXED)
     told.runpytest_inprocess("-q", "--precision=bf16").stdout.fnmatch_lines(["*= precheck =*", "4 checks under bf16-mixed: 3 passed, 1 failed*"])
+    told.runpytest_inprocess("-q", "-k", "itself").stdout.fnmatch_lines(["*= precheck =*", "1 check under 32-true: 1 passed, 0 failed*"])
 
 
 def test_quiet_says_what_was_written(pytester: pytest.Pytester, project: Project) -> None:
@@ -60,7 +61,8 @@ def test_quiet_says_what_was_written(pytester: pytest.Pytester, project: Project
 def test_nothing_is_said_when_tests_are_only_collected(pytester: pytest.Pytester, project: Project) -> None:
     golden = project(HEALTHY)
     (golden / "left.safetensors").write_bytes(b"")
-    result = pytester.runpytest_inprocess("--collect-only", "--precision=bf16")
+    result = pytester.runpytest_inprocess("--collect-only", "--precision=bf16", "--drift-report=json:drift.json")
+    assert not (pytester.path / "drift.json").exists(), "an earlier report is not overwritten with an empty one"
     result.stdout.fnmatch_lines(["*<Function test_healthy[[]bf16-mixed]>*"])
     result.stdout.no_fnmatch_line("*= precheck =*")
     assert result.ret == 0
