@@ -1,7 +1,8 @@
 """Healthy models under every precision, from several seeds: no errors. PRECHECK_SEEDS=20 runs the long form.
 
-Measured with 20 seeds, as r over what is allowed: at most 0.70 in any tensor, but for the ViT (1.07) and the LSTM under 16-mixed
-(1.08), whose rows beyond the limit a closer look explains.
+Measured with 20 seeds, as r over what is allowed: at most 0.70 in any tensor of a random model and 0.98 in the trained encoder,
+but for the gradient of a key's bias, which is zero in theory (the ViT, 1.07), and one of the LSTM's under 16-mixed, which a closer
+look explains (1.08).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ SHORT = 2
 SEEDS = int(os.environ.get("PRECHECK_SEEDS", SHORT))
 NAMES = [name for name in NEEDS if SEEDS > SHORT or name != "sentence_encoder"]  # up to 15 s a run, and test_goldens has it
 TRAINED = ("bf16-mixed", "16-mixed", "bf16-master")  # under true bfloat16 AdamW's updates are lost, which is no false alarm
+UNMEASURED = {("mixtral", "32-true")}  # its grouped products have no float64, so that float32 has nothing to be held against
 PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "bf16-master", "16-mixed", "tf32", "fp8-e4m3-mixed")
 
 
@@ -30,3 +32,4 @@ def test_a_healthy_model_has_no_errors(name: str, precision: str, seed: int) -> 
     steps: dict[str, Any] = {"optimizer": it.optimizer, "steps": 3} if trains else {}
     report = precheck.measure(it.model, it.inputs, precision=precision, loss=it.loss, seed=seed, **steps)
     assert report.errors == [], report.summary()
+    assert bool(report.boundaries) == ((name, precision) not in UNMEASURED)
