@@ -47,9 +47,16 @@ def test_it(check_precision):
 def test_an_exception_of_the_model_shows_the_models_own_frames(pytester: pytest.Pytester, project: Project, options: tuple[str, ...]) -> None:
     project(
         """
+import contextlib
+
+@contextlib.contextmanager
+def entered():
+    yield
+
 class Breaks(torch.nn.Module):
     broken = False
 
+    @entered()  # a frame of the standard library between forward's caller and forward
     def forward(self, x):
         return self.inner(x)
 

@@ -61,6 +61,7 @@ def test_missing_writes_what_is_not_there_and_nothing_else(pytester: pytest.Pyte
     pytester.makepyfile(test_more=Path(pytester.path / "test_it.py").read_text(encoding="utf8").replace("make()", "make(seed=3)"))
     result = pytester.runpytest_inprocess("--golden-refresh=missing")
     result.stdout.fnmatch_lines(["goldens: 1 kept, 1 written", "  written  golden/test_more/test_healthy.safetensors"])
+    result.stdout.no_fnmatch_line("*checks under*")
     after = files(golden)
     assert {name: after[name] for name in before} == before
     assert len(after) == 2

@@ -108,6 +108,12 @@ class TestUnused:
         result.stdout.no_fnmatch_line("*no test uses*")
         result.stdout.fnmatch_lines(["4 checks under bf16-mixed: 4 passed, 0 failed; *"])
 
+    def test_are_not_those_of_tests_that_workers_were_told_to_ignore(self, light: pytest.Pytester, leftover: Path) -> None:
+        light.makepyfile(test_gone="def test_old(check_precision): pass")
+        result = light.runpytest_subprocess("-n2", *LEAN, "--golden-unused=fail", "--ignore=test_gone.py")
+        result.stdout.no_fnmatch_line("*no test uses*")
+        assert result.ret == 0
+
     def test_are_not_judged_where_the_run_was_cut_short(self, light: pytest.Pytester, leftover: Path) -> None:
         light.makepyfile(test_a="def test_bad(): assert 0")
         result = light.runpytest_subprocess("-n2", *LEAN, "-x", "--golden-unused=fail")
