@@ -29,7 +29,7 @@ RULES: dict[str, Rule] = {
     for rule in (
         Rule("overflow", "finite inputs gave Inf or NaN where the reference is finite",
              "compute this module in float32 (a nested torch.autocast(..., enabled=False) and .float()), or scale its input down"),
-        Rule("nan", "more NaN than the reference, with no overflow before it; as a warning: a loss that is not finite in float32 either",
+        Rule("nan", "more NaN than the reference, with no overflow before it; as a warning: a loss or gradient that is not finite in float32 either",
              "look for Inf - Inf, 0/0 or a row that is masked whole, and compute it in float32"),
         Rule("accumulated-drift", "drift beyond what rounding explains at a module boundary, an output or a gradient",
              "keep this module in float32, or make the values that it amplifies (positions, tables, sums) in float32"),

@@ -201,7 +201,7 @@ def judged(
     report = Report(precision=precision.name)
     report.scaler = {"scale": seen.scale, "skipped": seen.skipped, "collapsed": seen.collapsed} if precision.scaler else {}
     report.add(extent.nonfinite(rows, precision) or extent.broke_later(seen, reference, precision))
-    report.add(extent.collapsed(seen, precision))
+    report.add(extent.collapsed(seen, reference, precision))
     report.add(extent.flushed(seen, rows, precision, unstable=unstable))
     report.add(boundaries.misshapen(seen, reference, precision))
     report.add(boundaries.undetermined(rows, reference, precision))

@@ -129,11 +129,11 @@ def misshapen(low: Trace, reference: Trace, precision: Precision) -> list[Findin
 
 
 def undetermined(rows: Sequence[Comparison], reference: Trace, precision: Precision) -> list[Finding]:
-    """What nothing can be said of: a loss that is not finite in float32, a result or loss that one rounding changes by half."""
+    """What nothing can be said of: a loss or gradient that is not finite in float32, a result that one rounding changes by half."""
     for record in reference.records.values():
-        if record.kind == "loss" and record.nonfinite:
-            message = f"the loss is {'NaN' if record.nan else 'Inf'} in float32 too, in step {record.step}: nothing can be told from it"
-            return [Finding("nan", "warning", message, step=record.step, tensor=record.name)]
+        if record.kind in ("loss", "parameter-gradient") and record.nonfinite:
+            what = f"the {label(record.kind, record.name)} is {'NaN' if record.nan else 'Inf'} in float32 too, in step {record.step}"
+            return [Finding("nan", "warning", f"{what}: nothing can be told from it", step=record.step, tensor=record.name)]
     results = [row for row in rows if (row.record.is_result or row.record.kind == "loss") and not row.excess_nonfinite]
     vague = [row for row in results if row.undetermined and row.reference.norm > 0]
     if not vague or not precision.is_low:

@@ -171,9 +171,9 @@ def _flushed(row: Comparison, precision: Precision, scale: float, severity: Seve
     )  # fmt: skip
 
 
-def collapsed(low: Trace, precision: Precision) -> list[Finding]:
-    """GradScaler halved its scale down to 1 and gradients were still not finite."""
-    if not low.collapsed:
+def collapsed(low: Trace, reference: Trace, precision: Precision) -> list[Finding]:
+    """GradScaler halved its scale down to 1 and gradients were still not finite, while float32's are."""
+    if not low.collapsed or any(record.nonfinite for record in reference.records.values() if record.kind in ("loss", "parameter-gradient")):
         return []
     return [
         Finding("scaler-collapse", "error", f"gradients are not finite at any loss scale from 65536 down to 1 under {precision}", phase="scaler",

@@ -49,7 +49,7 @@ class Following(TorchDispatchMode):
         if mask is not None:
             recorded = self.tape.entries.get(self.places.key(func, tuple(mask.shape)))
             if recorded is not None and recorded[0] is not None:
-                return args[0] * recorded[0]
+                return torch.where(recorded[0], args[0], torch.zeros_like(args[0]))  # a product would make NaN of Inf times 0
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         outputs = outputs_of(result)

@@ -131,8 +131,8 @@ def test_the_message_names_the_scale_that_would_keep_it() -> None:
 
 
 def test_a_scale_that_collapsed() -> None:
-    assert [f.rule for f in extent.collapsed(trace(collapsed=True), MIXED)] == ["scaler-collapse"]
-    assert extent.collapsed(trace(), MIXED) == []
+    assert [f.rule for f in extent.collapsed(trace(collapsed=True), trace(), MIXED)] == ["scaler-collapse"]
+    assert extent.collapsed(trace(), trace(), MIXED) == []
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,15 @@ def test_a_model_that_gives_something_else_every_time_is_not_called_healthy() ->
     assert measured(Spoiled(lambda h: h * next(count), plain=lambda h: h * next(count))).findings
 
 
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "16-mixed"])
+def test_gradients_that_are_broken_in_float32_are_said_to_be_and_blamed_on_no_scale(precision: str) -> None:
+    torch.manual_seed(0)
+    model = Spoiled(lambda h: (h * 0).sqrt(), plain=lambda h: (h * 0).sqrt())
+    report = precheck.measure(model, torch.randn(8, 32), precision=precision, loss=lambda out: out.float().square().mean())
+    assert report.errors == [], report.summary()
+    assert any(finding.rule == "nan" and "in float32 too" in finding.message for finding in report.findings), report.summary()
+
+
 def test_a_model_that_is_broken_in_float32_is_not_called_healthy() -> None:
     torch.manual_seed(0)
     assert measured(Spoiled(lambda h: h * math.nan, plain=lambda h: h * math.nan)).findings

@@ -46,7 +46,7 @@ def test_a_check_without_a_verdict_is_counted_apart(told: pytest.Pytester) -> No
 
 def test_quiet_says_nothing_where_all_is_well_and_the_rest_otherwise(told: pytest.Pytester) -> None:
     told.makepyfile(test_it="def test_good(check_precision):\n    check_precision(1.0, {})")
-    told.runpytest_inprocess("-q", "--precision=bf16").stdout.no_fnmatch_line("*precheck*")
+    told.runpytest_inprocess("-q", "--precision=bf16").stdout.no_fnmatch_line("*= precheck =*")
     told.makepyfile(test_it=MIXED)
     told.runpytest_inprocess("-q", "--precision=bf16").stdout.fnmatch_lines(["*= precheck =*", "4 checks under bf16-mixed: 3 passed, 1 failed*"])
     told.runpytest_inprocess("-q", "-k", "itself").stdout.fnmatch_lines(["*= precheck =*", "1 check under 32-true: 1 passed, 0 failed*"])
