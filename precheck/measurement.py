@@ -100,13 +100,9 @@ class Measurement:
                 raise
             return Report(precision=self.precision.name, facts={"reference": f"none: the model does not run in float64 ({error})"})
         rows = self._look(FIRST_LOOK)
-        if any(row.failed or row.doubtful for row in rows) or any(
-            place.doubtful(self.precision) for place in decisions.places(self.reference, self.noises)
-        ):
+        if _suspects(rows) or any(place.doubtful(self.precision) for place in decisions.places(self.reference, self.noises)):
             rows = self._look(SECOND_LOOK)
-        suspects = {
-            row.record.key: row for row in rows if (row.failed or row.doubtful) and not row.excess_nonfinite and row.record.kind != "update"
-        }
+        suspects = _suspects(rows)
         explained = self._explained(suspects) if suspects else set()
         starved = {row.record.key: row for row in extent.starved(self.low, rows, self.precision)}
         unstable = self._unstable(starved | {key: row for key, row in suspects.items() if row.failed and key not in explained})
@@ -186,6 +182,12 @@ class Measurement:
             return set()
         own = {row.record.key: row.drift for row in drift.compare(self.reference, exact, {}, self.precision, samples=1)}
         return {key for key, row in suspects.items() if own.get(key, 0.0) > boundaries.UNSTABLE * row.drift}
+
+
+def _suspects(rows: list[drift.Comparison]) -> dict[str, drift.Comparison]:
+    """What drifts too far or nearly so. Updates are judged by what of them arrived; what is not finite needs no closer look."""
+    drifting = (row for row in rows if (row.failed or row.doubtful) and row.record.kind != "update" and not row.excess_nonfinite)
+    return {row.record.key: row for row in drifting}
 
 
 def judged(

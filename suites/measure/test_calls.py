@@ -197,7 +197,8 @@ def test_boundaries_are_where_modules_make_tensors(case: str, precision: str) ->
 @pytest.mark.parametrize("case", [name for name in EXPECTED if "gradient" not in name and "inference" not in name])
 def test_each_of_them_trains(case: str, precision: str) -> None:
     torch.manual_seed(0)
-    measured(EXPECTED[case][0](), precision, optimizer=lambda params: torch.optim.SGD(params, lr=0.5), steps=2)
+    report = measured(EXPECTED[case][0](), precision, optimizer=lambda params: torch.optim.SGD(params, lr=0.5), steps=2)
+    assert report.errors == [], report.summary()
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
