@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import torch
 
-from precheck.observe import state
-from precheck.observe.boundaries import Boundaries, Disturbance, Position
+from precheck.observe import exemption, state
+from precheck.observe.boundaries import LOW, Boundaries, Disturbance, Position
 from precheck.observe.decisions import Recording, Tape
 from precheck.observe.following import Following
 from precheck.observe.job import Job
@@ -70,16 +70,21 @@ def run(job: Job, setting: Setting) -> Trace:
 
 
 def _prepare(job: Job, setting: Setting) -> None:
-    """Fresh storage under the model's tensors, and the seed."""
+    """Fresh storage under the model's tensors, and the seed. Modules that are kept in float32 are neither rounded nor disturbed."""
     copy = state.floats_to(setting.dtype) if setting.dtype is not None else (lambda value: value.detach().clone())
+    kept, wide = exemption.storage(job.model), state.floats_to(torch.float32) if setting.dtype in LOW else copy
     disturb = setting.disturbance
     names = {param.data_ptr(): name for name, param in job.model.named_parameters()}
 
     def parameter(value: torch.Tensor) -> torch.Tensor:
+        if value.data_ptr() in kept:
+            return wide(value)
         return copy(value) if disturb is None else disturb.parameter(names.get(value.data_ptr(), ""), copy(value))
 
     stored = state.rounded_to(setting.buffers) if setting.buffers is not None else (lambda value: value)
-    state.refresh(job.model, parameter=parameter, buffer=lambda value: copy(stored(value)))
+    state.refresh(job.model, parameter=parameter, buffer=lambda value: wide(value) if value.data_ptr() in kept else copy(stored(value)))
+    if setting.dtype is not None:
+        exemption.converted(job.model, setting.dtype)
     torch.manual_seed(job.seed)
     random.seed(job.seed)
     numpy = sys.modules.get("numpy")
