@@ -11,6 +11,7 @@ import contextlib
 import copy
 import inspect
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -70,12 +71,13 @@ def in_float32(model: torch.nn.Module, names: Sequence[str]) -> None:
         module.__class__ = type(type(module).__name__, (InFloat32, type(module)), {"around_dtype": around})
 
 
-def code(names: Sequence[str]) -> str:
-    """A program text without precheck that does to `model` what `in_float32` does; runs where `model` is a variable."""
-    parts = [inspect.getsource(part) for part in (cast, InFloat32, in_float32)]
+def code(names: Sequence[str], precision: str) -> str:
+    """A program text without precheck that does to a variable `model` what `in_float32` does."""
+    note = f"# Passed under {precision}. Runs where `model` is made; autocast and model.to(...) then leave these modules in float32.\n"
     imports = "import copy\nimport itertools\nfrom collections.abc import Sequence\nfrom typing import Any\n\nimport torch\n"
-    listed = "".join(f"    {name!r},\n" for name in names)
-    return "\n\n".join([imports, *parts, f"in_float32(model, [\n{listed}])\n"])
+    parts = [inspect.getsource(part) for part in (cast, InFloat32, in_float32)]
+    listed = "".join(f"    {json.dumps(name)},\n" for name in names)
+    return "\n\n".join([note + imports, *parts, f"in_float32(model, [\n{listed}])\n"])
 
 
 @contextlib.contextmanager

@@ -1,0 +1,197 @@
+"""`remedy`: from a failing measurement, the fewest modules to keep in float32 that make it pass, found by trying.
+
+The story: keep the module that the first error blames, measure again, keep the next one that is blamed, until nothing is; where
+that leads nowhere, go to the parent, at last to the whole model. Then shrink it: bisect the set (QuickXplain, Junker 2004: about
+k log(n/k) trials for k of n), replace each module by those of its children that suffice, and see that none can be left out.
+Every trial runs the code that is printed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from precheck.findings import Report
+from precheck.judge.extent import module_of
+from precheck.judge.updates import LOST
+from precheck.measurement import Measurement
+from precheck.observe import exemption
+from precheck.observe.boundaries import LOW
+from precheck.observe.job import InputError, Job
+from precheck.precisions import Precision
+
+GROWTH = 3
+"""One in so many trials may go into following the blame before the whole model is tried: shrinking takes more than growing."""
+ALIKE = 3
+"""As many blamed modules of one class as make a pattern: then all of that class are tried together, since 32 layers share their norm's fault."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to keep in float32. `report` is that of the measurement which passed with it, `runs` how many were tried in all.
+
+    `modules` are names as of `model.get_submodule`; "" is the model itself, where no part of it suffices. `minimal`: none of them
+    can be left out; False if the trials did not suffice to tell. `code` does the same to a variable `model`, without precheck.
+    """
+
+    modules: tuple[str, ...]
+    report: Report
+    runs: int
+    minimal: bool
+    code: str
+
+
+def remedy(job: Job, precision: Precision, report: Report, *, most: int = 24) -> Remedy | None:
+    """The fewest modules to keep in float32 for the failing measurement `report` of `job` to pass, with at most `most` trials.
+
+    None where there is nothing to find: no errors, no low format, or the fault stays with the whole model in float32 (a cast
+    that the model's own code makes, a loss that cannot be computed). Model and process come back as `measure` leaves them.
+    Raises InputError if `most` is not a whole number from 1.
+    """
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise InputError(f"most={most!r}; pass how many trials may be made, a whole number from 1")
+    if not report.errors or precision.compute_dtype not in LOW:
+        return None
+    search = _Search(job, precision, report, most)
+    minimal = search.finished()
+    if search.best is None:
+        return None
+    names, passing = search.best
+    return Remedy(names, passing, search.runs, minimal, exemption.code(names, precision.name))
+
+
+class _SpentError(Exception):
+    """No trial is left."""
+
+
+class _Search:
+    def __init__(self, job: Job, precision: Precision, report: Report, most: int) -> None:
+        self.job, self.precision, self.most, self.runs = job, precision, most, 0
+        self.modules = dict(job.model.named_modules())
+        self.known: dict[tuple[str, ...], Report | None] = {(): report}
+        self.best: tuple[tuple[str, ...], Report] | None = None
+
+    def finished(self) -> bool:
+        """Searches. True if it came to its end, False if it ran out of trials; `best` is what it found."""
+        try:
+            self._shrink(self._grown())
+        except _SpentError:
+            return False
+        return True
+
+    def trial(self, names: Iterable[str]) -> Report | None:
+        """The report with those modules in float32; None where the model does not run so."""
+        key = self._closed(names)
+        if key not in self.known:
+            if self.runs >= self.most:
+                raise _SpentError
+            self.runs += 1
+            self.known[key] = self._measured(key)
+        report = self.known[key]
+        if report is not None and not report.errors and (self.best is None or self._size(key) < self._size(self.best[0])):
+            self.best = key, report
+        return report
+
+    def passes(self, names: Iterable[str]) -> bool:
+        report = self.trial(names)
+        return report is not None and not report.errors
+
+    def _measured(self, names: Sequence[str]) -> Report | None:
+        try:
+            with exemption.exempted(self.job.model, names):
+                return Measurement(self.job, self.precision).report()
+        except Exception:  # a trial is a model that nobody has written: whatever it raises, it is no remedy
+            return None
+
+    def _grown(self) -> list[str]:
+        """Modules that pass together: those that are blamed, one after another, or else the whole model, or else none."""
+        held: list[str] = []
+        report = self.known[()]
+        while "" not in held and self.runs < max(1, self.most // GROWTH):
+            held = self._more(held, report)
+            report = self.trial(held)
+            if report is not None and not report.errors:
+                return held
+        return [""] if self.passes([""]) else []
+
+    def _more(self, held: list[str], report: Report | None) -> list[str]:
+        """`held` and what `report` blames next, or its whole class; if it is held already, or the model did not run, its parent."""
+        blamed = self._blamed(report) if report is not None else held[-1:]
+        new = [name for name in blamed if not any(_inside(name, other) for other in held)]
+        if not new:
+            last = next(other for other in held if _inside(blamed[0], other))
+            new = [self._parent(last)]
+        kind = type(self.modules[new[0]])
+        if [type(self.modules[name]) for name in (*held, new[0])].count(kind) == ALIKE:
+            new = [name for name, module in self.modules.items() if type(module) is kind]
+        return [*(name for name in held if not any(_inside(name, other) for other in new)), *new]
+
+    def _blamed(self, report: Report) -> list[str]:
+        """What the first error blames; of updates that were lost, all at once, since each is lost on its own."""
+        first = report.errors[0]
+        if first.rule != "lost-update":
+            return [first.module if first.module in self.modules else ""]
+        lost = (update["parameter"] for update in report.updates if update["arrived"] + update["uncertainty"] < LOST)
+        return list(dict.fromkeys(module_of(name, "update") for name in lost))
+
+    def _shrink(self, held: list[str]) -> None:
+        waiting, settled = self._needed([], held), list[str]()
+        while waiting:
+            name, *waiting = waiting
+            rest, parts = [*settled, *waiting], self._parts(name)
+            needed = self._needed(rest, parts) if parts and self.passes([*rest, *parts]) else parts
+            if len(needed) < len(parts):
+                waiting = [*needed, *waiting]
+            else:  # its own code is at fault, or all of its children: one name says that
+                settled.append(name)
+        for name in [*settled]:
+            rest = [other for other in settled if other != name]
+            if rest and self.passes(rest):
+                settled = rest
+
+    def _needed(self, given: Sequence[str], names: Sequence[str]) -> list[str]:
+        """Of `names`, which pass together with `given`, a smallest part that does."""
+        if not names or self.passes(given):
+            return []
+        if len(names) == 1:
+            return list(names)
+        half = len(names) // 2
+        late = self._needed([*given, *names[:half]], names[half:])
+        return [*self._needed([*given, *late], names[:half]), *late]
+
+    def _parts(self, name: str) -> list[str]:
+        """The children of a module; of a list of modules, which is never called itself, its members."""
+        prefix = f"{name}." if name else ""
+        children = (f"{prefix}{child}" for child, _ in self.modules[name].named_children())
+        own = [child for child in children if child in self.modules]  # a module under two names has one
+        return [part for child in own for part in ([child] if _callable(self.modules[child]) else self._parts(child))]
+
+    def _parent(self, name: str) -> str:
+        while name:
+            name = name.rpartition(".")[0]
+            if _callable(self.modules[name]):
+                break
+        return name
+
+    def _closed(self, names: Iterable[str]) -> tuple[str, ...]:
+        """`names` without those inside others, and with the modules that share a weight with them, in the model's order."""
+        held = set(names)
+        if not self.precision.autocasts:  # autocast stores all weights in float32 anyway
+            owned = {id(param) for name in held for param in self.modules[name].parameters()}
+            held |= {name for name, module in self.modules.items() if owned & {id(param) for param in module.parameters(recurse=False)}}
+        outer = [name for name in held if not any(_inside(name, other) for other in held - {name})]
+        return tuple(name for name in self.modules if name in outer)
+
+    def _size(self, names: Sequence[str]) -> tuple[int, int]:
+        """How many modules are inside, then how many names that takes."""
+        return sum(any(_inside(module, name) for name in names) for module in self.modules), len(names)
+
+
+def _inside(name: str, other: str) -> bool:
+    return not other or name == other or name.startswith(f"{other}.")
+
+
+def _callable(module: torch.nn.Module) -> bool:
+    return type(module).forward is not torch.nn.Module.forward

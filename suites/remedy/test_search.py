@@ -1,0 +1,147 @@
+"""The fewest modules are found, and what is found has been tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from faulty import Functional, Rotated, Stack, Tied, around, job, measured, squared
+from torch import nn
+
+import precheck
+from precheck.precisions import resolve
+from precheck.remedy import Remedy, remedy
+
+
+def found(build: Callable[[], nn.Module], precision: str, inputs: Any = None, *, most: int = 24, **options: Any) -> Remedy | None:
+    it = job(build, inputs, **options)
+    report = measured(it, precision)
+    assert report.errors, "the model has no fault to cure"
+    return remedy(it, resolve(precision), report, most=most)
+
+
+def adam(lr: float) -> dict[str, Any]:
+    return {"optimizer": lambda params: torch.optim.Adam(params, lr=lr), "steps": 3}
+
+
+def normed() -> nn.Module:
+    """A norm's weights are 1, where bfloat16 rounds away moves below 0.002; those of 16 columns are below 0.25: 0.0005."""
+    return nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4))
+
+
+def shifted(x: torch.Tensor) -> torch.Tensor:
+    """There and back by 300, where bfloat16 keeps every other whole number."""
+    return (x + 300) - 300
+
+
+def cast(x: torch.Tensor) -> torch.Tensor:
+    """Low whatever the module around it does."""
+    return ((x.bfloat16() + 300) - 300).to(x.dtype)
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], str, tuple[str, ...], dict[str, Any]]] = {
+    "one norm of four": (lambda: Stack([2]), "16-true", ("blocks.2.norm",), {}),
+    "two norms": (lambda: Stack([0, 3]), "16-true", ("blocks.0.norm", "blocks.3.norm"), {}),
+    "three norms": (lambda: Stack([0, 1, 3]), "16-true", ("blocks.0.norm", "blocks.1.norm", "blocks.3.norm"), {}),
+    "a site under autocast": (lambda: around(squared), "16-mixed", ("inner.site",), {}),
+    "a site in bfloat16": (lambda: around(shifted), "bf16-true", ("inner.site",), {}),
+    "a site with master weights": (lambda: around(shifted), "bf16-master", ("inner.site",), adam(1e-2)),
+    "a rotary table": (Rotated, "bf16-true", ("rotary",), {}),
+    "lost updates of a norm": (normed, "bf16-true", ("1",), adam(1e-3)),
+    "code of a block": (lambda: nn.Sequential(nn.Linear(16, 16), Functional(squared)), "16-true", ("1",), {}),
+    "code of the model": (lambda: Functional(squared), "16-true", ("",), {}),
+    "what feeds the code of the model, mixed": (lambda: Functional(squared), "16-mixed", ("before",), {}),  # its float32 result stays float32
+    "weights shared with a head": (Tied, "16-true", ("embed", "head"), {"inputs": torch.arange(16)}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_fewest_modules_are_found(name: str) -> None:
+    build, precision, modules, options = CASES[name]
+    cure = found(build, precision, **options)
+    assert cure is not None
+    assert cure.modules == modules
+    assert cure.minimal
+    assert cure.report.errors == []
+    assert 1 <= cure.runs <= 24
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_printed_code_is_what_was_tried(name: str) -> None:
+    """On a fresh model, without precheck, it gives the very numbers of the trial."""
+    build, precision, _, options = CASES[name]
+    cure = found(build, precision, **options)
+    assert cure is not None
+    again = job(build, **options)
+    assert "precheck" not in cure.code
+    exec(compile(cure.code, "pasted", "exec"), {"model": again.model})
+    report = measured(again, precision)
+    assert report.errors == []
+    assert report.boundaries == cure.report.boundaries
+    assert report.updates == cure.report.updates
+
+
+def test_a_wide_model_is_bisected() -> None:
+    """Nothing is blamed, and one of 32 parts is at fault. The model, its parts, then two for each of 5 halvings at most: 12 trials."""
+
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList([around(squared if number == 20 else torch.tanh)[1][1] for number in range(32)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.stack([part(x) for part in self.parts]).sum(0)
+
+    it = job(Wide)
+    report = measured(it, "16-true")
+    blurred = precheck.Report(findings=[precheck.Finding("overflow", "error", "somewhere")], precision="16-true")
+    cure = remedy(it, resolve("16-true"), blurred)
+    assert report.errors[0].module == "parts.20"
+    assert cure is not None
+    assert (cure.modules, cure.minimal) == (("parts.20",), True)
+    assert cure.runs <= 12
+
+
+@pytest.mark.parametrize("most", [2, 3, 5])
+def test_out_of_trials_the_best_so_far_is_given_and_not_called_minimal(most: int) -> None:
+    cure = found(lambda: Stack([0, 1, 3]), "16-true", most=most)
+    assert cure is not None
+    assert not cure.minimal
+    assert cure.runs == most
+    assert cure.report.errors == []
+
+
+def test_a_fault_that_all_modules_of_a_class_share_is_found_without_trying_each() -> None:
+    cure = found(lambda: Stack(range(10), depth=10), "16-true", most=9)
+    assert cure is not None
+    assert cure.modules == tuple(f"blocks.{number}.norm" for number in range(10))
+    assert not cure.minimal  # nine trials cannot show that ten are needed
+
+
+def test_out_of_trials_with_nothing_found_there_is_no_remedy() -> None:
+    assert found(lambda: Stack([0, 1, 3]), "16-true", most=1) is None
+
+
+@pytest.mark.parametrize("most", [0, -1, True, 2.5])
+def test_a_number_of_trials_that_is_none_is_refused(most: Any) -> None:
+    with pytest.raises(precheck.InputError, match=r"most=.*a whole number from 1"):
+        found(lambda: Stack([2]), "16-true", most=most)
+
+
+def test_where_float32_does_not_help_there_is_no_remedy() -> None:
+    assert found(lambda: Functional(cast), "bf16-true") is None
+    assert found(lambda: around(cast), "bf16-mixed") is None
+
+
+def test_a_healthy_run_needs_no_remedy() -> None:
+    it = job(lambda: Stack([]))
+    assert remedy(it, resolve("16-true"), measured(it, "16-true")) is None
+
+
+@pytest.mark.parametrize("precision", ["32-true", "64-true", "tf32"])
+def test_precisions_that_store_nothing_low_have_no_remedy(precision: str) -> None:
+    it = job(lambda: Stack([2]))
+    failing = precheck.Report(findings=[precheck.Finding("accumulated-drift", "error", "", module="head")])
+    assert remedy(it, resolve(precision), failing) is None
