@@ -1,0 +1,218 @@
+"""Modules kept in float32: what they see, what they give back, and that they survive conversions, copies and saving."""
+
+from __future__ import annotations
+
+import copy
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from faulty import Stack, job, measured
+from torch import nn
+
+from precheck.observe import exemption
+
+Pair = namedtuple("Pair", "first second")
+LOW = (torch.bfloat16, torch.float16)
+
+
+class Seeing(nn.Module):
+    """Remembers the dtypes it was given and computed in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("table", torch.linspace(0.1, 1, 4))
+        self.seen: list[torch.dtype] = []
+
+    def forward(self, x: torch.Tensor, *more: Any, **others: Any) -> Any:
+        result = self.linear(x) * self.table
+        self.seen += [x.dtype, (x @ self.linear.weight).dtype, result.dtype]
+        return result
+
+
+class Given(nn.Module):
+    """Gives back what `make` makes of its arguments."""
+
+    def __init__(self, make: Any) -> None:
+        super().__init__()
+        self.make = make
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.make(*args, **kwargs)
+
+
+def kept(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """`module`, kept in float32 in a model stored in `dtype`, in which there are other weights."""
+    model = nn.Sequential(nn.Linear(4, 4), module)
+    exemption.in_float32(model, ["1"])
+    model.to(dtype)
+    return module
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_inside_all_is_float32_and_outside_the_models_format(dtype: torch.dtype) -> None:
+    module = kept(Seeing(), dtype)
+    assert module(torch.randn(2, 4, dtype=dtype)).dtype is dtype
+    assert module.seen == [torch.float32] * 3
+    assert {tensor.dtype for tensor in (*module.parameters(), *module.buffers())} == {torch.float32}
+
+
+def test_under_autocast_the_result_stays_float32() -> None:
+    module = kept(Seeing(), torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        low = nn.Linear(4, 4)(torch.randn(2, 4))
+        assert module(low).dtype is torch.float32
+        assert nn.Linear(4, 4)(low).dtype is torch.bfloat16, "autocast goes on afterwards"
+    assert low.dtype is torch.bfloat16
+    assert module.seen == [torch.float32] * 3
+
+
+def test_a_float64_model_stays_one() -> None:
+    module = kept(Seeing(), torch.float64)
+    assert module(torch.randn(2, 4, dtype=torch.float64)).dtype is torch.float64
+
+
+@pytest.mark.parametrize("first", ["convert", "keep"])
+def test_it_may_be_kept_before_or_after_the_conversion(first: str) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Seeing(), nn.Linear(4, 4))
+    exact = model[1].linear.weight.detach().clone()
+    if first == "convert":
+        model.bfloat16()
+    exemption.in_float32(model, ["1"])
+    if first == "keep":
+        model.bfloat16()
+    assert model(torch.randn(2, 4).bfloat16()).dtype is torch.bfloat16
+    weight = model[1].linear.weight
+    assert weight.dtype is torch.float32
+    assert torch.equal(weight, exact if first == "keep" else exact.bfloat16().float())
+
+
+def test_modules_without_floating_arguments_answer_in_the_models_format() -> None:
+    module = kept(Given(lambda ids: ids * 0.1), torch.bfloat16)
+    assert module(torch.arange(4)).dtype is torch.bfloat16
+
+
+def test_a_model_turned_back_to_float32_answers_in_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), Seeing())
+    exemption.in_float32(model, ["1"])
+    assert model.half().float()(torch.randn(2, 4)).dtype is torch.float32
+
+
+def test_arguments_and_results_are_cast_wherever_they_are_nested() -> None:
+    def make(pair: Pair, *, others: dict[str, Any]) -> dict[str, Any]:
+        seen = [pair.first.dtype, pair.second[0].dtype, others["x"][1].dtype, others["ids"].dtype]
+        return {"seen": seen, "pair": Pair(pair.first, [pair.second[0], others["ids"]])}
+
+    x, ids = torch.randn(2, dtype=torch.bfloat16), torch.arange(2)
+    result = kept(Given(make), torch.bfloat16)(Pair(x, [x]), others={"x": (None, x), "ids": ids})
+    assert result["seen"] == [torch.float32, torch.float32, torch.float32, torch.int64]
+    assert isinstance(result["pair"], Pair)
+    assert torch.equal(result["pair"].first, x)
+    assert result["pair"].first.dtype is result["pair"].second[0].dtype is torch.bfloat16
+    assert result["pair"].second[1] is ids
+
+
+def test_a_dictionary_of_a_models_own_keeps_its_class() -> None:
+    from transformers.modeling_outputs import BaseModelOutput
+
+    module = kept(Given(lambda x: BaseModelOutput(last_hidden_state=x)), torch.bfloat16)
+    result = module(torch.randn(2, dtype=torch.bfloat16))
+    assert isinstance(result, BaseModelOutput)
+    assert result.last_hidden_state.dtype is result["last_hidden_state"].dtype is torch.bfloat16
+
+
+def test_what_holds_nothing_low_is_passed_on_itself() -> None:
+    """A module may append to a list that it is given."""
+    collected: list[torch.Tensor] = []
+    module = kept(Given(lambda x, into: into.append(x)), torch.bfloat16)
+    assert module(torch.randn(2, dtype=torch.bfloat16), collected) is None
+    assert [tensor.dtype for tensor in collected] == [torch.float32]
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_gradients_are_those_of_the_float32_module(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    plain = Seeing()
+    module = kept(copy.deepcopy(plain), dtype)
+    x, weight = torch.randn(8, 4).to(dtype).requires_grad_(), torch.randn(8, 4)
+    wide = x.detach().float().requires_grad_()
+    (module(x).float() * weight).sum().backward()
+    (plain(wide).to(dtype).float() * weight).sum().backward()
+    for own, exact in zip(module.parameters(), plain.parameters(), strict=True):
+        assert own.grad.dtype is torch.float32
+        assert torch.equal(own.grad, exact.grad)
+    assert torch.equal(x.grad, wide.grad.to(dtype))
+
+
+def test_copies_and_state_dicts_work() -> None:
+    """A copy runs on its own weights, not on those it was copied from."""
+    model = Stack([])
+    names = list(model.state_dict())
+    exemption.in_float32(model, ["blocks.1.norm"])
+    twin = copy.deepcopy(model).half()
+    with torch.no_grad():
+        model.blocks[1].norm.weight.zero_()
+    assert twin.blocks[1].norm(torch.ones(1, 16).half()).abs().sum() > 0
+    assert twin.blocks[1].norm.weight.dtype is torch.float32
+    assert list(model.state_dict()) == names
+    Stack([]).load_state_dict(twin.state_dict())
+
+
+def test_hooks_see_the_models_format_and_fire_once() -> None:
+    seen: list[torch.dtype] = []
+    module = Seeing()
+    module.register_forward_hook(lambda _, args, output: seen.extend([args[0].dtype, output.dtype]))
+    kept(module, torch.bfloat16)(torch.randn(2, 4).bfloat16())
+    assert seen == [torch.bfloat16] * 2
+
+
+def test_an_exempted_model_is_afterwards_what_it_was() -> None:
+    model = Stack([2]).bfloat16()
+    before = {name: (value.data_ptr(), value.clone()) for name, value in model.state_dict().items()}
+    attributes = [(module, type(module), dict(module.__dict__)) for module in model.modules()]
+
+    class StopError(Exception):
+        pass
+
+    def inside() -> None:
+        with exemption.exempted(model, ["blocks.2", "head"]):
+            assert model.head.weight.dtype is torch.float32
+            model.head.weight.data.zero_()
+            raise StopError
+
+    with pytest.raises(StopError):
+        inside()
+    for module, kind, held in attributes:
+        assert type(module) is kind
+        assert module.__dict__.keys() == held.keys()
+    for name, value in model.state_dict().items():
+        pointer, values = before[name]
+        assert (value.data_ptr(), value.dtype) == (pointer, values.dtype)
+        assert torch.equal(value, values)
+
+
+def test_an_unknown_module_is_refused_before_anything_is_changed() -> None:
+    model = Stack([])
+    with pytest.raises(AttributeError, match="blocks.0.nrom|nrom"), exemption.exempted(model, ["blocks.0.norm", "blocks.0.nrom"]):
+        pass
+    assert exemption.kept(model) == []
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true", "bf16-master"])
+def test_a_module_that_says_it_is_kept_is_left_alone_by_a_run(precision: str) -> None:
+    """The mark alone, on a model's own module: its weights are not converted, those around it are."""
+    stored: dict[str, torch.dtype] = {}
+
+    class Own(nn.Linear):
+        keep_in_float32 = True
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            stored[f"inside {x.dtype}"] = self.weight.dtype
+            return super().forward(x.float()).to(x.dtype)
+
+    report = measured(job(lambda: nn.Sequential(nn.Linear(16, 16), Own(16, 16), nn.Linear(16, 4))), precision)
+    low = torch.float16 if precision.startswith("16") else torch.bfloat16
+    assert report.errors == []
+    assert stored[f"inside {low}"] is torch.float32

@@ -1,0 +1,130 @@
+"""Trials: what they raise is no remedy and no failure, what they change is put back, and their yardstick is not blunted."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from faulty import Functional, Norm, Stack, around, job, measured, squared
+from torch import nn
+from torch.nn import functional
+
+import precheck
+from precheck.judge.placement import noise_for
+from precheck.observe import exemption
+from precheck.observe.run import low, reference, run
+from precheck.precisions import resolve
+from precheck.remedy import remedy
+
+HALF = resolve("16-true")
+
+
+def blaming(module: str) -> precheck.Report:
+    return precheck.Report(precision="16-true", findings=[precheck.Finding("overflow", "error", "Inf", module=module)])
+
+
+class Picky(Norm):
+    """Cannot be kept itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert not hasattr(self, "keep_in_float32"), "not this one"
+        return super().forward(x)
+
+
+class Borrowing(nn.Module):
+    """Uses its child's weight without calling the child, and is itself at fault."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return squared(functional.linear(x, self.proj.weight, self.proj.bias))
+
+
+def test_a_trial_that_raises_is_no_remedy() -> None:
+    it = job(lambda: nn.Sequential(nn.Linear(16, 16), Picky(16, faulty=True)))
+    assert measured(it, "16-true").errors
+    cure = remedy(it, HALF, blaming("1"))
+    assert cure is not None
+    assert cure.modules == ("",), "the norm itself cannot be kept; within a model that is kept whole it is handed float32 like any other"
+
+
+def test_where_a_child_is_not_called_its_parent_is_kept() -> None:
+    it = job(lambda: nn.Sequential(nn.Linear(16, 16), Borrowing(), nn.Linear(16, 4)))
+    cure = remedy(it, HALF, blaming("1.proj"))
+    assert cure is not None
+    assert cure.modules == ("1",)
+    assert cure.minimal
+
+
+def test_blame_that_misses_is_mended_by_looking_elsewhere() -> None:
+    it = job(lambda: around(squared))
+    for module in ("after", "inner.second", "no.such.module", ""):
+        cure = remedy(it, HALF, blaming(module))
+        assert cure is not None
+        assert cure.modules == ("inner.site",)
+
+
+def test_what_stops_the_user_stops_the_search_and_nothing_is_left_behind() -> None:
+    calls = []
+
+    def change(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x.dtype)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return x
+
+    it = job(lambda: Functional(change), loss=None)
+    classes, values = [type(module) for module in it.model.modules()], {name: value.clone() for name, value in it.model.state_dict().items()}
+    calls.append(torch.float32)
+    with pytest.raises(KeyboardInterrupt):
+        remedy(it, HALF, blaming("before"))
+    assert [type(module) for module in it.model.modules()] == classes
+    assert all(torch.equal(value, values[name]) for name, value in it.model.state_dict().items())
+
+
+def test_the_model_and_the_process_come_back_bit_for_bit() -> None:
+    it = job(lambda: Stack([0, 2]), optimizer=lambda params: torch.optim.SGD(params, lr=1e-2), steps=2)
+    it.model.head.weight.grad = torch.ones_like(it.model.head.weight)
+    held = {name: (value.data_ptr(), value.dtype, value.clone()) for name, value in it.model.state_dict().items()}
+    inside = [(module, type(module), list(module.__dict__), len(module._forward_hooks)) for module in it.model.modules()]
+    report = measured(it, "16-true")
+    drawn = torch.get_rng_state(), random.getstate()
+    assert remedy(it, HALF, report) is not None
+    assert torch.equal(torch.get_rng_state(), drawn[0])
+    assert random.getstate() == drawn[1]
+    assert not torch.is_autocast_enabled("cpu")
+    for module, kind, names, hooks in inside:
+        assert (type(module), list(module.__dict__), len(module._forward_hooks)) == (kind, names, hooks)
+    for name, value in it.model.state_dict().items():
+        assert (value.data_ptr(), value.dtype) == held[name][:2]
+        assert torch.equal(value, held[name][2])
+    assert torch.equal(it.model.head.weight.grad, torch.ones(4, 16))
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
+def test_weights_that_are_kept_are_neither_rounded_nor_disturbed(precision: str) -> None:
+    """Or the noise floor would excuse errors that a float32 module does not make."""
+    seen: dict[str, torch.Tensor] = {}
+
+    class Watched(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen["weight"] = self.weight.detach().clone()
+            return super().forward(x)
+
+    it = job(lambda: nn.Sequential(Watched(16, 16), nn.Linear(16, 4)))
+    exact, chosen = it.model[0].weight.detach().clone(), resolve(precision)
+
+    def weight_in(noisy: bool) -> torch.Tensor:
+        trace = run(it, low(chosen))
+        if noisy:
+            run(it, reference(torch.float32, chosen, disturbance=noise_for(it.model, trace, chosen, seed=1)))
+        return seen["weight"]
+
+    assert weight_in(False).dtype is chosen.compute_dtype
+    assert not torch.equal(weight_in(True), exact)
+    with exemption.exempted(it.model, ["0"]):
+        assert torch.equal(weight_in(False), exact)
+        assert torch.equal(weight_in(True), exact)
