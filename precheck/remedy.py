@@ -58,8 +58,8 @@ def remedy(job: Job, precision: Precision, report: Report, *, most: int = 24) ->
     minimal = search.finished()
     if search.best is None:
         return None
-    names, passing = search.best
-    return Remedy(names, passing, search.runs, minimal, exemption.code(names, precision.name))
+    names, passed = search.best
+    return Remedy(names, passed, search.runs, minimal, exemption.code(names, precision.name))
 
 
 class _SpentError(Exception):
@@ -74,11 +74,15 @@ class _Search:
         self.best: tuple[tuple[str, ...], Report] | None = None
 
     def finished(self) -> bool:
-        """Searches. True if it came to its end, False if it ran out of trials; `best` is what it found."""
+        """Searches, and leaves in `best` what it found. True if that is minimal, False if trials ran out before that was shown."""
         try:
-            self._shrink(self._grown())
+            names = self._swept(self._shrunk(self._grown()))
+            report = self.trial(names)
         except _SpentError:
             return False
+        if report is None or report.errors:
+            return False
+        self.best = self._closed(names), report
         return True
 
     def trial(self, names: Iterable[str]) -> Report | None:
@@ -136,20 +140,23 @@ class _Search:
         lost = (update["parameter"] for update in report.updates if update["arrived"] + update["uncertainty"] < LOST)
         return list(dict.fromkeys(module_of(name, "update") for name in lost))
 
-    def _shrink(self, held: list[str]) -> None:
-        waiting, settled = self._needed([], held), list[str]()
-        while waiting:
-            name, *waiting = waiting
-            rest, parts = [*settled, *waiting], self._parts(name)
-            needed = self._needed(rest, parts) if parts and self.passes([*rest, *parts]) else parts
-            if len(needed) < len(parts):
-                waiting = [*needed, *waiting]
-            else:  # its own code is at fault, or all of its children: one name says that
-                settled.append(name)
-        for name in [*settled]:
-            rest = [other for other in settled if other != name]
-            if rest and self.passes(rest):
-                settled = rest
+    def _shrunk(self, names: list[str], given: Sequence[str] = ()) -> list[str]:
+        """Of `names`, which pass together with `given`, what is needed; of each of those, what is needed of its parts."""
+        settled: list[str] = []
+        needed = self._needed(given, names)
+        for place, name in enumerate(needed, 1):
+            rest, parts = [*given, *settled, *needed[place:]], self._parts(name)
+            inner = self._shrunk(parts, rest) if parts and self.passes([*rest, *parts]) else [name]
+            settled += inner if inner != parts else [name]  # one name says it all
+        return settled
+
+    def _swept(self, names: list[str]) -> list[str]:
+        """`names` without any that can be left out after all."""
+        for name in names:
+            rest = [other for other in names if other != name]
+            if self.passes(rest):
+                return self._swept(rest)
+        return names
 
     def _needed(self, given: Sequence[str], names: Sequence[str]) -> list[str]:
         """Of `names`, which pass together with `given`, a smallest part that does."""

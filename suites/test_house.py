@@ -20,7 +20,7 @@ FLOORS = [
     {"observe"},
     {"judge"},
     {"goldens"},
-    {"measurement", "checking"},
+    {"measurement", "checking", "remedy"},
     {"report"},
     {"plugin"},
 ]

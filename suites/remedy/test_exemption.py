@@ -195,7 +195,7 @@ def test_an_exempted_model_is_afterwards_what_it_was() -> None:
 
 def test_an_unknown_module_is_refused_before_anything_is_changed() -> None:
     model = Stack([])
-    with pytest.raises(AttributeError, match="blocks.0.nrom|nrom"), exemption.exempted(model, ["blocks.0.norm", "blocks.0.nrom"]):
+    with pytest.raises(AttributeError, match="nrom"), exemption.exempted(model, ["blocks.0.norm", "blocks.0.nrom"]):
         pass
     assert exemption.kept(model) == []
 

@@ -112,7 +112,7 @@ def test_a_wide_model_is_bisected() -> None:
 
 @pytest.mark.parametrize("most", [2, 3, 5])
 def test_out_of_trials_the_best_so_far_is_given_and_not_called_minimal(most: int) -> None:
-    cure = found(lambda: Stack([0, 1, 3]), "16-true", most=most)
+    cure = found(lambda: Stack([0, 1, 3]), "16-true", most=most, loss=None)
     assert cure is not None
     assert not cure.minimal
     assert cure.runs == most
@@ -120,10 +120,27 @@ def test_out_of_trials_the_best_so_far_is_given_and_not_called_minimal(most: int
 
 
 def test_a_fault_that_all_modules_of_a_class_share_is_found_without_trying_each() -> None:
-    cure = found(lambda: Stack(range(6), depth=6), "16-true", most=9)
+    cure = found(lambda: Stack(range(6), depth=6), "16-true", most=9, loss=None)
     assert cure is not None
     assert cure.modules == tuple(f"blocks.{number}.norm" for number in range(6))
     assert not cure.minimal  # after the three that found them, six trials cannot show that all six are needed: it takes ten
+
+
+def test_updates_that_were_lost_are_kept_all_at_once() -> None:
+    """Three trials: too few to follow one loss after another."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(16, 16), nn.LayerNorm(16))), nn.Linear(16, 4))
+
+    cure = found(build, "bf16-true", most=3, **adam(1e-3))
+    assert cure is not None
+    assert cure.modules == ("1", "3", "5", "7")
+
+
+def test_weights_that_are_shared_are_kept_together_from_the_start() -> None:
+    cure = found(Tied, "16-true", torch.arange(16))
+    assert cure is not None
+    assert cure.runs == 1
 
 
 def test_out_of_trials_with_nothing_found_there_is_no_remedy() -> None:

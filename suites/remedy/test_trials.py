@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import torch
-from faulty import Functional, Norm, Stack, around, job, measured, squared
+from faulty import Functional, Norm, Site, Stack, around, job, measured, squared
 from torch import nn
 from torch.nn import functional
 
 import precheck
 from precheck.judge.placement import noise_for
 from precheck.observe import exemption
+from precheck.observe.job import Job
 from precheck.observe.run import low, reference, run
 from precheck.precisions import resolve
 from precheck.remedy import remedy
@@ -57,6 +59,23 @@ def test_where_a_child_is_not_called_its_parent_is_kept() -> None:
     assert cure is not None
     assert cure.modules == ("1",)
     assert cure.minimal
+    assert cure.runs == 2
+
+
+def test_a_list_of_modules_is_nobodys_parent() -> None:
+    """It is never called, so to keep it would be a trial wasted."""
+
+    class Listing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts = nn.ModuleList([nn.Linear(16, 16)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return squared(self.parts[0](x))
+
+    cure = remedy(job(Listing), HALF, blaming("parts.0"))
+    assert cure is not None
+    assert (cure.modules, cure.minimal, cure.runs) == (("",), True, 2)
 
 
 def test_blame_that_misses_is_mended_by_looking_elsewhere() -> None:
@@ -65,6 +84,60 @@ def test_blame_that_misses_is_mended_by_looking_elsewhere() -> None:
         cure = remedy(it, HALF, blaming(module))
         assert cure is not None
         assert cure.modules == ("inner.site",)
+
+
+def test_a_module_whose_parts_are_all_needed_is_named_itself() -> None:
+    it = job(lambda: nn.Sequential(nn.Linear(16, 16), nn.Sequential(Site(squared), Site(squared), Site(squared)), nn.Linear(16, 4)))
+    cure = remedy(it, HALF, blaming("1"))
+    assert cure is not None
+    assert (cure.modules, cure.minimal) == (("1",), True)
+
+
+class Oracle:
+    """Stands in for measurements: passes if every culprit is kept, and no spoiler whose antidote is not."""
+
+    def __init__(self, seed: int, names: list[str]) -> None:
+        chosen = random.Random(seed)
+        self.culprits, self.first = chosen.sample(names, chosen.randint(1, 5)), chosen.choice([*names, ""])
+        self.spoilers = [tuple(chosen.sample(names, 2)) for _ in range(chosen.choice([0, 0, 2, 6]))]
+
+    def passes(self, kept: Sequence[str]) -> bool:
+        spoiled = any(self.within(spoiler, kept) and not self.within(antidote, kept) for spoiler, antidote in self.spoilers)
+        return all(self.within(culprit, kept) for culprit in self.culprits) and not spoiled
+
+    @staticmethod
+    def within(name: str, kept: Sequence[str]) -> bool:
+        return any(not other or f"{name}.".startswith(f"{other}.") for other in kept)
+
+    def report(self, model: nn.Module) -> precheck.Report:
+        kept = [name for name, module in model.named_modules() if hasattr(module, "keep_in_float32")]
+        return precheck.Report() if self.passes(kept) else blaming(self.first)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_called_minimal_passes_and_nothing_of_it_can_be_left_out(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever passes and fails: also where keeping one module asks for keeping another."""
+    it = job(lambda: nn.Sequential(*(nn.Sequential(*(nn.Sequential(nn.Identity(), nn.Identity()) for _ in range(3))) for _ in range(3))))
+    leaves = [name for name, module in it.model.named_modules() if isinstance(module, nn.Identity)]
+    oracle = Oracle(seed, leaves)
+
+    class Measured:
+        def __init__(self, it: Job, precision: precheck.Precision) -> None:
+            self.model = it.model
+
+        def report(self) -> precheck.Report:
+            return oracle.report(self.model)
+
+    monkeypatch.setattr("precheck.remedy.Measurement", Measured)
+    assert not oracle.passes([])
+    cure = remedy(it, HALF, blaming(oracle.first), most=500)
+    assert cure is not None, "the whole model passes"
+    assert oracle.passes(cure.modules)
+    for name in cure.modules:
+        assert not cure.minimal or not oracle.passes([other for other in cure.modules if other != name])
+    if not oracle.spoilers:
+        assert cure.minimal
+        assert {name for name in leaves if oracle.within(name, cure.modules)} == set(oracle.culprits)
 
 
 def test_what_stops_the_user_stops_the_search_and_nothing_is_left_behind() -> None:
@@ -86,7 +159,7 @@ def test_what_stops_the_user_stops_the_search_and_nothing_is_left_behind() -> No
 
 
 def test_the_model_and_the_process_come_back_bit_for_bit() -> None:
-    it = job(lambda: Stack([0, 2]), optimizer=lambda params: torch.optim.SGD(params, lr=1e-2), steps=2)
+    it = job(lambda: Stack([1], depth=2), optimizer=lambda params: torch.optim.SGD(params, lr=1e-2), steps=2)
     it.model.head.weight.grad = torch.ones_like(it.model.head.weight)
     held = {name: (value.data_ptr(), value.dtype, value.clone()) for name, value in it.model.state_dict().items()}
     inside = [(module, type(module), list(module.__dict__), len(module._forward_hooks)) for module in it.model.modules()]
