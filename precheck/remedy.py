@@ -92,11 +92,10 @@ class _Search:
             if self.runs >= self.most:
                 raise _SpentError
             self.runs += 1
-            self.known[key] = self._measured(key)
-        report = self.known[key]
-        if report is not None and not report.errors and (self.best is None or self._size(key) < self._size(self.best[0])):
-            self.best = key, report
-        return report
+            report = self.known[key] = self._measured(key)
+            if report is not None and not report.errors:
+                self.best = key, report  # what is tried after a set that passed is a part of it
+        return self.known[key]
 
     def passes(self, names: Iterable[str]) -> bool:
         report = self.trial(names)
@@ -190,10 +189,6 @@ class _Search:
             held |= {name for name, module in self.modules.items() if owned & {id(param) for param in module.parameters(recurse=False)}}
         outer = [name for name in held if not any(_inside(name, other) for other in held - {name})]
         return tuple(name for name in self.modules if name in outer)
-
-    def _size(self, names: Sequence[str]) -> tuple[int, int]:
-        """How many modules are inside, then how many names that takes."""
-        return sum(any(_inside(module, name) for name in names) for module in self.modules), len(names)
 
 
 def _inside(name: str, other: str) -> bool:
