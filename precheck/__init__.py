@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from precheck.precisions import PRECISIONS as PRECISIONS
     from precheck.precisions import Precision as Precision
     from precheck.precisions import PrecisionError as PrecisionError
+    from precheck.watching import watch as watch
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "check": "precheck.checking",
     "measure": "precheck.measurement",
+    "watch": "precheck.watching",
     "Finding": "precheck.findings",
     "PrecisionFailure": "precheck.findings",
     "Report": "precheck.findings",

@@ -20,7 +20,7 @@ FLOORS = [
     {"observe"},
     {"judge"},
     {"goldens"},
-    {"measurement", "checking", "remedy"},
+    {"measurement", "checking", "remedy", "watching"},
     {"report"},
     {"plugin"},
 ]

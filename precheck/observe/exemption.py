@@ -12,7 +12,7 @@ import copy
 import inspect
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,14 +20,14 @@ import torch
 from precheck.observe import state
 
 
-def cast(value: Any, source: Sequence[torch.dtype], target: torch.dtype) -> Any:
-    """`value` with the tensors of those dtypes cast, inside tuples, lists and dicts too; the same object if there are none."""
+def each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """`value` with its tensors changed, inside tuples, lists and dicts too; the same object if `change` gives back each as it is."""
     if isinstance(value, torch.Tensor):
-        return value.to(target) if value.dtype in source else value
+        return change(value)
     if not isinstance(value, (tuple, list, dict)):
         return value
     items = list(value.values() if isinstance(value, dict) else value)
-    changed = [cast(item, source, target) for item in items]
+    changed = [each(item, change) for item in items]
     if all(new is old for new, old in zip(changed, items, strict=True)):
         return value
     if isinstance(value, dict):
@@ -46,12 +46,16 @@ class InFloat32(torch.nn.Module):
     around_dtype = torch.float32  # what the model around it is stored in, and so what it answers in
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        low = (torch.bfloat16, torch.float16)
+        def wide(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+
+        def back(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.to(self.around_dtype) if tensor.dtype is torch.float32 else tensor
+
         held = itertools.chain(self.parameters(), self.buffers(), args, kwargs.values())
         device = next((tensor.device.type for tensor in held if isinstance(tensor, torch.Tensor)), "cpu")
         with torch.autocast(device, enabled=False):
-            result = super().forward(*cast(args, low, torch.float32), **cast(kwargs, low, torch.float32))
-            return cast(result, (torch.float32,), self.around_dtype)
+            return each(super().forward(*each(args, wide), **each(kwargs, wide)), back)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         def unrounded(tensor: torch.Tensor) -> torch.Tensor:
@@ -68,14 +72,16 @@ def in_float32(model: torch.nn.Module, names: Sequence[str]) -> None:
     around = next((param.dtype for param in model.parameters() if param.is_floating_point()), torch.float32)
     for module in [model.get_submodule(name) for name in names]:
         module.float()
-        module.__class__ = type(type(module).__name__, (InFloat32, type(module)), {"around_dtype": around})
+        kind = type(module)
+        known = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by which some libraries know their own
+        module.__class__ = type(kind.__name__, (InFloat32, kind), {"around_dtype": around, **known})
 
 
 def code(names: Sequence[str], precision: str) -> str:
     """A program text without precheck that does to a variable `model` what `in_float32` does."""
     note = f"# Passed under {precision}. Runs where `model` is made; autocast and model.to(...) then leave these modules in float32.\n"
-    imports = "import copy\nimport itertools\nfrom collections.abc import Sequence\nfrom typing import Any\n\nimport torch\n"
-    parts = [inspect.getsource(part) for part in (cast, InFloat32, in_float32)]
+    imports = "import copy\nimport itertools\nfrom collections.abc import Callable, Sequence\nfrom typing import Any\n\nimport torch\n"
+    parts = [inspect.getsource(part) for part in (each, InFloat32, in_float32)]
     listed = "".join(f"    {json.dumps(name)},\n" for name in names)
     return "\n\n".join([note + imports, *parts, f"in_float32(model, [\n{listed}])\n"])
 
@@ -108,3 +114,22 @@ def converted(model: torch.nn.Module, dtype: torch.dtype) -> None:
     for module in kept(model):
         if hasattr(module, "around_dtype"):
             module.around_dtype = dtype  # type: ignore[assignment]
+
+
+@contextlib.contextmanager
+def set_apart(model: torch.nn.Module) -> Iterator[None]:
+    """Inside the block, what `kept` modules give back is never a tensor that they go on using.
+
+    In a low run it is not, being cast; were it one in the reference, the gradient that comes back for it there would include what
+    the module makes of it (a router that returns its logits and the weights made from them).
+    """
+
+    def alias(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.view_as(tensor) if tensor.requires_grad and tensor.layout == torch.strided else tensor
+
+    handles = [module.register_forward_hook(lambda _module, _args, output: each(output, alias)) for module in kept(model)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

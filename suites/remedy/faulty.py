@@ -92,6 +92,30 @@ class Functional(nn.Module):
         return self.after(self.change(self.before(x)))
 
 
+class Gate(nn.Module):
+    """Gives back the logits too, of which it goes on to make the weights; an offset spoils both in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = (self.proj(x) + 300) - 300
+        return logits, logits.softmax(-1)
+
+
+class Routed(nn.Module):
+    """Four experts, all of them used, and a penalty on the logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = Gate(), nn.ModuleList([nn.Linear(16, 4) for _ in range(4)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits, weights = self.gate(x)
+        return sum(weights[:, place, None] * expert(x) for place, expert in enumerate(self.experts)) + logits.square().mean()
+
+
 class Embedding(nn.Embedding):
     """Out of float16's range on the way."""
 

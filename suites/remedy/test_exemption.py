@@ -160,6 +160,15 @@ def test_copies_and_state_dicts_work() -> None:
     Stack([]).load_state_dict(twin.state_dict())
 
 
+def test_the_class_goes_by_the_name_it_had() -> None:
+    """transformers looks up by it what a model can record."""
+    module = nn.LayerNorm(4)
+    name = str(type(module))
+    kept(module, torch.bfloat16)
+    assert str(type(module)) == name
+    assert isinstance(module, nn.LayerNorm)
+
+
 def test_hooks_see_the_models_format_and_fire_once() -> None:
     seen: list[torch.dtype] = []
     module = Seeing()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from faulty import Functional, Rotated, Stack, Tied, around, job, measured, squared
+from faulty import Functional, Rotated, Routed, Stack, Tied, around, job, measured, squared
 from torch import nn
 
 import precheck
@@ -49,7 +49,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], str, tuple[str, ...], dict[str, 
     "a site under autocast": (lambda: around(squared), "16-mixed", ("inner.site",), {}),
     "a site in bfloat16": (lambda: around(shifted), "bf16-true", ("inner.site",), {}),
     "a site with master weights": (lambda: around(shifted), "bf16-master", ("inner.site",), adam(1e-2)),
+    "a site under fp8": (lambda: around(shifted), "fp8-e4m3-mixed", ("inner.site",), {}),
     "a rotary table": (Rotated, "bf16-true", ("rotary",), {}),
+    "a router that gives back its logits": (Routed, "bf16-true", ("gate",), {}),
     "lost updates of a norm": (normed, "bf16-true", ("1",), adam(1e-3)),
     "code of a block": (lambda: nn.Sequential(nn.Linear(16, 16), Functional(squared)), "16-true", ("1",), {}),
     "code of the model": (lambda: Functional(squared), "16-true", ("",), {}),

@@ -1,0 +1,66 @@
+"""Additions that did not arrive: sums, moving averages, counters, merged weights.
+
+A correctly rounded sum of n terms errs by λ√n·u, λ about 1/4 to 0.4, until its terms fall below half a spacing of the sum;
+from there it stands still (bfloat16 after some 512 equal terms, float16 after 4 096). Judged is what of the reference's
+displacement arrived, never whether bits changed: stochastic rounding and Kahan summation leave most bits alone and are healthy.
+"""
+
+from __future__ import annotations
+
+from precheck.judge.events import Suspect
+from precheck.judge.lineage import elements
+from precheck.observe.operations import Absorbed, Observation, Operation, Value
+
+TIMES = 4
+"""Additions in a row that left at least half of the elements unchanged: one may be chance, and rounding to even takes two."""
+ROUNDINGS = 8.0
+"""Drift of the accumulator in unit roundoffs: more than a sum of a thousand terms costs that is rounded right (0.25 √1024)."""
+UPDATES = 8
+ARRIVED = 0.5
+"""Share of the displacement below which most of what was meant did not happen."""
+INTENDED = 2.0
+"""Displacement in unit roundoffs of what the accumulator held, from which the format could have shown it. (What a Kahan
+summation's remainder holds is all rounding error; its shadow does not move at all.)"""
+
+
+def absorbed(observation: Observation) -> list[Suspect]:
+    found = []
+    for operation in observation.operations:
+        if operation.absorbed is not None and operation.outputs:
+            suspect = _judged(operation, operation.outputs[0], operation.absorbed)
+            if suspect is not None:
+                found.append(suspect)
+    return found
+
+
+def _judged(operation: Operation, value: Value, seen: Absorbed) -> Suspect | None:
+    u = value.roundoff
+    if not u or (operation.parameter and operation.in_optimizer):
+        return None  # updates of weights are judged by what of the whole step arrived
+    if seen.share >= 0.5 and seen.times >= TIMES and seen.drift >= ROUNDINGS * u and seen.intended >= INTENDED * u and seen.arrived < 1:
+        text = f"{seen.times} additions left at least half of it unchanged; it is {100 * seen.drift:.0f} % off"
+        return Suspect("absorption", operation, text, seen.drift / u, ROUNDINGS)
+    if (
+        operation.in_place
+        and operation.phase != "backward"
+        and seen.additions >= UPDATES
+        and seen.arrived < ARRIVED
+        and seen.intended >= INTENDED * u
+    ):
+        text = (
+            f"{100 * max(0.0, seen.arrived):.0f} % of {seen.additions} updates arrived, the rest is less than half a spacing of what it is added to"
+        )
+        return Suspect("absorption", operation, text, seen.arrived, ARRIVED)
+    return _merged(operation, value, seen)
+
+
+def _merged(operation: Operation, value: Value, seen: Absorbed) -> Suspect | None:
+    """One addition to something kept, most of which is lost: a low-rank update merged into its weight."""
+    kept = operation.in_place or operation.parameter
+    if operation.base not in ("add", "sub") or not kept or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
+        return None
+    small = seen.additions == 1 and seen.intended < value.roundoff and elements(value) >= 16
+    if small and seen.share > 0.5 and seen.lost > ARRIVED:
+        text = f"{100 * seen.lost:.0f} % of what is added is lost: {100 * seen.share:.0f} % of the elements keep their bits"
+        return Suspect("absorption", operation, text, seen.lost, ARRIVED)
+    return None

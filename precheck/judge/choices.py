@@ -1,0 +1,39 @@
+"""Choices that a low format made by chance: distinct scores that it holds as equals."""
+
+from __future__ import annotations
+
+from precheck.judge.events import Suspect
+from precheck.judge.lineage import Origins
+from precheck.observe.operations import Observation
+
+ROWS = 5
+SHARE = 0.005
+"""Rows whose top-k changed through ties, at least this many and this share: healthy programs changed 1 row of 32 at most."""
+BLURRED = 0.025
+BLUR = 16.0
+"""Rounding error over the spread of a row's scores, in unit roundoffs: four bits of what a choice can see are lost, as when an
+offset common to all scores takes them. Healthy routers and classifiers lose about one."""
+
+
+BY_DIFFERENCE = frozenset({"topk", "argmax", "argmin", "max", "min"})
+
+
+def flipped(observation: Observation, origins: Origins) -> list[Suspect]:
+    """decision-flip: a choice among scores that the format made equal, or whose differences it made noise."""
+    found = []
+    for operation in observation.operations:
+        flips = operation.flips
+        if flips is None or operation.phase == "backward" or not operation.inputs or flips.changed < ROWS:
+            continue
+        scores, share = operation.inputs[0], flips.changed / flips.total
+        if scores.low and flips.ties >= ROWS and flips.ties / flips.total >= SHARE:
+            text = (f"{100 * share:.1f} % of {flips.total} rows choose otherwise than the reference, {100 * flips.ties / flips.total:.1f} % because "
+                    f"{scores.dtype} makes distinct scores equal")  # fmt: skip
+            found.append(Suspect("decision-flip", operation, text, flips.ties / flips.total, SHARE))
+        elif operation.packet in BY_DIFFERENCE and scores.roundoff and share >= BLURRED and flips.blur >= BLUR * scores.roundoff:
+            text = (f"{100 * share:.1f} % of {flips.total} rows choose otherwise than the reference: rounding is {100 * flips.blur:.2g} % of what "
+                    f"tells the scores apart, where one rounding is {100 * scores.rounded:.1g} %")  # fmt: skip
+            cause = origins.of(scores) or operation
+            text = f"its rounding decides at {operation.title} at {operation.source}: {text}" if cause is not operation else text
+            found.append(Suspect("decision-flip", cause, text, flips.blur / scores.roundoff, BLUR))
+    return found

@@ -1,0 +1,188 @@
+"""Inf, NaN and zeros that the reference does not have: opened where they first appear, an error only if they do harm.
+
+An event is healed where what consumes it is finite and right (a mask before a softmax, a clamp); it harms where NaN follows,
+or a finite result that is wrong, or where Python or the backward pass reads it, or where nothing consumes it. The blame goes
+to the op where the cause entered: the zero that was divided by, the constant that vanished, the cast that overflowed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from precheck import formats
+from precheck.findings import Severity
+from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, SUMS, Origins, determined, half_tiniest, largest, zero_origin
+from precheck.observe.operations import Observation, Operation, Value
+
+POLES = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow", "div", "reciprocal", "acos", "asin", "acosh", "atanh", "logit",
+                   "linalg_vector_norm", "addcdiv", "xlogy", "erfinv", "tan", "lgamma", "digamma", "special_entr"})  # fmt: skip
+WRONG = 0.25
+"""A consumer's relative error from which it has not healed what it read: not one digit of the result is right."""
+LOST = 0.5
+"""Share of a tensor's norm that became zero, or of a consumer's, from which the tensor is lost."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Suspect:
+    """A fault and the op it is blamed on. `severity` is what it becomes if it is confirmed."""
+
+    rule: str
+    operation: Operation
+    message: str
+    measured: float
+    limit: float
+    severity: Severity = "error"
+
+
+def nonfinite(observation: Observation, origins: Origins) -> list[Suspect]:
+    """overflow, nan, and whatever else made Inf or NaN out of finite values."""
+    readers = observation.consumers()
+    carriers: dict[Value, Value] = {}  # each non-finite value, by the one where its event opened
+    opened: dict[Value, list[Value]] = {}
+    for operation, value in observation.made():
+        if not value.nonfinite or value in carriers:
+            continue
+        source = next((carriers[given] for given in operation.inputs if given in carriers), None)
+        carriers[value] = source or value
+        opened.setdefault(source or value, []).append(value)
+    return [
+        _named(root, origins)
+        for root, carried in opened.items()
+        if root.maker is not None and not _scaled_only(root) and _harmful(root, carried, readers)
+    ]
+
+
+def _scaled_only(root: Value) -> bool:
+    """Too large by the loss scale alone: the scaler skips the step and backs off, as it is meant to."""
+    operation = root.maker
+    assert operation is not None
+    return operation.phase == "backward" and operation.scale > 1 and root.beyond / operation.scale <= largest(root) != float("inf")
+
+
+def _harmful(root: Value, carried: list[Value], readers: dict[Value, list[Operation]]) -> bool:
+    maker = root.maker
+    assert maker is not None
+    open_ends = []
+    for value in carried:
+        consumers = [reader for reader in readers.get(value, ()) if reader is not value.maker]
+        if any(_harms(reader, maker) for reader in consumers):
+            return True
+        if not any(reader.outputs for reader in consumers):
+            open_ends.append(value)
+    constant = maker.base in CONSTANTS and all(value.maker is not None and value.maker.base in CONSTANTS for value in open_ends)
+    return bool(open_ends) and not constant
+
+
+def _harms(reader: Operation, maker: Operation) -> bool:
+    if reader.reads:
+        return True
+    for value in reader.outputs:
+        if value.nans or (value.nonfinite and reader.phase == "backward" and maker.phase == "forward"):
+            return True
+        if not value.nonfinite and reader.base != "copy" and value.drift > WRONG and reader.phase in ("forward", "optimizer", "data"):
+            return True
+        if value.zeros and value.largest_zeroed > half_tiniest(value) and not any(source.zeros for source in reader.inputs):
+            return True  # 1/Inf, where the reference has a number that the format holds
+    return False
+
+
+def _named(root: Value, origins: Origins) -> Suspect:
+    operation = root.maker
+    assert operation is not None
+    what = "NaN" if root.nans else "Inf"
+    limit, where = largest(root), f"{operation.title} at {operation.source}"
+    zero = next((source for source in operation.inputs if source.zeros and source.maker is not None), None)
+    if not root.nans and 0 < operation.starved < _smallest_normal(operation):
+        text = f"a divisor of {operation.starved:.3g} is below its format's smallest normal number: Inf, in the reference {root.beyond:.4g}"
+        return Suspect("underflow", operation, text, operation.starved, _smallest_normal(operation))
+    at_pole = zero is not None and operation.base in POLES
+    if not root.nans and not at_pole and root.beyond > limit * (1 - root.roundoff):
+        text = f"{root.beyond:.4g} in the reference is beyond the largest {root.dtype}, {limit:.5g}"
+        return Suspect("overflow", operation, text, root.beyond, limit)
+    if zero is not None:
+        rule, cause = zero_origin(zero)
+        text = f"{zero.largest_zeroed:.3g} in the reference became zero here; {where} made {what} of it"
+        if rule == "vanished-constant":
+            scalars = [abs(scalar) for scalar in cause.scalars if scalar]
+            text = f"{min(scalars):.3g} is zero in {cause.outputs[0].dtype} and guards nothing; {where} made {what} of it"
+        return Suspect(rule, cause, text, zero.largest_zeroed, half_tiniest(zero))
+    if operation.base.removesuffix("_backward") in POLES:
+        guard = _failed_guard(operation)
+        if guard is not None:
+            text = f"its bound rounds onto the pole of {where}, which it guards: {what}, in the reference {root.beyond:.4g}"
+            return Suspect("vanished-constant", guard, text, 1.0, WRONG)
+        cause = origins.of(operation.drifting) or operation
+        rule = "cancellation" if cause.base in SUMS else "amplified-rounding"
+        return Suspect(
+            rule, cause, f"this rounding moves an argument of {where} onto its pole: {what}, in the reference {root.beyond:.4g}", 1.0, WRONG
+        )
+    if root.nans and not any(source.nonfinite for source in operation.inputs):
+        return Suspect("nan", operation, f"NaN from inputs that the reference has too; there the result is {root.beyond:.4g}", root.nans, 0)
+    return Suspect("overflow", operation, f"{what} where the reference has {root.beyond:.4g}", root.beyond, limit)
+
+
+def _failed_guard(operation: Operation) -> Operation | None:
+    """A clamp that stands before a pole, with at most moves and one sum between (`log(1 - p)`), and did not keep values off it."""
+    value, sums = operation.drifting, 0
+    while value is not None and value.maker is not None:
+        maker = value.maker
+        if maker.base in GUARDS - SUMS:
+            return maker
+        sums += maker.base in SUMS
+        if sums > 1 or maker.base not in MOVING | SUMS:
+            return None
+        value = maker.drifting
+    return None
+
+
+def _smallest_normal(operation: Operation) -> float:
+    divisor = operation.inputs[-1]
+    return formats.of_dtype(divisor.dtype).min_normal if divisor.low else 0.0
+
+
+def flooded(observation: Observation) -> list[Suspect]:
+    """Tensors most of which became zero, where what they end up in goes wrong, or nothing reads them."""
+    readers, found = observation.consumers(), []
+    for operation, value in observation.made():
+        if not value.low or value.zeroed < LOST or value.maker is not operation or operation.phase != "forward":
+            continue
+        if operation.parameter and operation.base in MOVING:
+            continue  # weights are as given: a cast of ones that the format cannot hold at all is no fault of the code
+        if any(source.zeros for source in operation.inputs) or not determined(operation, value) or zero_origin(value)[0] != "underflow":
+            continue
+        if _drowns(value, readers):
+            text = f"{100 * value.zeroed:.0f} % of this tensor (up to {value.largest_zeroed:.2g}) is zero in {value.dtype}"
+            found.append(Suspect("underflow", operation, text, value.zeroed, LOST))
+    return found
+
+
+def _drowns(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether the loss reaches what is more than zeros: products hand zeros on, a sum with something larger makes them good."""
+    waiting, seen = [value], {value}
+    while waiting:
+        lost = waiting.pop()
+        results = [made for reader in readers.get(lost, ()) for made in reader.outputs if made not in seen]
+        if not results and lost.alive and not readers.get(lost):
+            return True
+        for made in results:
+            seen.add(made)
+            if made.zeroed >= LOST:
+                waiting.append(made)
+            elif made.drift > LOST:
+                return True
+    return False
+
+
+def starved_gradients(observation: Observation) -> list[Suspect]:
+    """Parameter gradients most of which were flushed to zero for want of a loss scale."""
+    found = []
+    for name, value, scale in observation.gradients.values():
+        maker = value.maker
+        if maker is None or value.zeroed <= LOST or not determined(maker, value):
+            continue
+        _, cause = zero_origin(value)
+        under = f"under a loss scale of {scale:g}" if scale > 1 else "without a loss scale"
+        text = f"{100 * value.zeroed:.0f} % of the gradient of {name or 'a parameter'} is flushed to zero {under}, first here"
+        severity: Severity = "warning" if scale > 1 else "error"  # a scaler may yet grow to where it fits
+        found.append(Suspect("gradient-underflow", cause, text, value.zeroed, LOST, severity))
+    return found

@@ -1,0 +1,96 @@
+"""Where in a watched run a fault came from: the op that rounded, the op that made a zero, who read a value."""
+
+from __future__ import annotations
+
+import math
+
+from precheck import formats
+from precheck.observe.operations import Observation, Operation, Value
+
+SUMS = frozenset({"add", "sub", "rsub"})
+MOVING = frozenset({"_to_copy", "clone", "copy", "gather", "index", "index_select", "cat", "stack", "expand_copy", "slice_copy", "select_copy",
+                    "neg", "abs", "squeeze", "where", "masked_fill", "embedding"})  # fmt: skip
+REDUCTIONS = frozenset(
+    {"mm", "bmm", "addmm", "baddbmm", "sum", "mean", "convolution", "mkldnn_convolution", "cumsum", "linalg_vector_norm", "dot", "mv"}
+)
+CONSTANTS = frozenset({"_to_copy", "copy", "full", "fill", "scalar_tensor", "full_like", "masked_fill", "where", "arange", "clone"})
+"""Ops that lay a constant down, or carry it about: what a mask is made of."""
+GUARDS = frozenset({"add", "clamp", "clamp_min", "clamp_max", "maximum", "minimum"})
+LOGARITHMS = frozenset({"log", "log2", "log10", "log1p"})
+
+
+def half_tiniest(value: Value) -> float:
+    """Magnitudes up to this are rounded to zero in the format of `value`."""
+    return formats.of_dtype(value.dtype).min_subnormal / 2 if value.low else 0.0
+
+
+def largest(value: Value) -> float:
+    return formats.of_dtype(value.dtype).max if value.low else math.inf
+
+
+def elements(value: Value) -> int:
+    return math.prod(value.shape)
+
+
+class Origins:
+    """For each value, the op that brought its error in: the last one that at least doubled the drift."""
+
+    def __init__(self) -> None:
+        self.known: dict[Value, Operation] = {}
+
+    def trace(self, operation: Operation) -> None:
+        """Call it for each operation in order."""
+        worst = operation.drifting
+        inherited = self.known.get(worst) if worst is not None else None
+        for value in operation.outputs:
+            if value.maker is operation:
+                fresh = inherited is None or value.drift > 2 * operation.drift_in
+                self.known[value] = operation if fresh else inherited  # type: ignore[assignment]
+
+    def of(self, value: Value | None) -> Operation | None:
+        return self.known.get(value) if value is not None else None
+
+
+def zero_origin(value: Value) -> tuple[str, Operation]:
+    """The rule and the op behind zeros that the reference does not have: back through the ops that handed them on."""
+    operation = value.maker
+    while operation is not None:
+        scalars = [abs(scalar) for scalar in operation.scalars if scalar]
+        if operation.base in GUARDS and scalars and min(scalars) <= half_tiniest(value):
+            return "vanished-constant", operation
+        before = next((source for source in operation.inputs if source.zeros and source.maker is not None), None)
+        if before is None:
+            return _kind_of_zero(operation, value), operation
+        value, operation = before, before.maker
+    raise ValueError("the value was given to the watched block; its zeros are its own")
+
+
+def _kind_of_zero(operation: Operation, value: Value) -> str:
+    beyond_format = value.largest_zeroed > half_tiniest(value)
+    if operation.base in SUMS and beyond_format:
+        return "cancellation"
+    if operation.base in LOGARITHMS and beyond_format:
+        return "amplified-rounding"
+    unscaled = operation.phase == "backward" and value.dtype == "float16" and operation.scale <= 1
+    return "gradient-underflow" if unscaled else "underflow"
+
+
+def determined(operation: Operation, value: Value) -> bool:
+    """Whether float32 knows the value itself: a sum that cancels to less than 2^-17 of what went in is float32's own noise.
+
+    The gradient of a key's bias is of that kind, and that of any bias before a norm.
+    """
+    sizes = [source.norm for source in operation.inputs if source.norm > 0]
+    if not sizes or not value.norm:
+        return True
+    scale = math.prod(sizes) if operation.base in ("mm", "bmm", "addmm") else max(sizes)
+    return value.norm >= 2.0**-17 * scale
+
+
+def descendants(observation: Observation, roots: list[Value]) -> set[Value]:
+    """The values that anything of `roots` went into, roots included."""
+    reached = set(roots)
+    for operation in observation.operations:
+        if any(value in reached for value in operation.inputs):
+            reached.update(operation.outputs)
+    return reached

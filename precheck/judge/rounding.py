@@ -1,0 +1,176 @@
+"""Rounding that costs more than rounding may: whole numbers, amplified errors, cancellation, kernels that accumulate low.
+
+Neither the size of a drift nor its ratio to a noise floor tells a broken op from a healthy one (AUC 0.5 to 0.6 over 52 bugs
+and 106 healthy programs). What does is four or five bits lost in one op, elements left without a digit, and that float32
+itself determines the result: a twin of the shadow, disturbed by 2^-20, tells that.
+"""
+
+from __future__ import annotations
+
+import math
+
+from precheck.judge.events import Suspect
+from precheck.judge.lineage import MOVING, REDUCTIONS, SUMS, Origins, elements, zero_origin
+from precheck.observe.operations import Observation, Operation, Value
+
+DEAD = 0.01
+"""Share of elements without a digit. Healthy ops whose amplification is 8 or more leave at most 0.15 %; the mildest bug, 7.6 %."""
+AMPLIFICATION = 16.0
+"""Four bits lost in one op, jointly with `DEAD`; alone, sharp softmaxes reach 14.6."""
+PLAIN = 32.0
+"""Five bits lost in one op, or in one subtraction (healthy ones reach 16.2, by a scalar)."""
+PLAIN_ROUNDINGS = 16.0
+SUM_ROUNDINGS = 8.0
+"""Drift of a difference, in unit roundoffs, below which a cancellation costs no more than a few ordinary ops do."""
+GONE = 0.5
+"""Half of the elements without a digit, however gradually that came about. Healthy programs reach 0.073."""
+STARVED = 0.25
+"""The same, downstream of an underflow."""
+UNSTABLE = 0.5
+"""Twin's wander over the run's drift from which float32 does not determine a value either: 2^-20/u when it does, 1 in chaos."""
+SHAKEN = 0.1
+"""Share of dead elements from which a descendant's wander counts against a suspect."""
+DIGIT = 2.0**-11
+"""Relative wander that is visible beside a drift without a digit; smaller ones are the disturbance itself."""
+
+
+class Rounding:
+    """One pass over a run, in order."""
+
+    def __init__(self, observation: Observation, origins: Origins) -> None:
+        self.observation, self.origins = observation, origins
+        self.suspects: list[Suspect] = []
+        self.under: dict[Value, tuple[Suspect | None, ...]] = {}  # suspects that a value descends from; None excuses without accusing
+        self.unstable: set[Suspect] = set()
+        self.opened: dict[Suspect, Value] = {}
+
+    def judged(self) -> list[Suspect]:
+        for operation in self.observation.operations:
+            above = tuple(dict.fromkeys(suspect for value in operation.inputs for suspect in self.under.get(value, ())))[:4]
+            for place, value in enumerate(operation.outputs):
+                if value.maker is not operation:  # a copy
+                    continue
+                self.under[value] = above
+                self._whole_numbers(operation, value)
+                self._borrowed_epsilon(operation, value)
+                if place == 0 and not any(source.nonfinite for source in operation.inputs):  # later outputs are a fused kernel's statistics
+                    self._amplified(operation, value, above)
+            self.origins.trace(operation)
+        self._heal()
+        for suspect in self.unstable:
+            suspect.rule, suspect.severity = "unstable-reference", "note"
+            suspect.message = "float32 does not determine what follows from here either: " + suspect.message
+        return self.suspects
+
+    def _heal(self) -> None:
+        """Lets go of what does no harm: a small difference to which something large is added, or that is only compared."""
+        readers = self.observation.consumers() if self.opened else {}
+        for suspect, value in self.opened.items():
+            consumers = readers.get(value, ())
+            made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
+            only_compared = bool(consumers) and not made and not value.alive and not any(reader.reads for reader in consumers)
+            if only_compared or (made and all(self._outweighed(reader, result) for reader, result in made)):
+                self.suspects.remove(suspect)
+
+    @staticmethod
+    def _outweighed(reader: Operation, result: Value) -> bool:
+        return reader.base in SUMS and result.drift < SUM_ROUNDINGS * result.roundoff and result.dead < DEAD
+
+    def _whole_numbers(self, operation: Operation, value: Value) -> None:
+        if value.wholes_moved < 2 or operation.phase == "backward" or not operation.drift_in < value.drift:
+            return
+        exact = f"{1 / value.roundoff:.0f}"
+        text = f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds all only up to {exact}: {value.wholes_moved} or more moved"
+        self.suspects.append(Suspect("integer-rounding", operation, text, value.peak, 1 / value.roundoff))
+        self.under[value] = (*self.under[value], None)
+
+    def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
+        limit = SUM_ROUNDINGS * 2.0**-8
+        if operation.own_epsilon and value.drift >= limit:
+            text = f"eps {operation.own_epsilon:.3g} is the low format's own; with float32's the result differs by {100 * value.drift:.0f} %"
+            self.suspects.append(Suspect("dtype-leak", operation, text, value.drift, limit))
+            self.under[value] = (*self.under[value], None)
+
+    def _amplified(self, operation: Operation, value: Value, above: tuple[Suspect | None, ...]) -> None:
+        written = operation.phase in ("forward", "data") or (operation.phase == "backward" and not operation.derived)
+        if value.nonfinite or not written or value.drift <= 4 * value.roundoff or not value.roundoff:
+            return
+        if value.wander > UNSTABLE and value.dead > SHAKEN and value.twin_drift > DIGIT:
+            self.unstable.update(suspect for suspect in above if suspect is not None)
+        if above:
+            return  # downstream of what is suspected already
+        suspect = self._suspect(operation, value)
+        if suspect is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):
+            self.suspects.append(suspect)
+            self.under[value], self.opened[suspect] = (suspect,), value
+        elif suspect is None and operation.base in SUMS | REDUCTIONS and self._gain(operation, value) >= AMPLIFICATION / 2:
+            self.under[value] = (None,)  # a small difference of wide values: what it is fed with decides, not what follows
+
+    @staticmethod
+    def _gain(operation: Operation, value: Value) -> float:
+        return value.drift / max(operation.drift_in, value.rounded)
+
+    def _suspect(self, operation: Operation, value: Value) -> Suspect | None:
+        gain, roundings = self._gain(operation, value), value.drift / value.roundoff
+        stored = any(source.kept_low for source in operation.inputs)
+        starving = [source for source in operation.inputs if source.zeros]
+        if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not self._intended(operation, value):
+            text = f"a difference of near-equals: off by {roundings:.0f} roundings, its terms by {max(operation.drift_in / value.roundoff, 0.42):.1f}"
+            return Suspect("cancellation", operation, text, roundings, SUM_ROUNDINGS)
+        if starving or value.zeros:
+            return self._starved(operation, value, starving)
+        if self._local(operation, value):
+            off = value.local or 0.0
+            why = f"it accumulates in {value.dtype}" if off < UNSTABLE else "its kernel is wrong on this device"
+            text = f"on the inputs that it has the op itself is off by {100 * off:.2g} %: {why}"
+            return Suspect("local-drift", operation, text, value.local or 0, self._accumulating(operation, value))
+        if operation.base in SUMS or operation.base in REDUCTIONS:
+            return None
+        loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
+        if operation.base not in MOVING and (loses_digits or (roundings >= PLAIN_ROUNDINGS and gain >= PLAIN)):
+            cause = self.origins.of(operation.drifting) or operation
+            text = (f"its rounding ({operation.drift_in:.2g} relative) is amplified {gain:.0f} times by {operation.title} at {operation.source}: "
+                    f"{100 * value.dead:.0f} % of the elements keep no digit")  # fmt: skip
+            return Suspect("amplified-rounding", cause, text, value.dead, DEAD)
+        if value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1:
+            return Suspect(
+                "accumulated-drift", operation, f"{100 * value.dead:.0f} % of the elements keep no digit; no single op did it", value.dead, GONE
+            )
+        return None
+
+    @staticmethod
+    def _intended(operation: Operation, value: Value) -> bool:
+        """Wide arithmetic on numbers that were stored low, a number less its own rounding among it: what is left is what these hold."""
+        stored = [source for source in operation.inputs if source.kept_low]
+        return not value.low and all(_given_low(source) for source in stored)
+
+    def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Suspect | None:
+        if not starving or starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
+            return None
+        rule, cause = zero_origin(starving[0])
+        if rule != "underflow" or value.norm / math.sqrt(elements(value)) < 2.0**-14:  # fp16's smallest normal
+            return None
+        text = f"flushed or subnormal here; {100 * value.dead:.0f} % of {operation.title} at {operation.source} keep no digit"
+        return Suspect("underflow", cause, text, value.dead, STARVED)
+
+    def _local(self, operation: Operation, value: Value) -> bool:
+        return value.local is not None and value.local > self._accumulating(operation, value)
+
+    @staticmethod
+    def _accumulating(operation: Operation, value: Value) -> float:
+        """What a kernel may err that sums n terms in the low format: (1 + √n/2) u; beyond, it stagnates (numerics, 1.2)."""
+        terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
+        return max(SUM_ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * value.roundoff
+
+
+def _given_low(value: Value) -> bool:
+    """Rounded by a cast, and nothing but moved since: stored low, not computed low."""
+    source: Value | None = value
+    while source is not None and source.maker is not None:
+        maker = source.maker
+        if maker.base == "_to_copy" and not any(before.low for before in maker.inputs):
+            return not maker.parameter
+        if maker.base not in MOVING:
+            return False
+        source = maker.drifting
+    return True

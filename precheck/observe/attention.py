@@ -1,0 +1,81 @@
+"""CUDA's fused attention kernels, replayed from their definition: they have no float32 form that returns the same tensors.
+
+softmax(Q Kᵀ · scale + bias) V on (batch, heads, length, width), as in torch.nn.functional.scaled_dot_product_attention; the
+CPU's kernel takes float32 itself and needs no such help.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+class Unfollowable(RuntimeError):
+    """A call whose result cannot be computed from its arguments alone."""
+
+
+def _scores(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None, causal: bool, scale: float | None) -> torch.Tensor:
+    factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
+    scores = query @ _repeated(key, query).transpose(-2, -1) * factor
+    if causal:  # the corner is at the upper left, as in torch
+        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        scores = scores.masked_fill(~allowed, -math.inf)
+    return scores if bias is None else scores + bias
+
+
+def _attended(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bias: Any, causal: bool, scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = _scores(query, key, bias, causal, scale)
+    return torch.softmax(scores, -1) @ _repeated(value, query), torch.logsumexp(scores, -1)
+
+
+def _forward(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    def given(name: str) -> Any:
+        return planned.argument(name, args, kwargs)
+
+    if given("dropout_p"):
+        raise Unfollowable("attention with dropout keeps its mask to itself")
+    output, lse = _attended(given("query"), given("key"), given("value"), given("attn_bias"), bool(given("is_causal")), given("scale"))
+    return [output, lse]
+
+
+def _backward(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    def given(name: str) -> Any:
+        return planned.argument(name, args, kwargs)
+
+    if given("dropout_p"):
+        raise Unfollowable("attention with dropout keeps its mask to itself")
+    gradient = given("grad_out") if "grad_out" in planned.names else given("grad_out_")
+    query, key, value, bias, scale = given("query"), given("key"), given("value"), given("attn_bias"), given("scale")
+    factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
+    weights = torch.softmax(_scores(query, key, bias, bool(given("is_causal")), scale), -1)
+    to_weights = gradient @ _repeated(value, query).transpose(-2, -1)
+    to_scores = weights * (to_weights - (to_weights * weights).sum(-1, keepdim=True))
+    to_query = to_scores @ _repeated(key, query) * factor
+    to_key = _summed(to_scores.transpose(-2, -1) @ query * factor, key)
+    to_value = _summed(weights.transpose(-2, -1) @ gradient, value)
+    to_bias = [to_scores.sum_to_size(bias.shape)] if isinstance(bias, torch.Tensor) and bias.is_floating_point() else []
+    return [to_query, to_key, to_value, *to_bias]
+
+
+def _repeated(shared: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """Keys or values of grouped queries, one for each head of the query."""
+    repeats = query.size(1) // shared.size(1)
+    return shared.repeat_interleave(repeats, 1) if repeats > 1 else shared
+
+
+def _summed(gradient: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
+    """The gradient of what was repeated."""
+    heads = shared.size(1)
+    return gradient if gradient.size(1) == heads else gradient.unflatten(1, (heads, -1)).sum(2)
+
+
+_KERNELS = ("flash", "efficient", "cudnn")
+REPLAYED: dict[str, Callable[[Any, tuple[Any, ...], dict[str, Any]], list[torch.Tensor]]] = {
+    **{f"_scaled_dot_product_{kernel}_attention": _forward for kernel in _KERNELS},
+    **{f"_scaled_dot_product_{kernel}_attention_backward": _backward for kernel in _KERNELS},
+}

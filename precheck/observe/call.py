@@ -1,0 +1,291 @@
+"""One op of a watched run on its way through the shadow: its inputs' shadows, its replay, and both results compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from precheck.formats import FORMATS
+from precheck.observe import flips, measuring
+from precheck.observe.memory import Cell
+from precheck.observe.operations import Flips, Operation, Phase, Value
+from precheck.observe.replay import FOLLOWED, MOVES, NEVER, PAYLOADS, OpPlan, chosen, continuous, tensors_in, with_written, written_in
+from precheck.observe.statistics import compare
+
+EPSILONS = {torch.finfo(dtype).eps for dtype in (torch.bfloat16, torch.float16)}
+_GUARDS = frozenset({"add", "clamp_min", "clamp"})
+_MOVING = MOVES | frozenset({"copy_", "gather", "index", "index_select", "cat", "stack", "neg", "abs", "where", "masked_fill", "embedding"})
+_ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.name != "tf32"}
+
+
+class Call:
+    """One op of the run, on its way through the shadow."""
+
+    __slots__ = ("args", "before", "cells", "floats", "func", "inputs", "kwargs", "mode", "operation", "plan", "shadows", "written")
+
+    def __init__(
+        self, mode: Any, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor], cells: list[Any]
+    ) -> None:
+        self.mode, self.func, self.plan, self.args, self.kwargs = mode, func, planned, args, kwargs
+        self.floats, self.cells = floats, cells
+        self.written: list[torch.Tensor] = []
+        self.shadows: dict[int, torch.Tensor] = {}
+        self.before: Any = None
+
+    def prepare(self) -> None:
+        """Before the op runs: who its inputs are, and their shadows."""
+        mode, planned = self.mode, self.plan
+        mode.observation.shadowed += 1
+        if planned.mutable:
+            self.written = [tensor for tensor in written_in(planned, self.args, self.kwargs) if tensor.layout is torch.strided]
+        written = {id(tensor) for tensor in self.written}
+        inputs = []
+        for place, tensor in enumerate(self.floats):
+            cell = self.cells[place] = self.cells[place] or mode.memory.find(tensor)  # which a tensor before it may have made
+            if cell is None:
+                if id(tensor) in written or tensor.dtype in mode.low:
+                    cell = self.cells[place] = self._given(tensor)
+                else:
+                    if isinstance(tensor, torch.nn.Parameter):
+                        mode.where.saw(tensor)
+                    inputs.append(_outside(tensor))
+                    self.shadows[id(tensor)] = tensor
+                    continue
+            if id(tensor) in written:
+                cell.own()
+            if isinstance(tensor, torch.nn.Parameter):
+                cell.parameter = id(tensor)
+                mode.where.saw(tensor)
+            inputs.append(cell.value)
+            self.shadows[id(tensor)] = mode.memory.view(cell, tensor)
+        self.inputs = tuple(inputs)
+        self.operation = self._described()
+        if self.written and mode.twins and any(cell is not None and cell.twin is not None for cell in self.cells):
+            for tensor, cell in zip(self.floats, self.cells, strict=True):
+                if id(tensor) in written and cell.twin is None:
+                    cell.twin = cell.flat.clone()
+        self.before = mode.accumulation.before(planned, self.floats, self.cells, written)
+
+    def _given(self, tensor: torch.Tensor) -> Cell:
+        """A tensor from outside the block: what it holds is exact by definition."""
+        mode = self.mode
+        low, wide = tensor.dtype in mode.low, mode.replay.wide(tensor.dtype)
+        value = Value(None, tuple(tensor.shape), _name(tensor.dtype), _roundoff(tensor.dtype, mode.low), low, low)
+        cell: Cell = mode.memory.seed(tensor, wide.to_real() if wide.is_complex else wide, value)
+        return cell
+
+    def _described(self) -> Operation:
+        mode, where = self.mode, self.mode.where
+        backward, derived, line, module = mode.lines.locate(where.module, depth=5)
+        phase: Phase = "backward" if backward else "optimizer" if where.optimizing else "forward"
+        if phase == "forward" and where.entered and not where.stack and not torch.is_grad_enabled():
+            phase = "data"
+        scalars = tuple(float(value) for value in (*self.args, *self.kwargs.values()) if isinstance(value, float))
+        return Operation(
+            mode.observation.seen, self.plan.name, phase, module, line, where.step, self.inputs, (), scalars, self.plan.mutable, where.optimizing > 0,
+            scale=where.scale if backward else 1.0, parameter=self._parameter(), recording=torch.is_grad_enabled(), derived=derived,
+        )  # fmt: skip
+
+    def _parameter(self) -> int:
+        direct = next((id(tensor) for tensor in self.floats if isinstance(tensor, torch.nn.Parameter)), 0)
+        return direct or next((cell.parameter for cell in self.cells if cell is not None and cell.parameter), 0)
+
+    def follow(self, result: Any) -> None:
+        """After the op has run: the same in the reference precision, and both compared."""
+        mode, planned, operation = self.mode, self.plan, self.operation
+        if planned.packet == "_local_scalar_dense":
+            operation.reads = 1
+            mode.observation.add(operation)
+            return
+        outputs = self._outputs(result)
+        if not self.written and outputs and all(self._is_alias(tensor) for tensor in outputs):
+            return  # a view that its schema does not confess to
+        if not any(continuous(output) for output in outputs):
+            if outputs and self.plan.packet in flips.COUNTED:
+                self._count_flips(outputs)
+            mode.observation.add(operation)
+            return
+        if planned.packet in MOVES and self.floats and self._moved(outputs[0]):
+            mode.observation.add(operation)
+            return
+        shadows = self._replayed(outputs)
+        twins = self._twins(outputs) if shadows is not None and mode.twins else None
+        self._store(outputs, shadows, twins)
+        mode.observation.add(operation)
+
+    def give_up(self, result: Any, why: str) -> None:
+        """The shadow could not follow; it starts again from what the run has."""
+        self.operation.opaque = why.splitlines()[0][:200]
+        self._store(self._outputs(result), None, None)
+        self.mode.observation.add(self.operation)
+
+    def _outputs(self, result: Any) -> list[torch.Tensor]:
+        outputs = list(tensors_in(result))
+        return with_written(outputs, self.written) if self.plan.mutable else outputs
+
+    def _is_alias(self, output: torch.Tensor) -> bool:
+        if output.layout is not torch.strided:
+            return False
+        storage = output.untyped_storage()._cdata
+        return any(tensor.untyped_storage()._cdata == storage for tensor in self.floats)
+
+    def _moved(self, output: torch.Tensor) -> bool:
+        """A cast or copy of something with a shadow: the reference has it already. Measured only if it rounds anew."""
+        mode, source, cell = self.mode, self.floats[0], self.cells[0]
+        same = source.shape == output.shape and source.stride() == output.stride() and source.storage_offset() == 0 == output.storage_offset()
+        whole = cell is not None and same and cell.flat.numel() == output.numel() == output.untyped_storage().nbytes() // output.element_size()
+        if not whole or cell is None or not output.is_floating_point() or mode.replay.wide(output.dtype) != cell.flat.dtype:
+            return False
+        before: Value = cell.value
+        if output.dtype in mode.low and output.dtype != source.dtype:
+            value = self._value(output)
+            compare(value, output, mode.memory.view(cell, source), mode.memory.twin_view(cell, source) if cell.twin is not None else None)
+        else:
+            value = before
+        self.operation.outputs = (value,)
+        new = mode.memory.share(output, cell, value)
+        new.accumulator = cell.accumulator
+        return True
+
+    def _replayed(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
+        mode, planned = self.mode, self.plan
+        if planned.packet in NEVER:
+            self.operation.opaque = "the kernel packs its weights and workspace in a form of its own"
+            return None
+        if planned.steps:
+            self._count_flips(outputs)
+            return None
+        if planned.draws(self.args, self.kwargs):
+            return self._same_draw(outputs)
+        shadows: list[torch.Tensor] = mode.replay.call(self.func, planned, self._reference_args(), self.kwargs, self._shadow_of)
+        if len(shadows) < len(outputs) and "attention" not in planned.packet:
+            raise RuntimeError(f"{len(shadows)} results instead of {len(outputs)}")
+        self._follow_choices(outputs, shadows, self.shadows)
+        return shadows
+
+    def _reference_args(self) -> tuple[Any, ...]:
+        """The arguments, with the reference's own eps for an eps that a low format lent its name to: `torch.finfo(x.dtype).eps`."""
+        if self.operation.base not in _GUARDS or not self.operation.scalars:
+            return self.args
+        lent = [arg for arg in self.args if isinstance(arg, float) and arg in EPSILONS]
+        if lent:
+            self.operation.own_epsilon = lent[0]
+        own = torch.finfo(self.mode.replay.reference).eps
+        return tuple(own if isinstance(arg, float) and arg in EPSILONS else arg for arg in self.args)
+
+    def _shadow_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        shadow: torch.Tensor | None = self.shadows.get(id(tensor))
+        if shadow is not None:
+            place = FOLLOWED.get(self.plan.packet)
+            if place is not None and place < len(self.args) and self.args[place] is tensor:
+                return tensor.to(shadow.dtype)
+            return shadow
+        if tensor.layout is not torch.strided:
+            raise TypeError(f"a {tensor.layout} tensor has no shadow")
+        if self.plan.packet in PAYLOADS and tensor.dtype == torch.uint8:
+            payload: torch.Tensor | None = self.mode.memory.payload(tensor)
+            if payload is None:
+                raise RuntimeError("the forward kernel's workspace has no replayed twin")
+            return payload
+        return tensor.clone() if self.plan.mutable and any(tensor is written for written in self.written) else tensor
+
+    def _same_draw(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
+        """Dropout's mask is the run's; other draws are what they are."""
+        if self.plan.packet == "native_dropout" and len(outputs) == 2:
+            kept = self.plan.argument("p", self.args, self.kwargs)
+            scale = 1 / (1 - kept) if kept < 1 else 0.0
+            return [self.shadows[id(self.floats[0])] * outputs[1] * scale, outputs[1]]
+        return None
+
+    def _follow_choices(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
+        """Values that an op chose by index follow the run's indices."""
+        if len(outputs) < 2 or not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or self.plan.packet in PAYLOADS:
+            return
+        if inputs is self.shadows:
+            self.operation.flips = self._choice(outputs[1], shadows[1])
+        if torch.equal(outputs[1], shadows[1]):
+            return
+        picked = chosen(self.plan, self.args, self.kwargs, inputs[id(self.floats[0])], outputs[0], outputs[1])
+        if picked is not None:
+            shadows[0] = picked
+
+    def _count_flips(self, outputs: list[torch.Tensor]) -> None:
+        """Of a step function, or of argmax and its kind: where the reference would have come out elsewhere."""
+        if not self.plan.mutable:
+            own = self.mode.replay.call(self.func, self.plan, self.args, self.kwargs, self._shadow_of)
+            choice = self.plan.packet in flips.COUNTED
+            self.operation.flips = self._choice(outputs[0], own[0]) if choice else flips.of_values(outputs[0], own[0])
+
+    def _choice(self, mine: torch.Tensor, theirs: torch.Tensor) -> Flips:
+        scores = self.floats[0]
+        return flips.of_choice(self.plan, self.args, self.kwargs, scores, self.shadows[id(scores)], mine, theirs)
+
+    def _twins(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
+        if not any(cell is not None and cell.twin is not None for cell in self.cells):
+            return None
+        memory = self.mode.memory
+        seen = {id(tensor): tensor if cell is None else memory.twin_view(cell, tensor) for tensor, cell in zip(self.floats, self.cells, strict=True)}
+        args, replay = self._reference_args(), self.mode.replay
+        twins: list[torch.Tensor] = replay.call(self.func, self.plan, args, self.kwargs, lambda tensor: seen.get(id(tensor), tensor))
+        self._follow_choices(outputs, twins, seen)
+        return twins
+
+    def _store(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor] | None, twins: list[torch.Tensor] | None) -> None:
+        operation, mode = self.operation, self.mode
+        values: list[Value] = []
+        for place, output in enumerate(outputs):
+            if output.layout is not torch.strided:
+                continue
+            if not continuous(output):
+                if shadows is not None and self.plan.packet in PAYLOADS and output.dtype == torch.uint8:
+                    mode.memory.entrust(output, shadows[place])
+                continue
+            shadow = shadows[place] if shadows is not None and place < len(shadows) else None
+            twin = twins[place] if twins is not None and place < len(twins) else None
+            values.append(self._settle(output, shadow, twin))
+        operation.outputs = tuple(values)
+        if shadows is None and not operation.opaque and not self.plan.tagged and not self.plan.steps:
+            operation.opaque = "not followed"
+        if operation.opaque:
+            known = mode.observation.opaque
+            known[operation.title] = known.get(operation.title, 0) + 1
+        if values and shadows is not None:
+            operation.absorbed = mode.accumulation.after(self, outputs, values)
+
+    def _settle(self, output: torch.Tensor, shadow: torch.Tensor | None, twin: torch.Tensor | None) -> Value:
+        """The value of one output, and its cell."""
+        mode, memory = self.mode, self.mode.memory
+        value, written = self._value(output), any(output is tensor for tensor in self.written)
+        if shadow is None:
+            wide = mode.replay.wide(output.dtype)
+            if value.low or written or any(value.drift for value in self.inputs):
+                value.roundoff = value.roundoff if value.low else 0.0
+                memory.seed(output, wide.to_real() if wide.is_complex else wide, value)
+            return value
+        shadow = shadow.to(mode.replay.wide(output.dtype))
+        measuring.measure(self, value, output, shadow, twin)
+        if twin is None and measuring.suspicious(self.operation, value):
+            mode.twins, twin = True, mode.disturbed(shadow)
+        foreign = [*self.floats, *(cell.flat for cell in self.cells if cell is not None)]
+        memory.keep(output, shadow, value, twin=twin, written=written, foreign=foreign)
+        return value
+
+    def _value(self, output: torch.Tensor) -> Value:
+        low = output.dtype in self.mode.low
+        coarsest = max((value.roundoff for value in self.inputs), default=0.0)
+        kept = low or (self.plan.packet in _MOVING and any(value.kept_low for value in self.inputs))
+        roundoff = _roundoff(output.dtype, self.mode.low) if low else coarsest
+        return Value(self.operation, tuple(output.shape), _name(output.dtype), roundoff, low, kept)
+
+
+def _outside(tensor: torch.Tensor) -> Value:
+    return Value(None, tuple(tensor.shape), _name(tensor.dtype), 0.0)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _roundoff(dtype: torch.dtype, low: frozenset[torch.dtype]) -> float:
+    return _ROUNDOFF.get(dtype, 0.0) if dtype in low else 0.0

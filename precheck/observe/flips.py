@@ -1,0 +1,55 @@
+"""How often a watched run chose otherwise than its shadow would have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from precheck.observe.operations import Flips
+from precheck.observe.replay import OpPlan
+from precheck.observe.statistics import norm, ratio
+
+COUNTED = frozenset({"argmax", "argmin", "searchsorted", "bucketize"})
+"""Ops with integers alone for results whose flips are counted. Those of comparisons show in what they mask."""
+
+
+def of_values(mine: torch.Tensor, theirs: torch.Tensor) -> Flips:
+    return Flips(int((mine != theirs).sum()), mine.numel())
+
+
+def of_choice(
+    planned: OpPlan,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    scores: torch.Tensor,
+    shadow: torch.Tensor,
+    mine: torch.Tensor,
+    theirs: torch.Tensor,
+) -> Flips:
+    """Flips between the indices `mine` and `theirs` of an op that chooses among `scores`, whose shadow is `shadow`."""
+    if mine.shape != theirs.shape or scores.dim() == 0 or "max_pool" in planned.packet:
+        return of_values(mine, theirs) if mine.shape == theirs.shape else Flips(0, mine.numel())
+    given = planned.argument("dim", args, kwargs)
+    dim = None if given is None and planned.packet in COUNTED else int(given if given is not None else -1)
+    kept = mine.dim() == scores.dim()
+    rows = (mine.sort(dim).values != theirs.sort(dim).values).any(dim) if dim is not None and kept else mine != theirs
+    changed = int(rows.sum())
+    if not changed:
+        return Flips(0, rows.numel())
+    return Flips(changed, rows.numel(), _tied(planned, args, kwargs, scores, mine, rows, dim), _blur(scores, shadow, dim))
+
+
+def _tied(planned: OpPlan, args: Any, kwargs: Any, scores: torch.Tensor, mine: torch.Tensor, rows: torch.Tensor, dim: int | None) -> int:
+    count = mine.shape[dim] if dim is not None and mine.dim() == scores.dim() else 1
+    if planned.packet != "topk" or dim is None or count >= scores.shape[dim]:
+        return 0
+    edge = scores.detach().float().topk(count + 1, dim, largest=bool(planned.argument("largest", args, kwargs))).values
+    return int((rows & (edge.select(dim, count - 1) == edge.select(dim, count))).sum())
+
+
+def _blur(scores: torch.Tensor, shadow: torch.Tensor, dim: int | None) -> float:
+    error = torch.nan_to_num(scores.to(shadow.dtype) - shadow, nan=0.0, posinf=0.0, neginf=0.0)
+    wide = torch.nan_to_num(shadow, nan=0.0, posinf=0.0, neginf=0.0)
+    spread = wide - (wide.mean() if dim is None else wide.mean(dim, keepdim=True))
+    return ratio(norm(error), norm(spread))

@@ -1,0 +1,58 @@
+"""How closely the result of an op is looked at: as closely as what it is made of gives reason to."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from precheck.observe.operations import Operation, Value
+from precheck.observe.statistics import DOUBTFUL, compare, norm, ratio, sampled
+
+SUSPECT = 0.01
+"""Share of elements without a digit from which a value gets a twin, to tell whether float32 determines what follows."""
+GLANCE = 4096
+"""Elements of a wide tensor looked at in an optimizer step, whose arithmetic is as far off as the gradients it is given."""
+
+
+def suspicious(operation: Operation, value: Value) -> bool:
+    return value.dead >= SUSPECT and operation.phase == "forward" and not value.zeros
+
+
+def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
+    """Fills in the value of one output of a call."""
+    operation, inputs = call.operation, call.inputs
+    if operation.packet.startswith("_amp_"):
+        return  # the scaler's own arithmetic
+    quiet = not any(source.nonfinite or source.zeros for source in inputs)
+    if operation.in_optimizer and not value.low and quiet:
+        if output.numel() > GLANCE and not isinstance(output, torch.nn.Parameter):
+            value.drift = operation.drift_in
+        else:
+            compare(value, sampled(output, GLANCE), sampled(shadow, GLANCE))
+        return
+    if not value.low and not any(source.drift or source.nonfinite for source in inputs):
+        return  # the same op on the same numbers
+    compare(value, output, shadow, twin)
+    if value.nonfinite and operation.base in ("div", "reciprocal"):
+        _starved(operation, call.floats[-1])
+    jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
+    if jumped and operation.phase == "forward" and not call.written:
+        value.local = _local(call, output)
+
+
+def _starved(operation: Operation, divisor: torch.Tensor) -> None:
+    sizes = divisor.detach().float().abs()
+    sizes = sizes[sizes > 0]
+    operation.starved = float(sizes.min()) if sizes.numel() else 0.0
+
+
+def _local(call: Any, output: torch.Tensor) -> float:
+    """How far the op is off what exact arithmetic makes of the inputs that it had, relative; a spacing of subnormals each is free."""
+    replay = call.mode.replay
+    wide = {id(tensor): tensor.to(replay.wide(tensor.dtype)) for tensor in call.floats}
+    exact = replay.call(call.func, call.plan, call.args, call.kwargs, lambda tensor: wide.get(id(tensor), tensor))[0]
+    error = torch.nan_to_num(output.to(exact.dtype) - exact, nan=0.0, posinf=0.0, neginf=0.0)
+    subnormal = torch.finfo(output.dtype).smallest_normal * torch.finfo(output.dtype).eps * math.sqrt(output.numel())
+    return ratio(max(0.0, norm(error) - subnormal), norm(exact))

@@ -1,0 +1,177 @@
+"""Replaying an op of the watched run in the reference precision.
+
+An `OpPlan` is what can be told from an op's schema once and for all; `Replay` carries a call out again on other tensors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from precheck.observe import attention
+
+LOW = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})
+ALIASES = frozenset({"detach", "alias", "lift_fresh", "_unsafe_view", "_reshape_alias", "set_", "resize_", "resize_as_", "is_same_size",
+                     "sym_size", "sym_stride", "record_stream", "_has_same_storage_numel", "prim_layout", "_version"})  # fmt: skip
+MOVES = frozenset({"clone", "_to_copy", "contiguous"})
+"""Ops whose result is their input, whole, in another dtype or layout."""
+UNSHADOWED = frozenset({"_amp_update_scale_"})
+HIDDEN_WRITES = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
+"""Arguments that kernels write although their schemas do not say so: running statistics."""
+PAYLOADS = frozenset({"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"})
+"""Kernels that hand bytes to their own backward. Run again in another dtype on the run's bytes they corrupt the heap; the
+replayed backward gets the bytes that the replayed forward made."""
+NEVER = frozenset({"_cudnn_rnn", "_cudnn_rnn_backward", "miopen_rnn", "miopen_rnn_backward"})
+"""The same, with weights packed in an order of their own as well."""
+FOLLOWED = {"threshold_backward": 1, "hardtanh_backward": 1, "hardshrink_backward": 1, "softshrink_backward": 1, "leaky_relu_backward": 1,
+            "hardsigmoid_backward": 1, "elu_backward": 5}  # fmt: skip
+"""Backward kernels that ask on which side of a threshold the forward was: the run's own side is followed."""
+STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "floor_divide"})
+"""Floating results that jump: decisions of the run, which the shadow takes over."""
+CHOOSERS = frozenset({"topk", "sort", "max", "min", "median", "kthvalue", "mode", "cummax", "cummin", "nanmedian"})
+FACTORIES = ("empty", "new_empty")
+_OFF = ("dropout_p", "dropout", "p")
+
+
+@dataclasses.dataclass(slots=True)
+class OpPlan:
+    """What an op's schema says. `written` are the places of the arguments it writes, `tagged` whether it may draw."""
+
+    name: str  # "mul.Tensor"
+    packet: str
+    passes: bool  # a view, an alias, or nothing to shadow
+    written: tuple[int, ...]
+    written_names: tuple[str, ...]
+    mutable: bool
+    tagged: bool
+    names: tuple[str, ...]
+    defaults: tuple[Any, ...]
+    steps: bool
+
+    def argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The value of the argument of that name in a call; None if the op has none."""
+        if name in kwargs:
+            return kwargs[name]
+        if name not in self.names:
+            return None
+        place = self.names.index(name)
+        return args[place] if place < len(args) else self.defaults[place]
+
+    def draws(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether this call draws random numbers: attention and recurrent kernels carry the tag with dropout off too."""
+        if not self.tagged:
+            return False
+        for name in _OFF:
+            if name in self.names:
+                value = self.argument(name, args, kwargs)
+                if isinstance(value, (int, float)) and value == 0:
+                    return False
+        return not (self.packet == "native_dropout" and self.argument("train", args, kwargs) is False)
+
+
+def plan(func: Any) -> OpPlan:
+    schema = func._schema
+    packet = schema.name.rpartition("::")[2]
+    written = [place for place, argument in enumerate(schema.arguments) if argument.alias_info is not None and argument.alias_info.is_write]
+    written += HIDDEN_WRITES.get(packet, ())
+    mutable = bool(schema.is_mutable or packet in HIDDEN_WRITES)
+    return OpPlan(
+        name=f"{packet}.{func._overloadname or 'default'}",
+        packet=packet,
+        passes=func.is_view or packet in ALIASES or packet in UNSHADOWED or packet.startswith(FACTORIES),
+        written=tuple(written),
+        written_names=tuple(schema.arguments[place].name for place in written),
+        mutable=mutable,
+        tagged=torch.Tag.nondeterministic_seeded in func.tags,
+        names=tuple(argument.name for argument in schema.arguments),
+        defaults=tuple(argument.default_value if argument.has_default_value() else None for argument in schema.arguments),
+        steps=packet.rstrip("_") in STEPS or (packet.rstrip("_") == "div" and func._overloadname.endswith("_mode")),
+    )
+
+
+def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
+    """The tensors of an op's arguments or results, in order, lists of them included."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(*value)
+
+
+def continuous(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def written_in(planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The tensors that a call writes into."""
+    found: list[Any] = []
+    for place, name in zip(planned.written, planned.written_names, strict=True):
+        found.append(args[place] if place < len(args) else kwargs.get(name))
+    return list(tensors_in(*found))
+
+
+class Replay:
+    """Carries calls out in `reference`: float32 for the 16-bit formats, float64 for float32."""
+
+    def __init__(self, reference: torch.dtype, low: frozenset[torch.dtype]) -> None:
+        self.reference, self.low = reference, low
+
+    def wide(self, dtype: torch.dtype) -> torch.dtype:
+        """What a dtype of the run is in the reference program."""
+        if dtype in self.low:
+            return self.reference
+        if dtype.is_complex and dtype.to_real() in self.low:
+            return self.reference.to_complex()
+        return dtype
+
+    def call(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> list[torch.Tensor]:
+        """The floating and other results of the call on changed arguments; raises what the op raises."""
+        again = tuple(self._changed(arg, change) for arg in args)
+        named = {name: self._changed(value, change) for name, value in kwargs.items()}
+        special = attention.REPLAYED.get(planned.packet)
+        if special is not None:
+            return list(special(planned, again, named))
+        if planned.packet in ("_softmax", "_log_softmax"):
+            again = (again[0], again[1], False)
+        if planned.packet == "_amp_foreach_non_finite_check_and_unscale_":
+            for gradient in again[0]:
+                gradient.mul_(again[2])
+            return [*again[0], again[1]]
+        results = list(tensors_in(func(*again, **named)))
+        if planned.mutable:
+            results = with_written(results, written_in(planned, again, named))
+        return results
+
+    def _changed(self, value: Any, change: Callable[[Any], Any]) -> Any:
+        if isinstance(value, torch.Tensor):
+            return change(value)
+        if isinstance(value, torch.dtype):
+            return self.wide(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._changed(item, change) for item in value)
+        return value
+
+
+def with_written(results: list[torch.Tensor], written: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The results, and what was written that is not among them: foreach ops return None, batch norm keeps quiet about it."""
+    return results + [tensor for tensor in written if all(tensor is not result for result in results)]
+
+
+def chosen(
+    planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], shadow: torch.Tensor, own: torch.Tensor, indices: torch.Tensor
+) -> torch.Tensor | None:
+    """The shadow's values at the run's own indices; None where the op is not understood to choose by them."""
+    if planned.packet in CHOOSERS:
+        if shadow.dim() == 0:
+            return shadow.reshape(own.shape)
+        dim = planned.argument("dim", args, kwargs)
+        dim = -1 if dim is None else int(dim)
+        index = indices if indices.dim() == shadow.dim() else indices.unsqueeze(dim)
+        return shadow.gather(dim, index).reshape(own.shape)
+    if "max_pool" in planned.packet:
+        dims = own.dim() - (3 if "3d" in planned.packet else 2)
+        return shadow.flatten(dims).gather(-1, indices.flatten(dims)).view_as(own) if dims >= 0 else None
+    return None

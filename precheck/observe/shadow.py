@@ -1,0 +1,125 @@
+"""Shadow execution: every op of a block that has a low-precision ancestor runs once more, in the reference precision.
+
+The mode sees forward, backward, optimizer and hand-written loops alike, one aten op at a time, and writes down one
+`Operation` for each. Two streams never have to be aligned. Where the run decides or draws, the shadow follows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
+
+from precheck.observe.accumulation import Accumulation
+from precheck.observe.call import Call
+from precheck.observe.memory import Memory
+from precheck.observe.operations import Observation
+from precheck.observe.replay import (
+    LOW,
+    OpPlan,
+    Replay,
+    continuous,
+    plan,
+    tensors_in,
+)  # fmt: skip
+from precheck.observe.source import Lines
+from precheck.observe.whereabouts import Whereabouts
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+DISTURBED = 2.0**-20
+"""Relative disturbance of a twin: sixteen roundings of float32, so that what the reference's own rounding does shows plainly."""
+
+
+class Shadow(TorchDispatchMode):
+    """Watches the block it is entered around; `observation` fills up as ops run."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, where: Whereabouts, *, reference: torch.dtype = torch.float32, low: frozenset[torch.dtype] = LOW) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.where, self.replay, self.low = where, Replay(reference, low), low
+        self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
+        self.plans: dict[Any, OpPlan] = {}
+        self.lock = threading.RLock()
+        self.noise: dict[torch.device, torch.Generator] = {}
+        self.accumulation = Accumulation(self.memory)
+        self.twins = False  # whether any cell has one
+        where.on_gradient = self.gradient
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload):  # a higher-order op, whose parts are not ours to replay
+            return self._opaque_call(func, args, kwargs)
+        if any(kind not in _PLAIN and hasattr(kind, "__torch_dispatch__") and kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
+               for kind in types):  # fmt: skip
+            return NotImplemented  # a subclass with ops of its own: what it does inside comes by again
+        planned = self.plans.get(func)
+        if planned is None:
+            planned = self.plans[func] = plan(func)
+        self.observation.seen += 1
+        if planned.passes:
+            return func(*args, **kwargs)
+        with self.lock:
+            return self._watched(func, planned, args, kwargs)
+
+    def _opaque_call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self.observation.seen += 1
+        self.observation.opaque[str(func)] = self.observation.opaque.get(str(func), 0) + 1
+        return func(*args, **kwargs)
+
+    def _watched(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensors = [tensor for tensor in tensors_in(*args, *kwargs.values()) if tensor.layout is torch.strided]
+        floats = [tensor for tensor in tensors if continuous(tensor)]
+        cells = [self.memory.find(tensor) for tensor in floats]
+        lowers = any(isinstance(value, torch.dtype) and value in self.low for value in (*args, *kwargs.values()))
+        if not lowers and not any(cells) and not any(tensor.dtype in self.low for tensor in floats):
+            return func(*args, **kwargs)
+        call = Call(self, func, planned, args, kwargs, floats, cells)
+        with self._apart():
+            call.prepare()
+        result = func(*args, **kwargs)
+        with self._apart():
+            try:
+                call.follow(result)
+            except Exception as error:  # whatever the replay runs into must never reach the user's code
+                call.give_up(result, f"{type(error).__name__}: {error}")
+        return result
+
+    def _apart(self) -> contextlib.AbstractContextManager[Any]:
+        """Modes that were on before this one see the user's ops, not what is computed about them."""
+        return _disable_current_modes() if self.nested else contextlib.nullcontext()
+
+    def __enter__(self) -> Any:
+        self.nested = bool(_get_current_dispatch_mode_stack())
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def disturbed(self, shadow: torch.Tensor) -> torch.Tensor:
+        """A twin's beginning: the shadow, each element off by 2^-20 of itself, up or down."""
+        generator = self.noise.get(shadow.device)
+        if generator is None:
+            generator = self.noise[shadow.device] = torch.Generator(shadow.device).manual_seed(0)
+        real = torch.view_as_real(shadow) if shadow.is_complex() else shadow
+        signs = torch.empty_like(real).bernoulli_(0.5, generator=generator).mul_(2 * DISTURBED).add_(1 - DISTURBED)
+        return shadow * (torch.view_as_complex(signs) if shadow.is_complex() else signs)
+
+    def gradient(self, name: str, parameter: torch.Tensor) -> None:
+        """Writes down what a parameter's gradient is made of, now that it has come."""
+        self.observation.came.add(id(parameter))
+        gradient = parameter.grad
+        if gradient is not None and gradient.layout is torch.strided:
+            cell = self.memory.find(gradient)
+            if cell is not None:
+                known = self.observation.gradients.get(id(parameter))
+                if known is None or cell.value.zeroed > known[1].zeroed:
+                    self.observation.gradients[id(parameter)] = (name, cell.value, self.where.scale)
+
+    def finish(self) -> Observation:
+        """Marks what is still alive; the block has ended."""
+        for cell in self.memory.alive():
+            cell.value.alive = True
+        self.memory.cells.clear()
+        self.observation.parameters = dict(self.where.parameter_names)
+        return self.observation

@@ -1,0 +1,129 @@
+"""A tensor beside its shadow, in numbers.
+
+Metrics cost more than re-execution, so each is taken only where the one before gives reason to, and of a large tensor on a
+sample; non-finite values are looked for in all of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from precheck.observe.operations import Value
+
+SAMPLE = 1 << 16
+"""Elements looked at. A share of one in a hundred is then known to 0.04 % (one standard deviation), a relative drift to 0.3 %."""
+_RUN = 16  # neighbouring elements taken together: a cache line of float32
+DOUBTFUL = 4.0
+"""Roundings of drift below which a tensor is not looked at closely: no single element can then be common enough to matter."""
+NO_DIGIT = 0.25
+"""An element off by more than a quarter of max(|itself|, root mean square) has not one decimal digit left."""
+WHOLES = 4096  # elements among which moved whole numbers are counted
+
+
+def sampled(tensor: torch.Tensor, limit: int = SAMPLE) -> torch.Tensor:
+    """1-D: all elements, or `limit` of them in short runs a prime stride apart, so that no column of a matrix is favoured."""
+    if tensor.numel() <= limit:
+        return tensor.reshape(-1)
+    flat = tensor.reshape(-1) if tensor.is_contiguous() else _dense(tensor)
+    stride = _prime_below(flat.numel() // (limit // _RUN))
+    rows = flat.numel() // stride
+    return flat.as_strided((rows, _RUN), (stride, 1), flat.storage_offset()).reshape(-1)
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements in the order of memory where that is without gaps, else in their own order."""
+    order = sorted(range(tensor.dim()), key=lambda dim: tensor.stride(dim), reverse=True)
+    return tensor.permute(order).reshape(-1)
+
+
+def _prime_below(number: int) -> int:
+    for candidate in range(max(number, _RUN + 1), _RUN, -1):
+        if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
+            return candidate
+    return _RUN + 1
+
+
+def norm(tensor: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor)) if tensor.numel() else 0.0
+
+
+def ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else (0.0 if part == 0 else math.inf)
+
+
+def share(mask: torch.Tensor) -> float:
+    return float(mask.float().mean()) if mask.numel() else 0.0
+
+
+def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None = None) -> None:
+    """Fills in `value` for a tensor of the run and its shadow (same shape), and its twin if it has one."""
+    if run.numel() == 0:
+        return
+    if run.is_complex():
+        run, shadow = torch.view_as_real(run), torch.view_as_real(shadow)
+        twin = None if twin is None else torch.view_as_real(twin)
+    low, wide = sampled(run), sampled(shadow)
+    error = low - wide
+    off, size = norm(error), norm(wide)
+    if not (math.isfinite(off) and math.isfinite(size)) or (run.numel() > SAMPLE and not _finite(run)):
+        error, wide, off, size = _nonfinite(value, run, shadow)
+        low = run.reshape(-1)
+    value.norm = size * math.sqrt(run.numel() / max(1, wide.numel()))
+    value.drift = ratio(off, size)
+    if off == 0:
+        return
+    if value.low or value.zeros:
+        _zeros(value, low, wide, size)
+    if value.drift > DOUBTFUL * value.roundoff:
+        floor = max(size / math.sqrt(wide.numel()), torch.finfo(torch.float32).tiny)
+        value.dead = share(error.abs() > NO_DIGIT * wide.abs().clamp_min(floor))
+    if twin is not None:
+        stray = sampled(twin) - sampled(shadow) if wide.numel() != twin.numel() else twin.reshape(-1) - wide
+        astray = norm(torch.nan_to_num(stray, nan=0.0, posinf=0.0, neginf=0.0))
+        value.wander, value.twin_drift = min(1e9, ratio(astray, off)), ratio(astray, size)
+    if value.low and size > 1 / value.roundoff:
+        _wholes(value, low[:WHOLES], wide[:WHOLES])
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    if tensor.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        return True  # no reductions in these; what reads them is looked at
+    low, high = torch.aminmax(tensor)
+    return math.isfinite(float(low)) and math.isfinite(float(high))
+
+
+def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float, float]:
+    """The error and the shadow where both are finite, 0 elsewhere, with their norms in float64."""
+    low, wide = run.reshape(-1).to(torch.float64), shadow.reshape(-1).to(torch.float64)
+    known = torch.isfinite(wide)
+    bad = ~torch.isfinite(low) & known
+    value.nonfinite = int(bad.sum())
+    if value.nonfinite:
+        value.nans = int((torch.isnan(low) & bad).sum())
+        value.beyond = float(wide[bad].abs().max())
+    both = known & torch.isfinite(low)
+    error, kept = torch.where(both, low - wide, 0.0), torch.where(both, wide, 0.0)
+    return error, kept, norm(error), norm(kept)
+
+
+def _zeros(value: Value, low: torch.Tensor, wide: torch.Tensor, size: float) -> None:
+    gone = low == 0
+    if not bool(gone.any()):
+        return
+    gone &= wide != 0
+    value.zeros = int(gone.sum())
+    if value.zeros:
+        lost = torch.where(gone, wide, 0.0)
+        value.zeroed, value.largest_zeroed = ratio(norm(lost), size), float(lost.abs().max())
+
+
+def _wholes(value: Value, low: torch.Tensor, wide: torch.Tensor) -> None:
+    """Whole numbers beyond 1/u that moved. A lone magnitude is a constant (a mask's -10000), not a count."""
+    if not torch.equal(wide[:16], wide[:16].round()) or not torch.equal(wide, wide.round()):
+        return
+    peak = float(wide.abs().max())
+    if 1 / value.roundoff < peak < 2**24:
+        moved = wide[low.to(wide.dtype) != wide].abs()
+        value.wholes_moved, value.peak = int(torch.unique(moved).numel()), peak

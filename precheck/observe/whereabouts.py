@@ -1,0 +1,91 @@
+"""Where a watched run is: in which module, in which optimizer step, under which loss scale.
+
+Told by torch's own global hooks, so that any model, any optimizer and any loop is seen without being named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules import module as modules
+from torch.optim import optimizer as optimizers
+
+
+class Whereabouts:
+    """The module stack, the depth of optimizer steps, the number of the training step, and the loss scale of a backward pass."""
+
+    def __init__(self, model: torch.nn.Module | None = None) -> None:
+        self.stack: list[str] = []
+        self.optimizing = 0
+        self.step = 1
+        self.scale = 1.0
+        self.entered = False  # whether any module has run
+        self.compiled = False  # whether one of them was torch.compile's
+        self.parameters: dict[int, tuple[weakref.ref[torch.nn.Parameter], Any]] = {}
+        self.parameter_names: dict[int, str] = {}
+        self.on_gradient: Callable[[str, torch.Tensor], None] = lambda name, parameter: None
+        self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+        self._roots = 0
+        self._stepped: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        if model is not None:
+            self._name(model, "")
+
+    @property
+    def module(self) -> str:
+        return self.stack[-1] if self.stack else ""
+
+    def saw(self, parameter: torch.nn.Parameter) -> None:
+        """Asks a parameter to tell when its gradient has come."""
+        if id(parameter) not in self.parameters and parameter.requires_grad and parameter.is_leaf:
+            handle = parameter.register_post_accumulate_grad_hook(self._came)
+            self.parameters[id(parameter)] = (weakref.ref(parameter), handle)
+
+    def _came(self, parameter: torch.Tensor) -> None:
+        self.on_gradient(self.parameter_names.get(id(parameter), ""), parameter)
+
+    @contextlib.contextmanager
+    def followed(self) -> Iterator[None]:
+        handles = [
+            modules.register_module_forward_pre_hook(self._enter),
+            modules.register_module_forward_hook(self._leave, always_call=True),
+            optimizers.register_optimizer_step_pre_hook(self._begin),
+            optimizers.register_optimizer_step_post_hook(self._end),
+        ]
+        try:
+            yield
+        finally:
+            for handle in (*handles, *(handle for _, handle in self.parameters.values())):
+                handle.remove()
+
+    def _name(self, root: torch.nn.Module, prefix: str) -> None:
+        self._roots += 1
+        for path, module in root.named_modules():
+            name = f"{prefix}.{path}" if prefix and path else prefix or path
+            self._names.setdefault(module, name)
+            for own, parameter in module.named_parameters(recurse=False):
+                self.parameter_names.setdefault(id(parameter), f"{name}.{own}" if name else own)
+
+    def _enter(self, module: torch.nn.Module, args: Any) -> None:
+        self.entered = True
+        if module not in self._names:  # the first root is the model; others, losses mostly, go by their class
+            has_children = next(module.children(), None) is not None
+            self.compiled |= type(module).__name__ == "OptimizedModule"
+            first = self._roots == 0 and has_children
+            self._name(module, "" if first else type(module).__name__)
+        self.stack.append(self._names[module])
+
+    def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if self.stack:
+            self.stack.pop()
+
+    def _begin(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.optimizing += 1
+
+    def _end(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.optimizing = max(0, self.optimizing - 1)
+        self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
+        self.step = 1 + max(self._stepped.values())

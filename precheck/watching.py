@@ -1,0 +1,82 @@
+"""`watch`: any torch code, as the user wrote it, op by op beside float32."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from precheck.findings import Report
+from precheck.judge import ops
+from precheck.observe.job import InputError
+from precheck.observe.operations import Observation
+from precheck.observe.scaling import scales_noted
+from precheck.observe.shadow import Shadow
+from precheck.observe.whereabouts import Whereabouts
+from precheck.precisions import Precision, resolve
+
+
+@contextlib.contextmanager
+def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | None = None) -> Iterator[Report]:
+    """Watches the block: each op with a low-precision ancestor runs once more in float32, and the two are compared.
+
+    The code runs as it is, bit for bit, at the cost of about a float32 run beside it. The report is filled when the block
+    ends, by an exception too; it keeps no tensor alive. `model` names modules in findings ("" is the model itself); without
+    it the first module with children that runs is the model. `precision` also applies that precision's policy to the block:
+    autocast for *-mixed, emulated rounding for tf32 and fp8.
+
+    Raises PrecisionError for an unknown precision, InputError for arguments that cannot be watched.
+    """
+    chosen = None if precision is None else resolve(precision)
+    _checked(model, chosen)
+    report = Report(precision=chosen.name if chosen else "")
+    where = Whereabouts(model)
+    exact = chosen is not None and chosen.compute_dtype is torch.float32
+    shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if exact else Shadow(where)
+    try:
+        with _policy(chosen), _eager(), where.followed(), scales_noted(where), shadow:
+            yield report
+    finally:
+        with _disable_current_modes(), torch.no_grad():
+            filled(report, shadow.finish(), where)
+
+
+def filled(report: Report, observation: Observation, where: Whereabouts) -> None:
+    """Puts the verdict on `observation` into `report`."""
+    report.add(ops.found(observation))
+    report.ops = sorted(observation.rows.values(), key=lambda row: row.first)
+    report.facts |= {
+        "ops": observation.seen, "shadowed": observation.shadowed, "opaque": dict(observation.opaque),
+        "covered": 1 - sum(observation.opaque.values()) / max(1, observation.shadowed),
+    }  # fmt: skip
+    if where.compiled:
+        report.facts["compiled"] = "what torch.compile made was left aside: the block ran in eager mode"
+    if observation.forgotten:
+        report.facts["forgotten"] = f"the lineage of the first {observation.forgotten} ops was let go"
+
+
+def _checked(model: Any, precision: Precision | None) -> None:
+    if model is not None and not isinstance(model, torch.nn.Module):
+        raise InputError(f"model is a {type(model).__name__}; pass a torch.nn.Module, or nothing: watch() names modules by itself")
+    if precision is not None and not (precision.autocasts or precision.gemm or precision.name == "32-true"):
+        raise InputError(
+            f"watch(precision={precision.name!r}) cannot store what the block makes in {precision.param.name}; cast it there "
+            f"(model.to(torch.{precision.param.dtype_name})) and watch() it as it is, or let precheck.measure do both"
+        )
+
+
+@contextlib.contextmanager
+def _policy(precision: Precision | None) -> Iterator[None]:
+    with contextlib.nullcontext() if precision is None else precision.autocast():
+        yield
+
+
+def _eager() -> contextlib.AbstractContextManager[Any]:
+    """A dispatch mode sees nothing of compiled code; torch.compile steps aside."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
