@@ -20,20 +20,26 @@ if TYPE_CHECKING:
     from precheck.goldens.file import GoldenError as GoldenError
     from precheck.goldens.file import GoldenMissing as GoldenMissing
     from precheck.measurement import measure as measure
+    from precheck.observe.exemption import in_float32 as in_float32
     from precheck.observe.job import InputError as InputError
     from precheck.precisions import PRECISIONS as PRECISIONS
     from precheck.precisions import Precision as Precision
     from precheck.precisions import PrecisionError as PrecisionError
+    from precheck.remedies import Remedy as Remedy
+    from precheck.remedies import remedy as remedy
     from precheck.watching import watch as watch
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "check": "precheck.checking",
+    "in_float32": "precheck.observe.exemption",
     "measure": "precheck.measurement",
+    "remedy": "precheck.remedies",
     "watch": "precheck.watching",
     "Finding": "precheck.findings",
     "PrecisionFailure": "precheck.findings",
+    "Remedy": "precheck.remedies",
     "Report": "precheck.findings",
     "RULES": "precheck.findings",
     "FORMATS": "precheck.formats",

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from precheck.diagnosis import diagnose
 from precheck.findings import Finding, Report
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, read
@@ -37,13 +38,19 @@ def check(
     optimizer: Callable[..., torch.optim.Optimizer] | None = None,
     steps: int = 1,
     seed: int = 0,
+    ops: bool = False,
 ) -> Report:
     """`measure`, with the golden at that path as the reference. Arguments, and what comes back untouched, are as in `measure`.
+    `ops` asks for every op's drift in `report.ops` even if nothing is wrong.
 
     Raises GoldenMissing if there is no such file, GoldenError if it cannot be used, PrecisionError and InputError as `measure`.
     """
     job = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed)
-    return _Check(job, resolve(precision), read(Path(golden))).report(str(golden))
+    chosen = resolve(precision)
+    report = _Check(job, chosen, read(Path(golden))).report(str(golden))
+    if report.errors or ops:
+        diagnose(job, chosen, report)
+    return report
 
 
 class _Check:

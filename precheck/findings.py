@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 Severity = Literal["error", "warning", "note"]
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
+SCHEMA = 2
+"""Version of the JSON forms: 2 added `ops`, `cure` and a finding's `cause`."""
 _GRAVITY: dict[str, int] = {"error": 0, "warning": 1, "note": 2}
 
 
@@ -85,10 +87,13 @@ class Finding:
     tensor: str = ""
     measured: float | None = None
     limit: float | None = None
+    cause: str = ""  # the op behind what a boundary shows: "aten.pow.Tensor_Scalar at models/norm.py:8: …"
+
+    cause_rule: str = ""  # the mechanism by which that op did it, where one is known
 
     @property
     def remedy(self) -> str:
-        return RULES[self.rule].remedy
+        return RULES[self.cause_rule or self.rule].remedy
 
     def __str__(self) -> str:
         return f"{self.severity}: {self.rule}: {self.message}"
@@ -133,7 +138,8 @@ class Report:
     boundaries: list[Row] = dataclasses.field(default_factory=list)
     updates: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     scaler: dict[str, Any] = dataclasses.field(default_factory=dict)
-    ops: list[Any] = dataclasses.field(default_factory=list)
+    ops: list[Any] = dataclasses.field(default_factory=list)  # observe.operations.OpRow: every op's drift, in order of the run
+    cure: str = ""  # code that keeps a few modules in float32, tried: with it the check passes
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)  # decisions followed, noise runs, what was left out
 
     @property
@@ -161,8 +167,8 @@ class Report:
             raise PrecisionFailure(self.summary())
 
     def to_json(self) -> str:
-        """The whole report as JSON (`schema` 1). Infinite and undefined numbers are written as strings, as JSON has none."""
-        content = {"schema": 1, **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)}}
+        """The whole report as JSON, as docs/report.md describes it. Infinite and undefined numbers are strings there."""
+        content = {"schema": SCHEMA, **{field.name: getattr(self, field.name) for field in dataclasses.fields(self)}}
         return json.dumps(_plain(content), indent=1)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from precheck.diagnosis import diagnose
 from precheck.findings import Report
 from precheck.judge import boundaries, decisions, drift, extent, updates
 from precheck.judge.placement import noise_for
@@ -42,10 +43,16 @@ def measure(
     a scalar; without it only the forward runs. `optimizer` takes a list of parameters, as torch.optim's do, and runs `steps`
     steps. The model, its gradients, its mode, the random state and torch's globals come back bit for bit as they were.
 
+    Errors name the op and the line behind them, for which the model runs once more beside float32, op by op.
+
     Raises PrecisionError for an unknown precision, InputError for arguments that cannot be measured, and whatever the model
     itself raises.
     """
-    return Measurement(job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)).report()
+    job, chosen = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)
+    report = Measurement(job, chosen).report()
+    if report.errors:
+        diagnose(job, chosen, report)
+    return report
 
 
 def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, steps: int = 1, seed: int = 0) -> Job:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from precheck.diagnosis import facts
 from precheck.findings import Report
 from precheck.judge import ops
 from precheck.observe.job import InputError
@@ -49,14 +50,9 @@ def filled(report: Report, observation: Observation, where: Whereabouts) -> None
     """Puts the verdict on `observation` into `report`."""
     report.add(ops.found(observation))
     report.ops = sorted(observation.rows.values(), key=lambda row: row.first)
-    report.facts |= {
-        "ops": observation.seen, "shadowed": observation.shadowed, "opaque": dict(observation.opaque),
-        "covered": 1 - sum(observation.opaque.values()) / max(1, observation.shadowed),
-    }  # fmt: skip
+    report.facts |= facts(observation)
     if where.compiled:
         report.facts["compiled"] = "what torch.compile made was left aside: the block ran in eager mode"
-    if observation.forgotten:
-        report.facts["forgotten"] = f"the lineage of the first {observation.forgotten} ops was let go"
 
 
 def _checked(model: Any, precision: Precision | None) -> None:

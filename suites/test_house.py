@@ -20,7 +20,7 @@ FLOORS = [
     {"observe"},
     {"judge"},
     {"goldens"},
-    {"measurement", "checking", "remedy", "watching"},
+    {"measurement", "checking", "diagnosis", "remedies", "watching"},
     {"report"},
     {"plugin"},
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from precheck.findings import Severity
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import Origins
-from precheck.observe.operations import Observation
+from precheck.observe.operations import Observation, Operation
 
 ROWS = 5
 SHARE = 0.005
@@ -18,8 +19,20 @@ offset common to all scores takes them. Healthy routers and classifiers lose abo
 BY_DIFFERENCE = frozenset({"topk", "argmax", "argmin", "max", "min"})
 
 
+def blurred(operation: Operation) -> bool:
+    """A choice that came out otherwise since rounding hides what tells its scores apart."""
+    flips = operation.flips
+    if flips is None or flips.changed < ROWS or operation.packet not in BY_DIFFERENCE or not operation.inputs[0].roundoff:
+        return False
+    return flips.changed / flips.total >= BLURRED and flips.blur >= BLUR * operation.inputs[0].roundoff
+
+
 def flipped(observation: Observation, origins: Origins) -> list[Suspect]:
-    """decision-flip: a choice among scores that the format made equal, or whose differences it made noise."""
+    """decision-flip: a choice among scores that the format made equal, or whose differences it made noise.
+
+    Noise that the cast of a weight brought in can be kept out by not casting it, and is an error. What computing brings in may be
+    all that the differences ever were, as in a model that has learnt nothing yet, and is a warning.
+    """
     found = []
     for operation in observation.operations:
         flips = operation.flips
@@ -30,10 +43,11 @@ def flipped(observation: Observation, origins: Origins) -> list[Suspect]:
             text = (f"{100 * share:.1f} % of {flips.total} rows choose otherwise than the reference, {100 * flips.ties / flips.total:.1f} % because "
                     f"{scores.dtype} makes distinct scores equal")  # fmt: skip
             found.append(Suspect("decision-flip", operation, text, flips.ties / flips.total, SHARE))
-        elif operation.packet in BY_DIFFERENCE and scores.roundoff and share >= BLURRED and flips.blur >= BLUR * scores.roundoff:
+        elif blurred(operation):
             text = (f"{100 * share:.1f} % of {flips.total} rows choose otherwise than the reference: rounding is {100 * flips.blur:.2g} % of what "
                     f"tells the scores apart, where one rounding is {100 * scores.rounded:.1g} %")  # fmt: skip
             cause = origins.of(scores) or operation
             text = f"its rounding decides at {operation.title} at {operation.source}: {text}" if cause is not operation else text
-            found.append(Suspect("decision-flip", cause, text, flips.blur / scores.roundoff, BLUR))
+            severity: Severity = "error" if cause.base == "_to_copy" and cause.parameter else "warning"
+            found.append(Suspect("decision-flip", cause, text, flips.blur / scores.roundoff, BLUR, severity))
     return found

@@ -7,30 +7,38 @@ from precheck.judge import absorption, choices, events, gradients
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import Origins
 from precheck.judge.rounding import Rounding
-from precheck.observe.operations import Observation
+from precheck.observe.operations import Observation, Operation
 from precheck.observe.source import shortened
+
+
+def suspects(observation: Observation) -> list[Suspect]:
+    """What the rules find, in the order in which the causes happened."""
+    origins = Origins()
+    rounding = Rounding(observation, origins).judged()  # traces the origins on its way
+    found = [
+        *events.nonfinite(observation, origins), *events.flooded(observation), *events.starved_gradients(observation), *rounding,
+        *absorption.absorbed(observation), *choices.flipped(observation, origins), *gradients.missing(observation),
+    ]  # fmt: skip
+    return sorted(found, key=lambda suspect: suspect.operation.number)
 
 
 def found(observation: Observation) -> list[Finding]:
     """The findings of a run, in the order in which their causes happened; one for each rule and line."""
-    origins = Origins()
-    rounding = Rounding(observation, origins).judged()  # traces the origins on its way
-    suspects = [
-        *events.nonfinite(observation, origins), *events.flooded(observation), *events.starved_gradients(observation),
-        *rounding, *absorption.absorbed(observation), *choices.flipped(observation, origins), *gradients.missing(observation),
-    ]  # fmt: skip
-    suspects.sort(key=lambda suspect: suspect.operation.number)
     distinct: dict[tuple[str, str, str], Finding] = {}
-    for suspect in suspects:
-        finding = _finding(suspect)
+    for suspect in suspects(observation):
+        finding = finding_of(suspect)
         distinct.setdefault((finding.rule, finding.source, finding.phase), finding)
     return list(distinct.values())
 
 
-def _finding(suspect: Suspect) -> Finding:
+def placed(operation: Operation) -> str:
+    """ "aten.mul.Tensor at models/gpt.py:88"."""
+    return f"{operation.title} at {shortened(operation.source) if operation.source else 'an unknown line'}"
+
+
+def finding_of(suspect: Suspect) -> Finding:
     operation = suspect.operation
-    where = shortened(operation.source) if operation.source else ""
     return Finding(
-        suspect.rule, suspect.severity, f"{operation.title} at {where or 'an unknown line'}: {suspect.message}", operation.phase, operation.title,
-        operation.module, where, operation.step, "", suspect.measured, suspect.limit,
+        suspect.rule, suspect.severity, f"{placed(operation)}: {suspect.message}", operation.phase, operation.title,
+        operation.module, shortened(operation.source), operation.step, "", suspect.measured, suspect.limit,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from precheck.judge.choices import blurred
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import MOVING, REDUCTIONS, SUMS, Origins, elements, zero_origin
 from precheck.observe.operations import Observation, Operation, Value
@@ -68,7 +69,7 @@ class Rounding:
         for suspect, value in self.opened.items():
             consumers = readers.get(value, ())
             made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
-            only_compared = bool(consumers) and not made and not value.alive and not any(reader.reads for reader in consumers)
+            only_compared = bool(consumers) and not made and not value.alive and not any(reader.reads or blurred(reader) for reader in consumers)
             if only_compared or (made and all(self._outweighed(reader, result) for reader, result in made)):
                 self.suspects.remove(suspect)
 

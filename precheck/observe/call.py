@@ -179,7 +179,7 @@ class Call:
         if shadow is not None:
             place = FOLLOWED.get(self.plan.packet)
             if place is not None and place < len(self.args) and self.args[place] is tensor:
-                return tensor.to(shadow.dtype)
+                shadow = tensor.to(shadow.dtype)
             return shadow
         if tensor.layout is not torch.strided:
             raise TypeError(f"a {tensor.layout} tensor has no shadow")

@@ -34,7 +34,7 @@ def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor,
         return
     if not value.low and not any(source.drift or source.nonfinite for source in inputs):
         return  # the same op on the same numbers
-    compare(value, output, shadow, twin)
+    compare(value, output, shadow, twin, zeros=any(source.zeros for source in inputs))
     if value.nonfinite and operation.base in ("div", "reciprocal"):
         _starved(operation, call.floats[-1])
     jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in

@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
+from precheck.observe.source import shortened
+
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
 
 
@@ -181,7 +183,7 @@ class Observation:
         key = (operation.name, operation.phase, operation.module, operation.source, value.dtype if value else "")
         row = self.rows.get(key)
         if row is None:
-            row = self.rows[key] = OpRow(f"aten.{operation.name}", *key[1:], first=operation.number)
+            row = self.rows[key] = OpRow(f"aten.{operation.name}", key[1], key[2], shortened(key[3]), key[4], first=operation.number)
         row.calls += 1
         for made in operation.outputs:
             if made.drift > row.drift:

@@ -15,8 +15,12 @@ from precheck.observe.boundaries import LOW, Boundaries, Disturbance, Position
 from precheck.observe.decisions import Recording, Tape
 from precheck.observe.following import Following
 from precheck.observe.job import Job
+from precheck.observe.operations import Observation
 from precheck.observe.records import Trace
+from precheck.observe.scaling import scales_noted
+from precheck.observe.shadow import Shadow
 from precheck.observe.training import Training
+from precheck.observe.whereabouts import Whereabouts
 from precheck.precisions import Precision
 
 
@@ -31,6 +35,7 @@ class Setting:
     disturbance: Disturbance | None = None
     decides: Tape | None = None  # where to write what this run would have decided itself
     rival: Tape | None = None  # whose decisions to count its own against; None: those of `follows`
+    shadow: Shadow | None = None  # what watches every op
     handed: bool = False  # whether to record what modules hand to one another too
     buffers: torch.dtype | None = None  # what the run compared with keeps its floating buffers in
 
@@ -67,6 +72,16 @@ def run(job: Job, setting: Setting) -> Trace:
         with _modes(setting, boundaries.position, trace), boundaries.attached():
             Training(job, boundaries, storage=setting.dtype, precision=setting.precision).steps()
     return trace
+
+
+def observed(job: Job, setting: Setting) -> Observation:
+    """Runs `job` under shadow execution: every op, beside the reference precision."""
+    where = Whereabouts(job.model)
+    wide = setting.precision is not None and setting.precision.compute_dtype is torch.float32
+    shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if wide else Shadow(where)
+    with where.followed(), scales_noted(where):
+        run(job, dataclasses.replace(setting, shadow=shadow))
+    return shadow.finish()
 
 
 def _prepare(job: Job, setting: Setting) -> None:
@@ -106,6 +121,8 @@ def _modes(setting: Setting, position: Position, trace: Trace) -> Iterator[None]
             disturb = setting.disturbance.result if setting.disturbance and setting.disturbance.everywhere else None
             mode = Following(setting.follows, position, setting.dtype, disturb=disturb, own=setting.decides, rival=setting.rival)
             following = stack.enter_context(mode)
+        if setting.shadow is not None:
+            stack.enter_context(setting.shadow)  # last, so that it sees an op before it is rounded or recorded
         yield
         if following is not None:
             trace.flips = following.flips

@@ -94,6 +94,8 @@ class Lines:
 def shortened(line: str) -> str:
     """The line as people name it: relative to the working directory where it lies in it."""
     path, _, number = line.rpartition(":")
+    if not path:
+        return line
     try:
         return f"{Path(path).relative_to(Path.cwd())}:{number}"
     except ValueError:

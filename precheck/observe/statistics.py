@@ -57,8 +57,11 @@ def share(mask: torch.Tensor) -> float:
     return float(mask.float().mean()) if mask.numel() else 0.0
 
 
-def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None = None) -> None:
-    """Fills in `value` for a tensor of the run and its shadow (same shape), and its twin if it has one."""
+def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None = None, *, zeros: bool = False) -> None:
+    """Fills in `value` for a tensor of the run and its shadow (same shape), and its twin if it has one.
+
+    Zeros that the shadow does not have are looked for in low tensors, and where `zeros` says that they may have been handed on.
+    """
     if run.numel() == 0:
         return
     if run.is_complex():
@@ -74,7 +77,7 @@ def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.T
     value.drift = ratio(off, size)
     if off == 0:
         return
-    if value.low or value.zeros:
+    if value.low or zeros:
         _zeros(value, low, wide, size)
     if value.drift > DOUBTFUL * value.roundoff:
         floor = max(size / math.sqrt(wide.numel()), torch.finfo(torch.float32).tiny)

@@ -154,6 +154,10 @@ class Training:
             for name, master in self.masters.items():
                 if master is not self.named[name]:
                     self.named[name].copy_(master)
+        with torch._C._DisableTorchDispatch():  # nothing of this is the user's
+            self._record_updates(step)
+
+    def _record_updates(self, step: int) -> None:
         for name, master in self.masters.items():
             now = _wide(master)
             norm, dtype = float(torch.linalg.vector_norm(now)), str(master.dtype).removeprefix("torch.")

@@ -140,16 +140,29 @@ class CheckPrecision:
         __tracebackhide__ = True
         from precheck.checking import check
 
-        report = check(model, inputs, golden=golden, precision=self.precision, **settings)
+        report = check(model, inputs, golden=golden, precision=self.precision, ops=self.item.config.stash[KEY].ops, **settings)
         report.facts["golden"] = self._shown(golden)
         wishes = expectations(self.item)
         tolerated = wishes.expected | wishes.allowed.keys()
         left = dataclasses.replace(report, findings=[f for f in report.findings if not (f.severity == "error" and f.rule in tolerated)])
+        if left.errors:
+            report.cure = left.cure = self._cure(left, model, inputs, settings)
         self._judged(golden, report, wishes, failed=bool(left.errors))
         if left.errors:
             again = command(self.item, f"--precision={self.precision.name}", self.precision.name)
             pytest.fail(f"{left.summary()}\nto see this again: {again}", pytrace=False)
         return report
+
+    def _cure(self, report: Report, model: Any, inputs: Any, settings: dict[str, Any]) -> str:
+        """Code with which the check passes, if that is found within the trials that `remedy_trials` allows."""
+        trials = self.item.config.stash[KEY].trials
+        if not trials:
+            return ""
+        from precheck.measurement import job_of
+        from precheck.remedies import searched
+
+        found = searched(job_of(model, inputs, **settings), self.precision, report, most=trials)
+        return found.call if found else ""
 
     def _judged(self, golden: Path, report: Report, wishes: Expectations, *, failed: bool) -> None:
         """For the end of the session, and for junit."""

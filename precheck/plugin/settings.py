@@ -40,6 +40,12 @@ class Settings:
     json: tuple[Path, ...]
     top: int
     device: str
+    trials: int  # of the remedy search after a failure; 0: none
+
+    @property
+    def ops(self) -> bool:
+        """Whether every op's drift is wanted, of checks that pass too."""
+        return self.term or bool(self.json)
 
 
 KEY = pytest.StashKey[Settings]()
@@ -69,6 +75,7 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("golden_unused", "default of --golden-unused: warn, fail or ignore", default="warn")
     parser.addini("drift_report", "default of --drift-report, one a line", type="linelist")
     parser.addini("drift_top", "default of --drift-top", default="10")
+    parser.addini("remedy_trials", "after a failure, how many measurements may go into finding what to keep in float32; 0: none", default="12")
     parser.addini("precision_device", "default of --precision-device", default="auto")
     parser.addini("precision_policy", "op policy of autocast on a CPU: cuda (CUDA's, the default) or native (the CPU's own)", default="cuda")
 
@@ -100,8 +107,9 @@ def settings_of(config: pytest.Config) -> Settings:
         prune=config.getoption("golden_prune"),
         term="term" in reports,
         json=tuple(_destination(report, config.invocation_params.dir) for report in reports if report != "term"),
-        top=_count(_either(config, "drift_top")),
+        top=_count("--drift-top", _either(config, "drift_top"), "all rows"),
         device=_device(str(_either(config, "precision_device"))),
+        trials=_count("remedy_trials", config.getini("remedy_trials"), "none are made"),
     )
     if settings.prune:
         _refuse_partial(config)
@@ -144,13 +152,13 @@ def _destination(report: str, start: Path) -> Path:
     return start / path
 
 
-def _count(value: Any) -> int:
+def _count(name: str, value: Any, none: str) -> int:
     try:
         number = int(value)
     except ValueError:
         number = -1
     if number < 0:
-        raise pytest.UsageError(f"--drift-top={value}; accepted is a whole number from 0 (0: all rows)")
+        raise pytest.UsageError(f"{name}={value}; accepted is a whole number from 0 (0: {none})")
     return number
 
 

@@ -7,16 +7,19 @@ import os
 from collections import Counter
 from pathlib import Path
 
+from precheck.findings import SCHEMA
 from precheck.plugin.ledger import Check, Ledger, counted
 from precheck.plugin.naming import shown
-from precheck.report.terminal import drift_table
+from precheck.report.terminal import drift_table, op_table
 
 _SHOWN_CHANGES = 3  # of one golden; all of them are in `git diff` with golden show
 
 
 def lines(ledger: Ledger, *, table: bool) -> list[str]:
     """The section, less its title and what makes the session fail; empty if precheck has nothing to say."""
-    rows = drift_table([(check.nodeid, check.entry) for check in ledger.checks if check.entry], ledger.settings.top) if table else []
+    entries = [(check.nodeid, check.entry) for check in ledger.checks if check.entry]
+    top = ledger.settings.top
+    rows = [*drift_table(entries, top), *op_table(entries, top)] if table else []
     allowed = [f"allowed: {allowed} in {check.nodeid}" for check in ledger.checks for allowed in check.allowed]
     counts = [] if ledger.settings.refresh else _counts(ledger.checks)
     return [*counts, *rows, *allowed, *_refreshed(ledger), *_unused(ledger)]
@@ -67,7 +70,7 @@ def _unused(ledger: Ledger) -> list[str]:
 def write_json(ledger: Ledger, path: Path) -> str:
     """Writes every check to `path`, whole or not at all. Returns why it could not, "" if it could.
 
-    {"schema": 1, "precheck": version, "torch": version, "tests": [{"nodeid", "precision", "report": as of Report.to_json, or
+    {"schema": 2, "precheck": version, "torch": version, "tests": [{"nodeid", "precision", "report": as of Report.to_json, or
     "error": why there is none}]}.
     """
     from importlib.metadata import version
@@ -79,7 +82,7 @@ def write_json(ledger: Ledger, path: Path) -> str:
         for check in ledger.checks
         if check.error or check.report
     ]
-    text = json.dumps({"schema": 1, "precheck": __version__, "torch": version("torch"), "tests": tests}, indent=1)
+    text = json.dumps({"schema": SCHEMA, "precheck": __version__, "torch": version("torch"), "tests": tests}, indent=1)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,6 +5,7 @@ Imports neither torch nor numpy: under xdist the controller words what its worke
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ _WIDEST_NAME = 60
 
 def summary(report: Report, top: int = 5) -> str:
     """The first line stands alone: the gravest finding, or that there is none. Then the other findings, then the worst rows."""
-    return "\n".join([_headline(report), *_findings(report), *_rows(worst(report, top))])
+    return "\n".join([_headline(report), *_findings(report), *_rows(worst(report, top)), *_cure(report)])
 
 
 def worst(report: Report, top: int) -> list[Row]:
@@ -33,7 +34,36 @@ def entry(report: Report, top: int = 10) -> dict[str, Any]:
         "tensors": len(report.boundaries),
         "worst": _plain_row(report.worst) if report.worst else None,
         "rows": [_plain_row(row) for row in worst(report, top)],
+        "ops": [dataclasses.asdict(row) | {"added": row.added} for row in worst_ops(report, top)],
+        "calls": sum(row.calls for row in report.ops),
     }
+
+
+def worst_ops(report: Report, top: int) -> list[Any]:
+    """The `top` lines of code that added most drift, what became Inf or NaN first; all of them where `top` is 0."""
+    rows = sorted(report.ops, key=lambda row: (row.nonfinite > 0, row.added), reverse=True)
+    return rows[:top] if top else rows
+
+
+def op_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list[str]:
+    """The ops of all checks that added most drift, worst first: drift added, inherited, dtype, calls, op, line, module, test."""
+    rows = [(nodeid, each["precision"], row) for nodeid, each in entries for row in each.get("ops", ())]
+    rows.sort(key=lambda item: (item[2]["nonfinite"] > 0, item[2]["added"]), reverse=True)
+    shown = rows[:top] if top else rows
+    if not shown:
+        return []
+    columns = [
+        ("added", "inherited", "calls", "precision", "dtype", "op", "line", "module", "test"),
+        *((_added(row), f"{row['inherited']:.2g}", str(row["calls"]), precision, row["dtype"], row["op"], row["source"], row["module"], nodeid)
+          for nodeid, precision, row in shown),
+    ]  # fmt: skip
+    calls = sum(each.get("calls", 0) for _, each in entries) - sum(row["calls"] for _, _, row in shown)
+    lines = ["drift op by op (relative to the result's norm, the worst of each op's calls on a line):", *_aligned(columns, right=3)]
+    return [*lines, f"{calls} more calls, none of them worse"] if calls else lines
+
+
+def _added(row: dict[str, Any]) -> str:
+    return f"{row['nonfinite']} Inf/NaN" if row["nonfinite"] else f"{row['added']:.2g}"
 
 
 def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list[str]:
@@ -55,6 +85,10 @@ def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list
 def _headline(report: Report) -> str:
     if report.errors:
         return _line(report.errors[0])
+    if not report.boundaries and report.ops:
+        under = f" under {report.precision}" if report.precision else ""
+        seen = f"{report.facts['shadowed']} of {report.facts['ops']} ops followed in float32"
+        return f"no errors{under}: {seen}" + ("" if report.facts["covered"] == 1 else f", {100 * report.facts['covered']:.1f} % of them to the end")
     row = report.worst
     closest = f"; closest to its limit: {_place(_plain_row(row))}, r {row.r:.3g} of {row.allowed:.3g} allowed" if row else ""
     return f"no errors under {report.precision}: {len(report.boundaries)} tensors compared{closest}"
@@ -72,8 +106,14 @@ def _findings(report: Report) -> list[str]:
         if finding.severity != "note":
             if finding.module:
                 lines.append(f"    in module {finding.module}")
+            if finding.cause:
+                lines.append(f"    by {finding.cause}")
             lines.append(f"    cure: {finding.remedy}")
     return lines
+
+
+def _cure(report: Report) -> list[str]:
+    return ["with this the check passes (tried):", *(f"    {line}".rstrip() for line in report.cure.splitlines())] if report.cure else []
 
 
 def _rows(rows: Sequence[Row]) -> list[str]:

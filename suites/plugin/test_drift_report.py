@@ -9,6 +9,7 @@ import pytest
 from projects import HEALTHY, OVERFLOWS, Project
 
 import precheck
+from precheck.findings import SCHEMA
 
 MANY = """
     import pytest
@@ -61,7 +62,7 @@ class TestJson:
         result = pytester.runpytest_inprocess("--precision=bf16,16-mixed", "--drift-report=json:out/drift.json", "--drift-report=term")
         assert result.ret == 1
         content = json.loads((pytester.path / "out" / "drift.json").read_text(encoding="utf8"))
-        assert (content["schema"], content["precheck"]) == (1, precheck.__version__)
+        assert (content["schema"], content["precheck"]) == (SCHEMA, precheck.__version__)
         assert content["torch"].startswith("2.")
         tests = {test["nodeid"]: test for test in content["tests"]}
         assert set(tests) == {f"test_it.py::test_{name}[{under}]" for name in ("healthy", "overflows") for under in ("bf16-mixed", "16-mixed")}
@@ -113,4 +114,4 @@ class TestJson:
         path = Path(told.path / "drift.json")
         path.write_text("x" * 100_000, encoding="utf8")
         told.runpytest_inprocess("--drift-report=json:drift.json")
-        assert json.loads(path.read_text(encoding="utf8"))["schema"] == 1
+        assert json.loads(path.read_text(encoding="utf8"))["schema"] == SCHEMA

@@ -13,14 +13,14 @@ from torch import nn
 
 import precheck
 from precheck.precisions import resolve
-from precheck.remedy import Remedy, remedy
+from precheck.remedies import Remedy, searched
 
 
 def found(build: Callable[[], nn.Module], precision: str, inputs: Any = None, *, most: int = 24, **options: Any) -> Remedy | None:
     it = job(build, inputs, **options)
     report = measured(it, precision)
     assert report.errors, "the model has no fault to cure"
-    return remedy(it, resolve(precision), report, most=most)
+    return searched(it, resolve(precision), report, most=most)
 
 
 def adam(lr: float) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def test_a_wide_model_is_bisected() -> None:
     it = job(Wide)
     report = measured(it, "16-true")
     blurred = precheck.Report(findings=[precheck.Finding("overflow", "error", "somewhere")], precision="16-true")
-    cure = remedy(it, resolve("16-true"), blurred)
+    cure = searched(it, resolve("16-true"), blurred)
     assert report.errors[0].module == "parts.20"
     assert cure is not None
     assert (cure.modules, cure.minimal) == (("parts.20",), True)
@@ -162,11 +162,11 @@ def test_where_float32_does_not_help_there_is_no_remedy() -> None:
 
 def test_a_healthy_run_needs_no_remedy() -> None:
     it = job(lambda: Stack([]))
-    assert remedy(it, resolve("16-true"), measured(it, "16-true")) is None
+    assert searched(it, resolve("16-true"), measured(it, "16-true")) is None
 
 
 @pytest.mark.parametrize("precision", ["32-true", "64-true", "tf32"])
 def test_precisions_that_store_nothing_low_have_no_remedy(precision: str) -> None:
     it = job(lambda: Stack([2]))
     failing = precheck.Report(findings=[precheck.Finding("accumulated-drift", "error", "", module="head")])
-    assert remedy(it, resolve(precision), failing) is None
+    assert searched(it, resolve(precision), failing) is None

@@ -17,7 +17,7 @@ from precheck.observe import exemption
 from precheck.observe.job import Job
 from precheck.observe.run import low, reference, run
 from precheck.precisions import resolve
-from precheck.remedy import Remedy, remedy
+from precheck.remedies import Remedy, searched
 
 HALF = resolve("16-true")
 
@@ -48,14 +48,14 @@ class Borrowing(nn.Module):
 def test_a_trial_that_raises_is_no_remedy() -> None:
     it = job(lambda: nn.Sequential(nn.Linear(16, 16), Picky(16, faulty=True)))
     assert measured(it, "16-true").errors
-    cure = remedy(it, HALF, blaming("1"))
+    cure = searched(it, HALF, blaming("1"))
     assert cure is not None
     assert cure.modules == ("",), "the norm itself cannot be kept; within a model that is kept whole it is handed float32 like any other"
 
 
 def test_where_a_child_is_not_called_its_parent_is_kept() -> None:
     it = job(lambda: nn.Sequential(nn.Linear(16, 16), Borrowing(), nn.Linear(16, 4)))
-    cure = remedy(it, HALF, blaming("1.proj"))
+    cure = searched(it, HALF, blaming("1.proj"))
     assert cure is not None
     assert cure.modules == ("1",)
     assert cure.minimal
@@ -73,7 +73,7 @@ def test_a_list_of_modules_is_nobodys_parent() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return squared(functional.linear(x, self.parts[0].weight))
 
-    cure = remedy(job(Listing), HALF, blaming("parts.0"))
+    cure = searched(job(Listing), HALF, blaming("parts.0"))
     assert cure is not None
     assert (cure.modules, cure.minimal, cure.runs) == (("",), True, 2)
 
@@ -81,14 +81,14 @@ def test_a_list_of_modules_is_nobodys_parent() -> None:
 def test_blame_that_misses_is_mended_by_looking_elsewhere() -> None:
     it = job(lambda: around(squared))
     for module in ("after", "inner.second", "no.such.module", ""):
-        cure = remedy(it, HALF, blaming(module))
+        cure = searched(it, HALF, blaming(module))
         assert cure is not None
         assert cure.modules == ("inner.site",)
 
 
 def test_a_module_whose_parts_are_all_needed_is_named_itself() -> None:
     it = job(lambda: nn.Sequential(nn.Linear(16, 16), nn.Sequential(Site(squared), Site(squared), Site(squared)), nn.Linear(16, 4)))
-    cure = remedy(it, HALF, blaming("1"))
+    cure = searched(it, HALF, blaming("1"))
     assert cure is not None
     assert (cure.modules, cure.minimal) == (("1",), True)
 
@@ -129,9 +129,9 @@ def asked(seed: int, monkeypatch: pytest.MonkeyPatch, most: int) -> tuple[Remedy
         def report(self) -> precheck.Report:
             return oracle.report(self.model)
 
-    monkeypatch.setattr("precheck.remedy.Measurement", Measured)
+    monkeypatch.setattr("precheck.remedies.Measurement", Measured)
     assert not oracle.passes([])
-    return remedy(it, HALF, blaming(oracle.first), most=most), oracle, it
+    return searched(it, HALF, blaming(oracle.first), most=most), oracle, it
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -170,7 +170,7 @@ def test_what_stops_the_user_stops_the_search_and_nothing_is_left_behind() -> No
     classes, values = [type(module) for module in it.model.modules()], {name: value.clone() for name, value in it.model.state_dict().items()}
     calls.append(torch.float32)
     with pytest.raises(KeyboardInterrupt):
-        remedy(it, HALF, blaming("before"))
+        searched(it, HALF, blaming("before"))
     assert [type(module) for module in it.model.modules()] == classes
     assert all(torch.equal(value, values[name]) for name, value in it.model.state_dict().items())
 
@@ -182,7 +182,7 @@ def test_the_model_and_the_process_come_back_bit_for_bit() -> None:
     inside = [(module, type(module), list(module.__dict__), len(module._forward_hooks)) for module in it.model.modules()]
     report = measured(it, "16-true")
     drawn = torch.get_rng_state(), random.getstate()
-    assert remedy(it, HALF, report) is not None
+    assert searched(it, HALF, report) is not None
     assert torch.equal(torch.get_rng_state(), drawn[0])
     assert random.getstate() == drawn[1]
     assert not torch.is_autocast_enabled("cpu")

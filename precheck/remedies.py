@@ -9,18 +9,20 @@ Every trial runs the code that is printed.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 
 from precheck.findings import Report
 from precheck.judge.extent import module_of
 from precheck.judge.updates import LOST
-from precheck.measurement import Measurement
+from precheck.measurement import Measurement, job_of
 from precheck.observe import exemption
 from precheck.observe.boundaries import LOW
 from precheck.observe.job import InputError, Job
-from precheck.precisions import Precision
+from precheck.precisions import Precision, resolve
 
 GROWTH = 3
 """One in so many trials may go into following the blame before the whole model is tried: shrinking takes more than growing."""
@@ -42,8 +44,34 @@ class Remedy:
     minimal: bool
     code: str
 
+    @property
+    def call(self) -> str:
+        """What `code` comes to where precheck may be imported."""
+        note = "" if self.minimal else "  # fewer may do: -o remedy_trials=24"
+        return f"from precheck import in_float32\nin_float32(model, {json.dumps(list(self.modules))}){note}"
 
-def remedy(job: Job, precision: Precision, report: Report, *, most: int = 24) -> Remedy | None:
+
+def remedy(
+    model: torch.nn.Module | Callable[..., Any],
+    inputs: Any,
+    *,
+    precision: str | Precision = "bf16-mixed",
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    steps: int = 1,
+    seed: int = 0,
+    most: int = 24,
+) -> Remedy | None:
+    """Measures `model`, and if that fails finds the fewest modules to keep in float32 for it to pass, with at most `most` trials.
+
+    Arguments are those of `measure`. None where nothing fails, or where not even the whole model in float32 passes (a cast that
+    the model's own code makes, a loss that cannot be computed). Raises what `measure` raises.
+    """
+    job, chosen = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)
+    return searched(job, chosen, Measurement(job, chosen).report(), most=most)
+
+
+def searched(job: Job, precision: Precision, report: Report, *, most: int = 24) -> Remedy | None:
     """The fewest modules to keep in float32 for the failing measurement `report` of `job` to pass, with at most `most` trials.
 
     None where there is nothing to find: no errors, no low format, or the fault stays with the whole model in float32 (a cast

@@ -1,0 +1,52 @@
+"""Which op is behind what a module boundary shows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from precheck.findings import Finding
+from precheck.judge.events import Suspect
+from precheck.judge.ops import finding_of, placed
+from precheck.observe.operations import Observation, Operation, Value
+from precheck.observe.source import shortened
+
+_KIN = {
+    "overflow": {"overflow", "nan", "vanished-constant", "underflow", "cancellation", "amplified-rounding"},
+    "nan": {"overflow", "nan", "vanished-constant", "underflow", "cancellation", "amplified-rounding"},
+}  # fmt: skip
+"""Of what is not finite at a boundary, the mechanisms that can have made it so. Anything can have made a drift."""
+
+
+def explained(finding: Finding, observation: Observation, suspects: list[Suspect]) -> Finding:
+    """`finding`, an error at a boundary, with the op and line behind it; as it is if none stands out."""
+    fitting = [each for each in suspects if each.severity == "error" and _fits(finding, each)]
+    if fitting:
+        first = finding_of(fitting[0])
+        return dataclasses.replace(finding, op=first.op, source=first.source, cause=f"{first.rule}: {first.message}", cause_rule=first.rule)
+    operation, value = _steepest(finding, observation) or (None, None)
+    if operation is None or value is None:
+        return finding
+    grown = f"{operation.drift_in:.2g} of its norm off before it, {value.drift:.2g} after it"
+    return dataclasses.replace(finding, op=operation.title, source=shortened(operation.source), cause=f"{placed(operation)}: {grown}")
+
+
+def _fits(finding: Finding, suspect: Suspect) -> bool:
+    """A cause comes before its effect, and is of its kind."""
+    if finding.rule in _KIN and suspect.rule not in _KIN[finding.rule]:
+        return False
+    if finding.rule == "gradient-underflow":
+        return suspect.rule == "gradient-underflow"
+    return suspect.operation.phase in ("forward", "data") or suspect.operation.phase == finding.phase
+
+
+def _steepest(finding: Finding, observation: Observation) -> tuple[Operation, Value] | None:
+    """The op, up to the end of the module that is blamed, that added most to the drift there was."""
+    inside = [operation for operation in observation.operations if operation.phase == finding.phase and operation.step <= max(1, finding.step)]
+    own = [operation for operation in inside if not finding.module or _within(operation.module, finding.module)]
+    candidates = [(operation, value) for operation in own or inside for value in operation.outputs[:1] if value.maker is operation and value.roundoff]
+    best = max(candidates, key=lambda each: each[1].drift - each[0].drift_in, default=None)
+    return best if best is not None and best[1].drift > 2 * best[1].roundoff else None
+
+
+def _within(module: str, blamed: str) -> bool:
+    return module == blamed or module.startswith(f"{blamed}.")
