@@ -8,6 +8,7 @@ to the op where the cause entered: the zero that was divided by, the constant th
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 from precheck import formats
 from precheck.findings import Severity
@@ -34,8 +35,8 @@ class Suspect:
     severity: Severity = "error"
 
 
-def nonfinite(observation: Observation, origins: Origins) -> list[Suspect]:
-    """overflow, nan, and whatever else made Inf or NaN out of finite values."""
+def roots(observation: Observation) -> list[Value]:
+    """Where Inf or NaN that does harm first appeared."""
     readers = observation.consumers()
     carriers: dict[Value, Value] = {}  # each non-finite value, by the one where its event opened
     opened: dict[Value, list[Value]] = {}
@@ -45,11 +46,12 @@ def nonfinite(observation: Observation, origins: Origins) -> list[Suspect]:
         source = next((carriers[given] for given in operation.inputs if given in carriers), None)
         carriers[value] = source or value
         opened.setdefault(source or value, []).append(value)
-    return [
-        _named(root, origins)
-        for root, carried in opened.items()
-        if root.maker is not None and not _scaled_only(root) and _harmful(root, carried, readers)
-    ]
+    return [root for root, carried in opened.items() if root.maker is not None and not _scaled_only(root) and _harmful(root, carried, readers)]
+
+
+def nonfinite(found: list[Value], origins: Origins) -> list[Suspect]:
+    """overflow, nan, and whatever else made Inf or NaN out of finite values, at those of `roots`."""
+    return [_named(root, origins) for root in found]
 
 
 def _scaled_only(root: Value) -> bool:
@@ -140,11 +142,11 @@ def _smallest_normal(operation: Operation) -> float:
     return formats.of_dtype(divisor.dtype).min_normal if divisor.low else 0.0
 
 
-def flooded(observation: Observation) -> list[Suspect]:
+def flooded(observation: Observation, spoiled: Collection[Value]) -> list[Suspect]:
     """Tensors most of which became zero, where what they end up in goes wrong, or nothing reads them."""
     readers, found = observation.consumers(), []
     for operation, value in observation.made():
-        if not value.low or value.zeroed < LOST or value.maker is not operation or operation.phase != "forward":
+        if not value.low or value.zeroed < LOST or value.maker is not operation or operation.phase != "forward" or value in spoiled:
             continue
         if operation.parameter and operation.base in MOVING:
             continue  # weights are as given: a cast of ones that the format cannot hold at all is no fault of the code
@@ -173,12 +175,12 @@ def _drowns(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     return False
 
 
-def starved_gradients(observation: Observation) -> list[Suspect]:
+def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> list[Suspect]:
     """Parameter gradients most of which were flushed to zero for want of a loss scale."""
     found = []
     for name, value, scale in observation.gradients.values():
         maker = value.maker
-        if maker is None or value.zeroed <= LOST or not determined(maker, value):
+        if maker is None or value.zeroed <= LOST or value in spoiled or not determined(maker, value):
             continue
         _, cause = zero_origin(value)
         under = f"under a loss scale of {scale:g}" if scale > 1 else "without a loss scale"

@@ -90,6 +90,8 @@ def determined(operation: Operation, value: Value) -> bool:
 def descendants(observation: Observation, roots: list[Value]) -> set[Value]:
     """The values that anything of `roots` went into, roots included."""
     reached = set(roots)
+    if not reached:
+        return reached
     for operation in observation.operations:
         if any(value in reached for value in operation.inputs):
             reached.update(operation.outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from precheck.findings import Finding
 from precheck.judge import absorption, choices, events, gradients
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import Origins
+from precheck.judge.lineage import Origins, descendants
 from precheck.judge.rounding import Rounding
 from precheck.observe.operations import Observation, Operation
 from precheck.observe.source import shortened
@@ -13,11 +13,13 @@ from precheck.observe.source import shortened
 
 def suspects(observation: Observation) -> list[Suspect]:
     """What the rules find, in the order in which the causes happened."""
-    origins = Origins()
-    rounding = Rounding(observation, origins).judged()  # traces the origins on its way
+    origins, roots = Origins(), events.roots(observation)
+    spoiled = descendants(observation, roots)  # what follows from Inf and NaN is no fault of its own
+    rounding = Rounding(observation, origins, spoiled).judged()  # traces the origins on its way
+    choice = [suspect for suspect in choices.flipped(observation, origins) if not spoiled.intersection(suspect.operation.outputs)]
     found = [
-        *events.nonfinite(observation, origins), *events.flooded(observation), *events.starved_gradients(observation), *rounding,
-        *absorption.absorbed(observation), *choices.flipped(observation, origins), *gradients.missing(observation),
+        *events.nonfinite(roots, origins), *events.flooded(observation, spoiled), *events.starved_gradients(observation, spoiled),
+        *rounding, *absorption.absorbed(observation), *choice, *gradients.missing(observation),
     ]  # fmt: skip
     return sorted(found, key=lambda suspect: suspect.operation.number)
 

@@ -8,6 +8,7 @@ itself determines the result: a twin of the shadow, disturbed by 2^-20, tells th
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 from precheck.judge.choices import blurred
 from precheck.judge.events import Suspect
@@ -38,8 +39,8 @@ DIGIT = 2.0**-11
 class Rounding:
     """One pass over a run, in order."""
 
-    def __init__(self, observation: Observation, origins: Origins) -> None:
-        self.observation, self.origins = observation, origins
+    def __init__(self, observation: Observation, origins: Origins, spoiled: Collection[Value] = ()) -> None:
+        self.observation, self.origins, self.spoiled = observation, origins, spoiled
         self.suspects: list[Suspect] = []
         self.under: dict[Value, tuple[Suspect | None, ...]] = {}  # suspects that a value descends from; None excuses without accusing
         self.unstable: set[Suspect] = set()
@@ -98,7 +99,7 @@ class Rounding:
             return
         if value.wander > UNSTABLE and value.dead > SHAKEN and value.twin_drift > DIGIT:
             self.unstable.update(suspect for suspect in above if suspect is not None)
-        if above:
+        if above or value in self.spoiled:
             return  # downstream of what is suspected already
         suspect = self._suspect(operation, value)
         if suspect is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):

@@ -6,6 +6,7 @@ sample; non-finite values are looked for in all of it.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -38,6 +39,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.permute(order).reshape(-1)
 
 
+@functools.lru_cache(maxsize=4096)
 def _prime_below(number: int) -> int:
     for candidate in range(max(number, _RUN + 1), _RUN, -1):
         if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
