@@ -1,0 +1,97 @@
+"""What a failing check says of op, line and cure, and the op table of --drift-report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from projects import HEALTHY, OVERFLOWS, Project
+
+BROKEN_NORM = '''
+class Norm(torch.nn.Module):
+    def forward(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x):
+        return x * 500
+
+
+def test_norm(check_precision):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), Scaled(), Norm(), torch.nn.Linear(16, 4))
+    check_precision(model, data())
+'''
+
+
+def test_a_failure_ends_with_op_line_and_what_to_keep_in_float32(pytester: pytest.Pytester, project: Project) -> None:
+    project(BROKEN_NORM)
+    line = next(n for n, text in enumerate((pytester.path / "test_it.py").read_text(encoding="utf8").splitlines(), 1) if "rsqrt" in text)
+    result = pytester.runpytest_inprocess("--precision=16-true")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(
+        [
+            "accumulated-drift: output of 2: off by * noise floors under 16-true*",
+            "    in module 2",
+            f"    by overflow: aten.pow.Tensor_Scalar at test_it.py:{line}: * in the reference is beyond the largest float16, 65504",
+            "    cure: compute this module in float32*",
+            "with this the check passes (tried):",
+            "    from precheck import in_float32",
+            '    in_float32(model, [[]"2"])',
+            'to see this again: pytest --precision=16-true "test_it.py::test_norm[[]16-true]"',
+        ]
+    )
+
+
+def test_the_cure_that_is_printed_cures(pytester: pytest.Pytester, project: Project) -> None:
+    project(BROKEN_NORM.replace("check_precision(model", 'precheck.in_float32(model, ["2"])\n    check_precision(model'))
+    assert pytester.runpytest_inprocess("--precision=16-true").ret == 0
+
+
+@pytest.mark.parametrize("trials", ["0", "12"])
+def test_remedy_trials_turns_the_search_off(pytester: pytest.Pytester, project: Project, trials: str) -> None:
+    project(BROKEN_NORM)
+    text = pytester.runpytest_inprocess("--precision=16-true", "-o", f"remedy_trials={trials}").stdout.str()
+    assert ("in_float32" in text) == (trials != "0")
+
+
+@pytest.mark.parametrize("given", ["-1", "many"])
+def test_remedy_trials_that_mean_nothing_are_refused(pytester: pytest.Pytester, given: str) -> None:
+    result = pytester.runpytest_inprocess("-o", f"remedy_trials={given}")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([f"*remedy_trials={given}; accepted is a whole number from 0 (0: none are made)"])
+
+
+def test_the_drift_report_lists_ops_of_checks_that_pass_too(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY, OVERFLOWS)
+    result = pytester.runpytest_inprocess("--precision=16-mixed,bf16", "--drift-report=term", "--drift-top=3", "-o", "remedy_trials=0")
+    result.stdout.fnmatch_lines(
+        [
+            "drift op by op (relative to the result's norm, the worst of each op's calls on a line):",
+            "*added*inherited*calls*precision*dtype*op*line*module*test",
+            "*Inf/NaN*16-mixed*aten.*test_it.py:*test_overflows[[]16-mixed]",
+            "* more calls, none of them worse",
+        ]
+    )
+    table = result.outlines[next(n for n, line in enumerate(result.outlines) if line.startswith("drift op by op")) + 2 :]
+    assert sum("aten." in line for line in table) == 3
+    everything = pytester.runpytest_inprocess("--precision=bf16", "--drift-report=term", "--drift-top=0", "-k", "healthy").stdout.str()
+    assert "aten.native_layer_norm.default" in everything
+    assert "more calls" not in everything
+
+
+def test_ops_are_not_followed_where_nobody_asked_and_nothing_failed(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY)
+    assert "drift op by op" not in pytester.runpytest_inprocess("--precision=bf16").stdout.str()
+
+
+def test_the_json_report_has_every_op(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY)
+    assert pytester.runpytest_inprocess("--precision=bf16", "--drift-report=json:drift.json").ret == 0
+    (test,) = json.loads((pytester.path / "drift.json").read_text(encoding="utf8"))["tests"]
+    ops = test["report"]["ops"]
+    assert {"aten.addmm.default", "aten.native_layer_norm.default", "aten.mm.default"} <= {row["op"] for row in ops}
+    assert {row["phase"] for row in ops} >= {"forward", "backward"}
+    assert test["report"]["facts"]["covered"] == 1
+    assert all(0 <= row["drift"] < 0.1 for row in ops), "a healthy model's ops are off by a few roundings each"
