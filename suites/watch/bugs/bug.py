@@ -1,0 +1,77 @@
+"""A bug that shipped somewhere, as code small enough to watch, with its mended twin."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MARK = re.compile(r"# culprit: ([\w, -]+)$")
+
+
+@dataclasses.dataclass(frozen=True)
+class Bug:
+    """`bug` and `fixed` return what the code's user gets: a tensor, or a tuple of them, comparable with each other.
+
+    Lines at fault end in `# culprit: <name>`. Where nothing was found in a public tracker, `link` is empty and the docstring of
+    the code says what it stands for.
+    """
+
+    name: str
+    link: str  # "pytorch/vision#3371", an issue or a pull request on GitHub
+    rules: tuple[str, ...]  # what the first finding may be called; the first of them is what it is called today
+    op: str  # "aten.mul.Tensor"
+    bug: Callable[[], Any]
+    fixed: Callable[[], Any]
+    phase: str = "forward"
+    module: str = ""
+    step: int = 1
+    severity: str = "error"
+    kernel: bool = False  # whether the harm hangs on how this build of torch carries an op out
+
+    @property
+    def rule(self) -> str:
+        return self.rules[0]
+
+
+def culprits(path: Path) -> dict[str, set[int]]:
+    """The lines of a file that are at fault, by the name of the bug."""
+    found: dict[str, set[int]] = {}
+    for number, line in enumerate(path.read_text(encoding="utf8").splitlines(), 1):
+        mark = MARK.search(line)
+        for name in mark.group(1).split(", ") if mark else ():
+            found.setdefault(name, set()).add(number)
+    return found
+
+
+def tensors(result: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a result, detached, in float64."""
+    if isinstance(result, torch.Tensor):
+        yield result.detach().double()
+    else:
+        for item in result:
+            yield from tensors(item)
+
+
+def harm(bug: Bug) -> float:
+    """How far the bug's result is off the twin's: max |a - b| / max |b|, the worst tensor; Inf where only the twin's is finite."""
+    worst = 0.0
+    for mine, theirs in zip(tensors(bug.bug()), tensors(bug.fixed()), strict=True):
+        assert bool(torch.isfinite(theirs).all()), f"{bug.name}: the twin's result is not finite"
+        if not bool(torch.isfinite(mine).all()):
+            return float("inf")
+        worst = max(worst, float((mine - theirs).abs().max() / theirs.abs().max().clamp_min(1e-30)))
+    return worst
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Normal numbers of that seed, without a trace in torch's own random state."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def uniform(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))

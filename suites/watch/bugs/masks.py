@@ -1,0 +1,59 @@
+"""Masks whose infinity is float16's, and products that meet one."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from bugs.bug import Bug, normal
+
+
+def padded(fill_last: bool) -> torch.Tensor:
+    """Left padding: the first query may look at nothing. The lowest number plus a negative score is -Inf, and the row NaN."""
+    scores = torch.full((2, 4), -18.0).half()
+    hidden = torch.tensor([[True] * 4, [False, False, True, True]])
+    lowest = torch.finfo(torch.float16).min
+    if fill_last:
+        return torch.softmax(scores.masked_fill(hidden, lowest), -1)
+    bias = torch.zeros(2, 4).half().masked_fill(hidden, lowest)
+    return torch.softmax(scores + bias, -1)  # culprit: lowest-plus-score
+
+
+class Masked(nn.Module):
+    """A mask of zeros and ones times a constant that float16 does not hold: 0 x -Inf wherever nothing is masked."""
+
+    def __init__(self, constant: float) -> None:
+        super().__init__()
+        self.register_buffer("constant", torch.tensor(constant))
+
+    def forward(self, scores: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(scores + (1 - keep) * self.constant, -1)
+
+
+def masked(constant: float) -> torch.Tensor:
+    model = Masked(constant).half()  # culprit: constant-buffer
+    return model(normal(2, 4).half(), torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0]]).half())
+
+
+def eager_attention(fill: float) -> torch.Tensor:
+    """A fill chosen for bfloat16, in a model that someone runs in float16."""
+    scores, seen = normal(4, 4).half(), torch.ones(4, 4, dtype=torch.bool).tril()
+    seen[0] = False
+    return torch.softmax(torch.where(seen, scores, fill), -1)  # culprit: fill-beyond-half
+
+
+def tempered(large: float) -> torch.Tensor:
+    """Scores less a large number where padded, times log(length): a sentence of one token multiplies -Inf by 0."""
+    scores = normal(2, 3, 4).half()
+    keep = torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]]).half()
+    scores = scores - (1 - keep[:, None]) * large  # culprit: length-times-infinity
+    return torch.softmax(scores * keep.sum(-1)[:, None, None].log() / 6, -1)
+
+
+BUGS = (
+    Bug("lowest-plus-score", "huggingface/transformers#17306", ("overflow",), "aten.add.Tensor", lambda: padded(False), lambda: padded(True)),
+    Bug("constant-buffer", "NVIDIA/apex#93", ("overflow", "nan"), "aten._to_copy.default", lambda: masked(-1e9), lambda: masked(-1e4)),
+    Bug("fill-beyond-half", "huggingface/lerobot#710", ("overflow",), "aten.scalar_tensor.default", lambda: eager_attention(-2.4e38),
+        lambda: eager_attention(-1e4)),
+    Bug("length-times-infinity", "JunnYu/GAU-alpha-pytorch#1", ("overflow", "nan"), "aten.mul.Tensor", lambda: tempered(1e12), lambda: tempered(1e4)),
+)  # fmt: skip

@@ -1,0 +1,106 @@
+"""Values that leave float16: a square, a product or a sum that the code never shows to anyone."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from bugs.bug import Bug, normal, uniform
+
+
+def overlap(boxes: torch.Tensor) -> torch.Tensor:
+    """Intersection over union of all pairs, corners as (x0, y0, x1, y1)."""
+    sizes = boxes[:, 2:] - boxes[:, :2]
+    areas = sizes[:, 0] * sizes[:, 1]  # culprit: box-area
+    inner = torch.minimum(boxes[:, None, 2:], boxes[None, :, 2:]) - torch.maximum(boxes[:, None, :2], boxes[None, :, :2])
+    shared = inner.clamp_min(0).prod(-1)  # culprit: box-area
+    return shared / (areas[:, None] + areas[None] - shared)
+
+
+def boxes() -> torch.Tensor:
+    return torch.tensor([[0.0, 0.0, 400.0, 300.0], [8.0, 8.0, 408.0, 308.0], [0.0, 0.0, 16.0, 16.0]])
+
+
+class Norm(nn.Module):
+    def __init__(self, wide: bool) -> None:
+        super().__init__()
+        self.wide, self.weight = wide, nn.Parameter(torch.ones(32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held = x.float() if self.wide else x
+        square = held.pow(2).mean(-1, keepdim=True)  # culprit: norm-square
+        return self.weight * (held * torch.rsqrt(square + 1e-6)).to(x.dtype)
+
+
+class Block(nn.Module):
+    """A norm in front of a projection, as in any decoder."""
+
+    def __init__(self, wide: bool) -> None:
+        super().__init__()
+        self.norm, self.out = Norm(wide), nn.Linear(32, 8)
+        with torch.no_grad():
+            self.out.weight.copy_(normal(8, 32) / 6)
+            self.out.bias.zero_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.norm(x))
+
+
+def block(wide: bool) -> torch.Tensor:
+    x = normal(4, 32, seed=1) * 40
+    x[:, 5] = 420.0  # one outlier channel
+    return Block(wide).half()(x.half())
+
+
+def attend(early: bool) -> torch.Tensor:
+    """A query that matches its key strongly; the product passes 65 504 before it is divided by 8."""
+    query, key, value = normal(2, 8, 64), normal(2, 8, 64, seed=1), normal(2, 8, 64, seed=2)
+    query[..., :8] += 100 * torch.eye(8)
+    key[..., :8] += 800 * torch.eye(8)
+    q, k, v = query.half(), key.half(), value.half()
+    scores = (q / 8) @ k.mT if early else (q @ k.mT) / 8  # culprit: attention-logits
+    return torch.softmax(scores, -1) @ v
+
+
+def running_means(dtype: torch.dtype | None) -> torch.Tensor:
+    values = (50 + 20 * uniform(1, 2000, 4)).half()
+    sums = values.cumsum(1, dtype=dtype)  # culprit: prefix-sum
+    return sums / torch.arange(1, 2001, dtype=sums.dtype)[:, None]
+
+
+class Smooth(nn.Module):
+    """Softplus spelt out, as exporters do."""
+
+    def __init__(self, stable: bool) -> None:
+        super().__init__()
+        self.stable = stable
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.stable:
+            return x.clamp_min(0) + torch.log1p(torch.exp(-x.abs()))
+        return torch.log(1 + torch.exp(x))  # culprit: softplus
+
+
+def smooth(stable: bool) -> torch.Tensor:
+    return nn.Sequential(Smooth(stable))(torch.tensor([[-4.0, 0.25, 6.0, 11.5, 40.0]]).half())
+
+
+def standardised(wide: bool) -> torch.Tensor:
+    """Statistics that follow the activations' dtype; a channel whose variance is 80 000 comes out zero, without a NaN."""
+    mean, variance = torch.tensor([1.0, -90.0, 0.5]), torch.tensor([2.0, 80_000.0, 0.5])
+    x = (mean + variance.sqrt() * normal(16, 3)).half()
+    if wide:
+        return ((x.float() - mean) * torch.rsqrt(variance + 1e-5)).half()
+    low = variance.to(x.dtype)  # culprit: variance-cast
+    return (x - mean.to(x.dtype)) * torch.rsqrt(low + 1e-5)
+
+
+BUGS = (
+    Bug("box-area", "pytorch/vision#3371", ("overflow",), "aten.mul.Tensor", lambda: overlap(boxes().half()), lambda: overlap(boxes())),
+    Bug("norm-square", "pytorch/pytorch#133085", ("overflow",), "aten.pow.Tensor_Scalar", lambda: block(False), lambda: block(True), module="norm"),
+    Bug("attention-logits", "ultralytics/ultralytics#24990", ("overflow",), "aten.bmm.default", lambda: attend(False), lambda: attend(True)),
+    Bug("prefix-sum", "huggingface/transformers#25431", ("overflow",), "aten.cumsum.default", lambda: running_means(None),
+        lambda: running_means(torch.float32)),
+    Bug("softplus", "sbryngelson/ANEForge#113", ("overflow",), "aten.exp.default", lambda: smooth(False), lambda: smooth(True), module="0"),
+    Bug("variance-cast", "apple/coreai-torch#54", ("overflow",), "aten._to_copy.default", lambda: standardised(False), lambda: standardised(True)),
+)  # fmt: skip

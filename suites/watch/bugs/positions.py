@@ -1,0 +1,105 @@
+"""Whole numbers and phases that are rounded before they are used."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from bugs.bug import Bug, normal
+
+
+def sinusoids(positions: torch.Tensor, size: int = 64, longest: float = 1e4) -> torch.Tensor:
+    rates = longest ** (-torch.arange(0, size, 2) / size)
+    phases = positions.double()[:, None] * rates
+    return torch.cat([phases.sin(), phases.cos()], -1).float()
+
+
+def rotary(dtype: torch.dtype) -> torch.Tensor:
+    """arange takes the dtype that someone made the default: bfloat16 has no odd number beyond 256."""
+    positions = torch.arange(1000, dtype=dtype)  # culprit: rotary-positions
+    return sinusoids(positions)
+
+
+class Collate(nn.Module):
+    """Labels stacked into one tensor with the mixing weight, and so into the images' dtype."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def forward(self, labels: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.stack([labels.to(self.dtype), labels.flip(0).to(self.dtype), weight.to(self.dtype)], 1)  # culprit: mixed-labels
+
+
+def mixed(dtype: torch.dtype) -> torch.Tensor:
+    pairs = Collate(dtype)(torch.tensor([301, 998, 643, 517]), torch.tensor([0.5, 0.25, 0.75, 0.5]))
+    logits, weight = 4 * normal(4, 1024), pairs[:, 2].float()
+    first, second = (functional.cross_entropy(logits, pairs[:, place].long(), reduction="none") for place in (0, 1))
+    return weight * first + (1 - weight) * second
+
+
+def histogram(dtype: torch.dtype) -> torch.Tensor:
+    """One sample for each of 400 bins; beyond 256 every other bin stays empty."""
+    samples = torch.arange(400).to(dtype)  # culprit: bin-index
+    return torch.bincount(samples.floor().long(), minlength=401).float()
+
+
+def rows_inside(dtype: torch.dtype) -> torch.Tensor:
+    """Pixel rows within a box in a tall image: float16 counts in twos from 2048."""
+    rows = torch.arange(4000).to(dtype)  # culprit: pixel-rows
+    return ((rows >= 2049) & (rows <= 2051)).sum().float()
+
+
+def timesteps(early: bool) -> torch.Tensor:
+    steps = torch.tensor([998.39, 771.6, 502.3, 31.7])
+    if early:
+        steps = steps.to(torch.bfloat16)  # culprit: timestep-cast
+    return sinusoids(steps).to(torch.bfloat16)
+
+
+def spectrum(early: bool) -> torch.Tensor:
+    """Mass to charge ratios, encoded at wavelengths down to 0.01."""
+    ratios = torch.tensor([512.31, 733.87, 1201.66])
+    if early:
+        ratios = ratios.to(torch.bfloat16)  # culprit: mass-encoding
+    waves = torch.logspace(-2, 4, 32, dtype=torch.float64)
+    return torch.sin(2 * math.pi * ratios.double()[:, None] / waves).float()
+
+
+class Forecaster(nn.Module):
+    """Normalises the context itself, but is handed it in the weights' dtype: air pressure in bfloat16 moves in steps of 4."""
+
+    def __init__(self, wide: bool) -> None:
+        super().__init__()
+        self.wide, self.head = wide, nn.Linear(16, 4)
+        with torch.no_grad():
+            self.head.weight.copy_(normal(4, 16) / 4)
+            self.head.bias.zero_()
+
+    def forward(self, series: torch.Tensor) -> torch.Tensor:
+        context = series if self.wide else series.to(self.head.weight.dtype)  # culprit: pressure-context
+        off = context - context.mean(-1, keepdim=True)
+        return self.head((off / context.float().std(-1, keepdim=True)).to(self.head.weight.dtype))
+
+
+def forecast(wide: bool) -> torch.Tensor:
+    series = 1013.25 + 0.9 * torch.sin(torch.arange(16.0) / 3) + 0.1 * normal(4, 16)
+    return Forecaster(wide).to(torch.bfloat16)(series)
+
+
+CAST = "aten._to_copy.default"
+BUGS = (
+    Bug("rotary-positions", "huggingface/transformers#28685", ("integer-rounding", "amplified-rounding"), "aten.arange.default",
+        lambda: rotary(torch.bfloat16), lambda: rotary(torch.int64)),
+    Bug("mixed-labels", "kornia/kornia#4657", ("integer-rounding",), CAST, lambda: mixed(torch.bfloat16), lambda: mixed(torch.float32),
+        module="Collate"),
+    Bug("bin-index", "NVIDIA/cccl#10976", ("integer-rounding",), CAST, lambda: histogram(torch.bfloat16), lambda: histogram(torch.float32)),
+    Bug("pixel-rows", "kornia/kornia#4336", ("integer-rounding",), CAST, lambda: rows_inside(torch.float16), lambda: rows_inside(torch.float32)),
+    Bug("timestep-cast", "modelscope/DiffSynth-Studio#562", ("amplified-rounding",), CAST, lambda: timesteps(True), lambda: timesteps(False)),
+    Bug("mass-encoding", "wfondrie/depthcharge#76", ("amplified-rounding",), CAST, lambda: spectrum(True), lambda: spectrum(False)),
+    Bug("pressure-context", "TimeCopilot/timecopilot#307", ("cancellation", "amplified-rounding"), CAST, lambda: forecast(False),
+        lambda: forecast(True)),
+)  # fmt: skip
