@@ -100,6 +100,6 @@ BUGS = (
     Bug("pixel-rows", "kornia/kornia#4336", ("integer-rounding",), CAST, lambda: rows_inside(torch.float16), lambda: rows_inside(torch.float32)),
     Bug("timestep-cast", "modelscope/DiffSynth-Studio#562", ("amplified-rounding",), CAST, lambda: timesteps(True), lambda: timesteps(False)),
     Bug("mass-encoding", "wfondrie/depthcharge#76", ("amplified-rounding",), CAST, lambda: spectrum(True), lambda: spectrum(False)),
-    Bug("pressure-context", "TimeCopilot/timecopilot#307", ("cancellation", "amplified-rounding"), CAST, lambda: forecast(False),
+    Bug("pressure-context", "TimeCopilot/timecopilot#307", ("amplified-rounding", "cancellation"), CAST, lambda: forecast(False),
         lambda: forecast(True)),
 )  # fmt: skip

@@ -1,0 +1,56 @@
+"""The tests of bugs can fail: with a rule's limit out of reach, or the rule gone, they do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import test_bugs
+from bugs import ALL
+from bugs.bug import Bug
+
+from precheck.judge import absorption, choices, events, ops, rounding
+
+NAMED = {bug.name: bug for bug in ALL}
+BLUNTED: dict[str, dict[tuple[Any, str], float]] = {
+    "kl-estimate": {(rounding, "SUM_ROUNDINGS"): math.inf},
+    "mass-encoding": {(rounding, "DEAD"): math.inf, (rounding, "PLAIN"): math.inf},
+    "frozen-average": {(absorption, "ROUNDINGS"): math.inf, (absorption, "UPDATES"): math.inf, (absorption, "ARRIVED"): -math.inf},
+    "router": {(choices, "SHARE"): math.inf, (choices, "BLURRED"): math.inf},
+    "faint-loss": {(events, "LOST"): math.inf},
+}
+EACH = pytest.mark.parametrize("bug", [NAMED[name] for name in BLUNTED], ids=lambda bug: bug.name)
+
+
+@pytest.fixture(autouse=True)
+def _forgetful() -> Iterator[None]:
+    """What test_bugs has seen of a bug is forgotten before each of these tests and after it."""
+    test_bugs.seen.cache_clear()
+    yield
+    test_bugs.seen.cache_clear()
+
+
+@EACH
+def test_a_limit_out_of_reach_fails_the_test(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_bugs.test_the_first_finding_names_the_rule(bug)
+    test_bugs.seen.cache_clear()
+    for (module, name), value in BLUNTED[bug.name].items():
+        monkeypatch.setattr(module, name, value)
+    with pytest.raises(AssertionError):
+        test_bugs.test_the_first_finding_names_the_rule(bug)
+
+
+@EACH
+def test_a_finding_on_another_line_fails_the_test(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "shortened", lambda line: f"{line.rpartition(':')[0]}:1")
+    with pytest.raises(AssertionError):
+        test_bugs.test_the_first_finding_is_on_the_line_at_fault(bug)
+
+
+def test_a_limit_of_zero_accuses_mended_twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no bits allowed to be lost at all, healthy subtractions are accused."""
+    monkeypatch.setattr(rounding, "PLAIN", 0.0)
+    monkeypatch.setattr(rounding, "SUM_ROUNDINGS", 0.0)
+    assert any(test_bugs.watched(bug.fixed).errors for bug in ALL)

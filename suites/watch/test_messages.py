@@ -1,0 +1,109 @@
+"""What findings say: a first line that stands alone, numbers beyond their limits, a cure, and a summary that can be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import pytest
+from bugs import ALL
+from bugs.bug import Bug
+from test_bugs import first, seen
+
+import precheck
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """What the message on one bug has to say. `beyond` is "above" or "below": where its number lies, seen from the limit."""
+
+    bug: str
+    beyond: str
+    pieces: tuple[str, ...]  # numbers with what they are numbers of; patterns, where a last bit may move the last digit
+
+
+SAID = {
+    "overflow": Words("box-area", "above", (r"1\.2e\+05 in the reference", "beyond the largest float16, 65504")),
+    "nan": Words("empty-box", "above", ("NaN from inputs that the reference has too", "the result is 0")),
+    "underflow": Words("narrow-variance", "below", ("1e-12 in the reference became zero", r"aten\.rsqrt\.default at .*:\d+ made Inf")),
+    "vanished-constant": Words("unit-rows", "below", ("1e-12 is zero in float16", r"aten\.div\.Tensor at .*:\d+ made NaN")),
+    "integer-rounding": Words("rotary-positions", "above", ("up to 999 in bfloat16", "only up to 256", "494 or more moved")),
+    "amplified-rounding": Words("timestep-cast", "above", (r"\(0\.001\d relative\) is amplified 1\d\d times by aten\.sin\.default at .*:\d+: \d %",)),
+    "cancellation": Words("one-pass-variance", "above", ("near-equals", r"off by \d{3} roundings", r"its terms by 0\.\d")),
+    "local-drift": Words("scattered-mean", "above", (r"the op itself is off by 7\d %",)),
+    "absorption": Words("frozen-average", "below", (r"0 % of 3\d\d updates arrived",)),
+    "accumulated-drift": Words("rotated-state", "above", (r"[56]\d % of the elements keep no digit",)),
+    "decision-flip": Words("router", "above", (r"[23]\.\d % of 1500 rows", r"[23]\.\d % because bfloat16")),
+    "missing-gradient": Words("validated-first", "below", (r"copy of 0\.weight", r"none reaches 0\.weight")),
+    "gradient-underflow": Words("faint-loss", "above", (r"100 % of the gradient of Linear\.weight", "without a loss scale")),
+    "dtype-leak": Words("borrowed-eps", "above", (r"eps 0\.00781", r"differs by 23\d %")),
+    "unstable-reference": Words("chaotic-map", "above", ("float32 does not determine", r"\d\d % of the elements")),
+}
+NAMED = {bug.name: bug for bug in ALL}
+RULES = pytest.mark.parametrize("rule", SAID)
+
+
+def bug_of(rule: str) -> Bug:
+    return NAMED[SAID[rule].bug]
+
+
+def test_every_rule_that_has_bugs_is_put_into_words() -> None:
+    assert set(SAID) == {bug.rule for bug in ALL}
+    assert all(bug_of(rule).rule == rule for rule in SAID)
+
+
+@RULES
+def test_the_message_stands_alone_in_one_line(rule: str) -> None:
+    """Op, line and numbers with their units; nothing but a summary prints the other fields of a finding."""
+    finding = first(bug_of(rule))
+    assert finding.message.startswith(f"{finding.op} at {finding.source}: ")
+    assert "\n" not in finding.message
+    assert len(finding.message) < 400  # five lines of a terminal
+    for piece in SAID[rule].pieces:
+        assert re.search(piece, finding.message), finding.message
+
+
+@RULES
+def test_what_was_measured_lies_beyond_its_limit(rule: str) -> None:
+    finding = first(bug_of(rule))
+    assert finding.measured is not None
+    assert finding.limit is not None
+    distance = finding.measured - finding.limit
+    assert distance >= 0 if SAID[rule].beyond == "above" else distance <= 0
+
+
+@RULES
+def test_a_cure_is_named(rule: str) -> None:
+    assert len(first(bug_of(rule)).remedy) > 20
+
+
+@RULES
+def test_the_summary_leads_with_the_first_error_and_adds_its_cure(rule: str) -> None:
+    bug = bug_of(rule)
+    finding, lines = first(bug), seen(bug).summary().splitlines()
+    if finding.severity == "error":
+        assert lines[0] == f"{finding.rule}: {finding.message}"
+        assert f"    cure: {finding.remedy}" in lines
+    else:
+        assert lines[0].startswith("no errors")
+        assert f"{finding.severity}: {finding.rule}: {finding.message}" in lines
+    assert (f"    in module {finding.module}" in lines) is bool(finding.module and finding.severity != "note")
+
+
+@RULES
+def test_a_failed_block_raises_its_summary(rule: str) -> None:
+    report = seen(bug_of(rule))
+    if report.errors:
+        with pytest.raises(precheck.PrecisionFailure) as raised:
+            report.raise_for_errors()
+        assert str(raised.value) == report.summary()
+    else:
+        report.raise_for_errors()
+
+
+@RULES
+def test_json_says_the_same(rule: str) -> None:
+    finding = first(bug_of(rule))
+    told = json.loads(seen(bug_of(rule)).to_json())["findings"][0]
+    assert (told["rule"], told["op"], told["source"], told["message"]) == (finding.rule, finding.op, finding.source, finding.message)
