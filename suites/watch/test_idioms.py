@@ -1,0 +1,31 @@
+"""Healthy idioms that a hasty tool accuses are left in peace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from bugs.bug import tensors
+from healthy import IDIOMS
+
+import precheck
+
+EVERY = pytest.mark.parametrize("idiom", IDIOMS, ids=lambda idiom: idiom.__name__)
+
+
+def test_there_are_many() -> None:
+    assert len(IDIOMS) >= 25
+    assert len({idiom.__name__ for idiom in IDIOMS}) == len(IDIOMS)
+
+
+@EVERY
+def test_a_healthy_idiom_is_left_in_peace(idiom: Callable[[], Any]) -> None:
+    """Findings would be false alarms; an idiom that watch() does not look at at all would prove nothing."""
+    with precheck.watch() as report:
+        result = idiom()
+    assert not report.errors, report.summary()
+    assert not [finding for finding in report.findings if finding.severity == "warning"], report.summary()
+    assert report.facts["shadowed"] > 0
+    assert all(bool((torch.isfinite(part) | (part == -torch.inf)).all()) for part in tensors(result))
