@@ -57,6 +57,8 @@ RULES: dict[str, Rule] = {
              "keep float32 master weights (bf16-master, bf16-mixed), or use stochastic rounding or Kahan summation"),
         Rule("scaler-collapse", "no loss scale down to 1 gave finite gradients",
              "the overflow is in the model, not in the scale: compute the module named in float32"),
+        Rule("scaler-order", "quantities under different loss scales are added, compared or applied, or a scaler and its steps go apart",
+             "scale every loss, unscale_ once before gradients are read or changed, scaler.step each optimizer, then scaler.update() once"),
         Rule("headroom", "values come close to the largest that float16 holds",
              "a few times larger and they overflow: keep this module in float32, or scale it down"),
         Rule("decision-flip", "top-k, argmax or comparisons chose otherwise than the reference, more often than rounding explains",

@@ -15,7 +15,6 @@ from precheck.findings import Report
 from precheck.judge import ops
 from precheck.observe.job import InputError
 from precheck.observe.operations import Observation
-from precheck.observe.scaling import scales_noted
 from precheck.observe.shadow import Shadow
 from precheck.observe.whereabouts import Whereabouts
 from precheck.precisions import Precision, resolve
@@ -39,7 +38,7 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     exact = chosen is not None and chosen.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if exact else Shadow(where)
     try:
-        with _policy(chosen), _eager(), where.followed(), scales_noted(where), shadow:
+        with _policy(chosen), _eager(), where.followed(), shadow.scalers.watched(), shadow:
             yield report
     finally:
         with _disable_current_modes(), torch.no_grad():

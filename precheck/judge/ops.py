@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from precheck.findings import Finding
-from precheck.judge import absorption, choices, events, gradients
+from precheck.judge import absorption, choices, events, gradients, scaling, updates
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import Origins, descendants
 from precheck.judge.rounding import Rounding
@@ -18,9 +18,16 @@ def suspects(observation: Observation) -> list[Suspect]:
     rounding = Rounding(observation, origins, spoiled).judged()  # traces the origins on its way
     choice = [suspect for suspect in choices.flipped(observation, origins) if not spoiled.intersection(suspect.operation.outputs)]
     found = [
-        *events.nonfinite(roots, origins), *events.flooded(observation, spoiled), *events.starved_gradients(observation, spoiled),
-        *rounding, *absorption.absorbed(observation), *choice, *gradients.missing(observation),
-    ]  # fmt: skip
+        *events.nonfinite(roots, origins),
+        *events.flooded(observation, spoiled),
+        *events.starved_gradients(observation, spoiled),
+        *rounding,
+        *absorption.absorbed(observation),
+        *choice,
+        *gradients.missing(observation),
+        *updates.unarrived(observation),
+        *scaling.faults(observation),
+    ]
     return sorted(found, key=lambda suspect: suspect.operation.number)
 
 
@@ -34,13 +41,14 @@ def found(observation: Observation) -> list[Finding]:
 
 
 def placed(operation: Operation) -> str:
-    """ "aten.mul.Tensor at models/gpt.py:88"."""
-    return f"{operation.title} at {shortened(operation.source) if operation.source else 'an unknown line'}"
+    """ "aten.mul.Tensor at models/gpt.py:88"; a call that is no op goes by its line alone."""
+    name = operation.title if "." in operation.name else operation.name
+    return f"{name} at {shortened(operation.source) if operation.source else 'an unknown line'}"
 
 
 def finding_of(suspect: Suspect) -> Finding:
     operation = suspect.operation
     return Finding(
-        suspect.rule, suspect.severity, f"{placed(operation)}: {suspect.message}", operation.phase, operation.title,
+        suspect.rule, suspect.severity, f"{placed(operation)}: {suspect.message}", operation.phase, operation.title if "." in operation.name else "",
         operation.module, shortened(operation.source), operation.step, "", suspect.measured, suspect.limit,
     )  # fmt: skip

@@ -14,7 +14,9 @@ from collections.abc import Iterable
 from precheck import formats
 from precheck.findings import Finding
 from precheck.judge.drift import Comparison
+from precheck.judge.events import Suspect
 from precheck.judge.extent import module_of
+from precheck.observe.operations import Observation, Update
 from precheck.observe.records import Record
 from precheck.observe.sketch import WIDTH, inner
 
@@ -86,3 +88,41 @@ def _numbers(displacement: Displacement) -> str:
     count = math.sqrt(displacement.record.numel)
     weight, update = displacement.record.weight_norm / count, displacement.reference.norm / count
     return f"weights are about {weight:.3g}, where {fmt.name} rounds away less than {fmt.ulp(weight) / 2:.2g}; the update is about {update:.2g}"
+
+
+AIMLESS = 0.5
+"""Drift of a gradient from which it is not the same gradient any more: what a step makes of it is not lost but never was."""
+
+
+def unarrived(observation: Observation) -> list[Suspect]:
+    """lost-update, of a watched run: parameters whose steps did not arrive, by the worse witness for the fault.
+
+    EDQ asks step by step, the displacement over all steps; stochastic rounding and Kahan summation satisfy the second.
+    """
+    found = []
+    for update in observation.updates:
+        best = update_share(update) + _luck(update)
+        if update.wanted and not update.held and update.gradient_drift < AIMLESS and best < LOST:
+            found.append(update)
+    if not found:
+        return []
+    worst = min(found, key=update_share)
+    share, fmt = max(0.0, update_share(worst)), formats.of_dtype(worst.dtype)
+    weight = worst.size / math.sqrt(max(1, worst.sampled))
+    step = math.sqrt(worst.wanted / max(1, worst.sampled * worst.steps))
+    text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of the update of {worst.steps} step(s) arrived in {worst.dtype}; weights are about "
+            f"{weight:.3g}, where {fmt.name} rounds away less than {fmt.ulp(weight) / 2:.2g}; a step is about {step:.2g}; "
+            f"{len(found)} of {len(observation.updates)} parameters lost more than half")  # fmt: skip
+    operation = dataclasses.replace(worst.operation, module=module_of(worst.parameter, "update"))
+    return [Suspect("lost-update", operation, text, share, LOST)]
+
+
+def update_share(update: Update) -> float:
+    return max(update.edq, update.arrived)
+
+
+def _luck(update: Update) -> float:
+    """Four standard deviations of what stochastic rounding of so few elements over so few steps may do."""
+    step = math.sqrt(update.wanted / max(1, update.sampled * update.steps))
+    spacing = formats.of_dtype(update.dtype).epsilon * update.size / math.sqrt(max(1, update.sampled))
+    return min(4 * math.sqrt(spacing / (step * update.sampled * update.steps)), _LEAST_CERTAINTY) if step else _LEAST_CERTAINTY

@@ -130,6 +130,40 @@ class Operation:
         return max(self.inputs, key=lambda value: value.drift, default=None)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScalingEvent:
+    """Something done across loss scales, or to a scaler: at which op or call, and under which factors."""
+
+    kind: str
+    operation: Operation
+    factor: float
+    other: float = 1.0
+    text: str = ""
+
+
+@dataclasses.dataclass(slots=True)
+class Update:
+    """What of an optimizer's steps arrived in one low-format parameter. `meant` is the shadow's move, over all steps so far."""
+
+    parameter: str
+    shape: tuple[int, ...]
+    dtype: str
+    operation: Operation  # the first step
+    steps: int = 0
+    common: float = 0.0  # Σ ⟨moved, meant⟩ over steps
+    wanted: float = 0.0  # Σ ⟨meant, meant⟩
+    arrived: float = 0.0  # of the displacement since the first step
+    size: float = 0.0  # |parameter|
+    sampled: int = 0  # elements looked at
+    gradient_drift: float = 0.0  # the worst step's
+    held: bool = False  # whether the optimizer's state holds what the parameter lacks
+
+    @property
+    def edq(self) -> float:
+        """Effective descent quality, normalised: ⟨meant, moved⟩ / ⟨meant, meant⟩ (Collage, arXiv 2405.03637)."""
+        return self.common / self.wanted if self.wanted else 1.0
+
+
 @dataclasses.dataclass(slots=True)
 class OpRow:
     """All calls of one op on one line, for the drift report. Drifts are relative and Euclidean, the worst call's."""
@@ -170,7 +204,8 @@ class Observation:
     came: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters whose gradients came
     parameters: dict[int, str] = dataclasses.field(default_factory=dict)  # names by identity
     gradients: dict[int, tuple[str, Value, float]] = dataclasses.field(default_factory=dict)  # parameters': name, value, loss scale
-    low: str = ""  # the low format that the run uses most
+    updates: list[Update] = dataclasses.field(default_factory=list)
+    scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)
 
     def add(self, operation: Operation) -> None:
         self.operations.append(operation)

@@ -17,7 +17,6 @@ from precheck.observe.following import Following
 from precheck.observe.job import Job
 from precheck.observe.operations import Observation
 from precheck.observe.records import Trace
-from precheck.observe.scaling import scales_noted
 from precheck.observe.shadow import Shadow
 from precheck.observe.training import Training
 from precheck.observe.whereabouts import Whereabouts
@@ -79,7 +78,7 @@ def observed(job: Job, setting: Setting) -> Observation:
     where = Whereabouts(job.model)
     wide = setting.precision is not None and setting.precision.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if wide else Shadow(where)
-    with where.followed(), scales_noted(where):
+    with where.followed(), shadow.scalers.watched():
         run(job, dataclasses.replace(setting, shadow=shadow))
     return shadow.finish()
 

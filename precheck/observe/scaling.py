@@ -1,33 +1,163 @@
-"""The loss scale of a backward pass, told by torch's own GradScaler while it is watched."""
+"""What scalers, optimizers and schedules are asked to do while a block is watched, told by their own methods.
+
+The methods are wrapped on the classes of torch, so subclasses and any loop are seen; each wrapper calls through unchanged.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import math
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from precheck.observe.operations import ScalingEvent
+from precheck.observe.scales import Scales
 from precheck.observe.whereabouts import Whereabouts
 
+Describe = Callable[[str], Any]
+"""Describes where the program is, as an operation of that name."""
 
-@contextlib.contextmanager
-def scales_noted(where: Whereabouts) -> Iterator[None]:
-    """Inside the block `where.scale` is the factor that the loss of the next backward pass carries."""
-    original = torch.amp.GradScaler.scale
 
-    @functools.wraps(original)
-    def scale(scaler: Any, outputs: Any) -> Any:
-        result = original(scaler, outputs)
-        if scaler.is_enabled():
-            with _disable_current_modes():
-                where.scale = float(scaler.get_scale())
+class Scalers:
+    """The wrappers, and what they remember of each scaler, optimizer and schedule."""
+
+    def __init__(self, where: Whereabouts, scales: Scales, describe: Describe) -> None:
+        self.where, self.scales, self.describe = where, scales, describe
+        self.made: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # where each scaler was made
+        self.restored: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers with a loaded state
+        self.resumed: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers with a loaded state
+        self.skipped: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # whether an optimizer's last step was
+        self.ahead: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # how often a schedule went on without it
+        self.steps: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # where each scaler last stepped
+        self.stepping = 0
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        scaler, optimizer, schedule = torch.amp.GradScaler, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler
+        with contextlib.ExitStack() as stack:
+            for owner, name, around in (
+                (scaler, "__init__", self._init), (scaler, "scale", self._scale), (scaler, "unscale_", self._unscale), (scaler, "step", self._step),
+                (scaler, "update", self._update), (scaler, "load_state_dict", self._restore), (optimizer, "load_state_dict", self._resume),
+                (schedule, "step", self._schedule),
+            ):  # fmt: skip
+                stack.callback(_wrap(owner, name, around))
+            self.where.on_step.append(self._applied)
+            yield
+
+    def _init(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
+        result = call()
+        self.made[scaler] = self.describe("GradScaler")
         return result
 
-    torch.amp.GradScaler.scale = scale  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        torch.amp.GradScaler.scale = original  # type: ignore[method-assign]
+    def _scale(self, call: Callable[[], Any], scaler: Any, outputs: Any, *given: Any) -> Any:
+        if scaler.is_enabled():
+            first = next(iter([outputs] if isinstance(outputs, torch.Tensor) else outputs), None)
+            with _disable_current_modes():
+                if scaler._scale is None and isinstance(first, torch.Tensor):
+                    scaler._lazy_init_scale_growth_tracker(first.device)
+                self._carry(scaler)
+        return call()
+
+    def _carry(self, scaler: Any) -> None:
+        """A scale carries itself: what it multiplies is made under it."""
+        if scaler._scale is not None:
+            value = self.where.scale = float(scaler._scale)
+            self.scales.known.add(value)
+            self.scales.own.add(scaler._scale.untyped_storage()._cdata)
+            self.scales.give(scaler._scale, value)
+
+    def _unscale(self, call: Callable[[], Any], scaler: Any, optimizer: Any, *given: Any) -> Any:
+        if scaler.is_enabled():
+            self._half(optimizer)
+        return self._explained(call)
+
+    def _step(self, call: Callable[[], Any], scaler: Any, optimizer: Any, *given: Any) -> Any:
+        if not scaler.is_enabled():
+            return call()
+        self._half(optimizer)
+        if optimizer in self.resumed and scaler not in self.restored and scaler in self.made:
+            self._event("fresh", operation=self.made[scaler])
+            self.restored.add(scaler)  # said once
+        self.steps[scaler] = self.describe("step")
+        self.stepping += 1
+        try:
+            result = self._explained(call)
+        finally:
+            self.stepping -= 1
+        with _disable_current_modes():
+            found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
+            self.skipped[optimizer] = any(float(value) > 0 for value in found)
+        return result
+
+    def _update(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
+        result = self._explained(call)
+        if scaler.is_enabled() and scaler._scale is not None:
+            with _disable_current_modes():
+                self._carry(scaler)
+                if self.where.scale < 1:
+                    self._event("collapsed", operation=self.steps.get(scaler), factor=self.where.scale)
+        return result
+
+    def _restore(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
+        self.restored.add(scaler)
+        return call()
+
+    def _resume(self, call: Callable[[], Any], optimizer: Any, state: Any = None, *given: Any) -> Any:
+        if not isinstance(state, dict) or state.get("state") or state.get("param_groups"):
+            self.resumed.add(optimizer)
+        return call()
+
+    def _schedule(self, call: Callable[[], Any], schedule: Any, *given: Any) -> Any:
+        optimizer = getattr(schedule, "optimizer", None)
+        if optimizer is not None and self.skipped.get(optimizer):
+            self.ahead[schedule] = self.ahead.get(schedule, 0) + 1
+            self._event("scheduled", factor=float(self.ahead[schedule]))
+        return call()
+
+    def _half(self, optimizer: Any) -> None:
+        half = sum(p.grad is not None and p.grad.dtype == torch.float16 for group in optimizer.param_groups for p in group["params"])
+        if half:
+            self._event("half", factor=float(half))
+
+    def _explained(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except (RuntimeError, AssertionError, ValueError) as error:
+            self._event("refused", text=str(error).splitlines()[0])
+            raise
+
+    def _applied(self, optimizer: Any) -> None:
+        """Before an optimizer's step. A fused one unscales in its kernel, if the scaler called it."""
+        if self.stepping and getattr(optimizer, "_step_supports_amp_scaling", False):
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                mixture, factor = self.scales.mixture(parameter.grad), self.scales.of(parameter.grad)
+                if mixture is not None:
+                    self.scales.events.append(mixture)
+                    return
+                if factor != 1 and not math.isnan(factor):
+                    self._event("applied", factor=factor)
+                    return
+
+    def _event(self, kind: str, *, operation: Any = None, factor: float = 1.0, text: str = "") -> None:
+        self.scales.events.append(ScalingEvent(kind, operation or self.describe("step"), factor, 1.0, text))
+
+
+def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
+    """Puts `around(call, self, ...)` about a method; `call()` is the method as it was called. Returns the way back."""
+    original = owner.__dict__[name]
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return around(lambda: original(self, *args, **kwargs), self, *args, *kwargs.values())
+
+    setattr(owner, name, wrapped)
+    return lambda: setattr(owner, name, original)

@@ -7,6 +7,7 @@ The mode sees forward, backward, optimizer and hand-written loops alike, one ate
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from precheck.observe.accumulation import Accumulation
 from precheck.observe.call import Call
 from precheck.observe.memory import Memory
-from precheck.observe.operations import Observation
+from precheck.observe.operations import Observation, Operation
 from precheck.observe.replay import (
     LOW,
     OpPlan,
@@ -25,7 +26,10 @@ from precheck.observe.replay import (
     plan,
     tensors_in,
 )  # fmt: skip
+from precheck.observe.scales import Scales
+from precheck.observe.scaling import Scalers
 from precheck.observe.source import Lines
+from precheck.observe.updates import Updates
 from precheck.observe.whereabouts import Whereabouts
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -43,11 +47,16 @@ class Shadow(TorchDispatchMode):
         self.where, self.replay, self.low = where, Replay(reference, low), low
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
         self.plans: dict[Any, OpPlan] = {}
+        self.scales = Scales()
+        self.scalers = Scalers(where, self.scales, self.described)
+        self.updates = Updates(self.memory)
         self.lock = threading.RLock()
         self.noise: dict[torch.device, torch.Generator] = {}
         self.accumulation = Accumulation(self.memory)
         self.twins = False  # whether any cell has one
         where.on_gradient = self.gradient
+        where.on_step.append(self._step_begins)
+        where.after_step.append(self._step_ends)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -63,7 +72,18 @@ class Shadow(TorchDispatchMode):
         if planned.passes:
             return func(*args, **kwargs)
         with self.lock:
-            return self._watched(func, planned, args, kwargs)
+            if not self.scales.factors:
+                return self._watched(func, planned, args, kwargs)
+            with self._apart():
+                factors = self.scales.before(planned, args, kwargs, lambda: self.described(planned.name))
+            result = self._watched(func, planned, args, kwargs)
+            self.scales.after(factors, args, result)
+            return result
+
+    def described(self, name: str) -> Operation:
+        """Where the program is, for what is not an op of its own or carries a loss scale."""
+        line, _, _ = self.lines.frames.line(1)
+        return Operation(self.observation.seen, name, "scaler", self.where.module, line, self.where.step)
 
     def _opaque_call(self, func: Any, args: Any, kwargs: Any) -> Any:
         self.observation.seen += 1
@@ -105,6 +125,14 @@ class Shadow(TorchDispatchMode):
         signs = torch.empty_like(real).bernoulli_(0.5, generator=generator).mul_(2 * DISTURBED).add_(1 - DISTURBED)
         return shadow * (torch.view_as_complex(signs) if shadow.is_complex() else signs)
 
+    def _step_begins(self, optimizer: Any) -> None:
+        with _disable_current_modes(), torch.no_grad():
+            self.updates.begin(optimizer, self.low)
+
+    def _step_ends(self, optimizer: Any) -> None:
+        with _disable_current_modes(), torch.no_grad():
+            self.updates.end(optimizer, self.where.parameter_names, dataclasses.replace(self.described("step"), phase="optimizer"))
+
     def gradient(self, name: str, parameter: torch.Tensor) -> None:
         """Writes down what a parameter's gradient is made of, now that it has come."""
         self.observation.came.add(id(parameter))
@@ -121,5 +149,7 @@ class Shadow(TorchDispatchMode):
         for cell in self.memory.alive():
             cell.value.alive = True
         self.memory.cells.clear()
+        self.observation.scaling = self.scales.events
+        self.observation.updates = [seen.update for seen in self.updates.seen.values()]
         self.observation.parameters = dict(self.where.parameter_names)
         return self.observation

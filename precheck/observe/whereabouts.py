@@ -28,6 +28,8 @@ class Whereabouts:
         self.parameters: dict[int, tuple[weakref.ref[torch.nn.Parameter], Any]] = {}
         self.parameter_names: dict[int, str] = {}
         self.on_gradient: Callable[[str, torch.Tensor], None] = lambda name, parameter: None
+        self.on_step: list[Callable[[Any], None]] = []  # called before each optimizer step, and after it
+        self.after_step: list[Callable[[Any], None]] = []
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._roots = 0
         self._stepped: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -83,9 +85,13 @@ class Whereabouts:
             self.stack.pop()
 
     def _begin(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        for tell in self.on_step:
+            tell(optimizer)
         self.optimizing += 1
 
     def _end(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.optimizing = max(0, self.optimizing - 1)
+        for tell in self.after_step:
+            tell(optimizer)
         self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
         self.step = 1 + max(self._stepped.values())

@@ -209,7 +209,7 @@ def test_its_fixed_twin_is_left_alone(name: str) -> None:
     assert not [finding for finding in report.findings if finding.severity != "note"], report.summary()
 
 
-OF_OPS = {"underflow", "vanished-constant", "integer-rounding", "amplified-rounding", "cancellation", "local-drift", "absorption"}
+OF_OPS = {"underflow", "vanished-constant", "integer-rounding", "amplified-rounding", "cancellation", "local-drift", "absorption", "scaler-order"}
 """Mechanisms of single ops, which suites/watch plants."""
 
 

@@ -1,0 +1,211 @@
+"""The loss scale as a dimension: every tensor carries the factor that it is multiplied by, and ops combine factors.
+
+A product's factor is the product of its operands', a norm's is its input's, a square root's its root. `GradScaler._scale` carries
+itself; all else follows from the ops: a scaled loss, its gradients, their norm, the clipping coefficient made of it, what
+`unscale_` leaves. Adding, comparing or applying quantities of different factors is the fault, whoever calls what in which order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from precheck.observe.operations import ScalingEvent
+from precheck.observe.replay import OpPlan, tensors_in
+
+PRODUCTS = frozenset({"mul", "mm", "bmm", "dot", "mv", "outer", "convolution", "multiply"})
+QUOTIENTS = frozenset({"div", "true_divide", "divide"})
+SUMS = frozenset({"add", "sub", "rsub", "lerp"})
+FUSED_SUMS = {"addmm": 1, "baddbmm": 1, "addmv": 1, "addbmm": 1, "addcmul": 1, "addcdiv": -1}
+"""Ops a + b·c and a + b/c, by the exponent of c."""
+POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0}
+KEPT = frozenset({"neg", "abs", "sum", "mean", "norm", "linalg_vector_norm", "clone", "_to_copy", "contiguous", "cumsum", "max", "min", "amax",
+                  "amin",
+                  "index", "gather", "index_select", "relu", "squeeze", "median", "sort", "topk", "std", "expand_copy", "repeat", "masked_select",
+                  "slice_backward", "select_backward", "nan_to_num", "constant_pad_nd", "native_dropout"})  # fmt: skip
+COMPARISONS = frozenset({"gt", "lt", "ge", "le", "clamp", "clamp_min", "clamp_max", "maximum", "minimum"})
+JOINED = frozenset({"cat", "stack", "where", "masked_fill", "index_put", "scatter", "scatter_add", "index_add", "index_copy", "slice_scatter"})
+FRESH = frozenset({"ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "empty_like", "new_zeros", "new_ones", "new_empty", "new_full"})
+WHOLE_SHARES = 1024
+"""Division by the scale times a whole number up to this is unscaling too: the mean over micro-batches, made in one go."""
+CLOSE = 1e-5
+"""Relative difference up to which two factors are one: scales are powers of two, their reciprocals exact, roots and products near so."""
+
+Locate = Callable[[], Any]
+
+
+class Scales:
+    """Factors by storage, while any scaler is at work; and what was done across them."""
+
+    def __init__(self) -> None:
+        self.factors: dict[int, tuple[StorageWeakRef, float]] = {}
+        self.own: set[int] = set()  # storages of the scales themselves
+        self.known: set[float] = set()  # scales that scalers have had
+        self.meant: set[float] = set()  # Python numbers that the program scaled or unscaled by; autograd multiplies by them again
+        self.events: list[ScalingEvent] = []
+        self.mixtures: dict[int, tuple[StorageWeakRef, ScalingEvent]] = {}  # gradients added up under two scales, unless nobody uses them
+        self._mixture: ScalingEvent | None = None
+
+    def of(self, tensor: torch.Tensor) -> float:
+        """The factor that the tensor carries: 1 if none, NaN if it is not known."""
+        if tensor.layout is not torch.strided or not self.factors:
+            return 1.0
+        found = self.factors.get(tensor.untyped_storage()._cdata)
+        return 1.0 if found is None or found[0].expired() else found[1]
+
+    def give(self, tensor: torch.Tensor, factor: float) -> None:
+        if tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        self.mixtures.pop(storage._cdata, None)
+        if _same(factor, 1.0):
+            self.factors.pop(storage._cdata, None)
+        else:
+            self.factors[storage._cdata] = (StorageWeakRef(storage), factor if 0 < factor < math.inf else math.nan)
+            if len(self.factors) > 1 << 14:
+                self.factors = {key: each for key, each in self.factors.items() if not each[0].expired()}
+
+    def before(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], where: Locate) -> list[float]:
+        """Before an op runs: what its results will carry, one for each. `where()` describes the op, if something is the matter."""
+        given = [tensor for tensor in tensors_in(*args, *kwargs.values()) if tensor.is_floating_point()]
+        base = planned.packet.removeprefix("_foreach_").rstrip("_")
+        self._mixture = next((each for each in map(self.mixture, given) if each is not None), None) if self.mixtures else None
+        if base in FRESH or planned.packet.startswith("_fused_") or all(self.of(tensor) == 1 for tensor in given):
+            return [1.0] if base in ("copy", "zero", "fill") else []
+        if planned.packet == "_local_scalar_dense":
+            if given[0].untyped_storage()._cdata not in self.own:
+                self._note("read", self.of(given[0]), 1.0, where)
+            return []
+        if planned.packet.startswith(("_foreach_", "_amp_foreach_")):
+            return self._lanes(planned, args, kwargs, where)
+        return [self._combined(planned, [*args, *kwargs.values()], where)]
+
+    def after(self, factors: list[float], args: tuple[Any, ...], result: Any) -> None:
+        """After it has run: its results, or what it wrote into, carry that."""
+        if not factors:
+            return
+        outputs = list(tensors_in(result)) or list(tensors_in(args[0]))
+        for place, output in enumerate(outputs):
+            if output.is_floating_point() and (len(factors) == 1 or place < len(factors)):
+                self.give(output, factors[min(place, len(factors) - 1)])
+                if self._mixture is not None and output.layout is torch.strided:
+                    storage = output.untyped_storage()
+                    self.mixtures[storage._cdata] = (StorageWeakRef(storage), self._mixture)
+
+    def mixture(self, tensor: torch.Tensor) -> ScalingEvent | None:
+        """Where the tensor came to hold parts under different scales, if it does."""
+        if not self.mixtures or tensor.layout is not torch.strided:
+            return None
+        found = self.mixtures.get(tensor.untyped_storage()._cdata)
+        return None if found is None or found[0].expired() else found[1]
+
+    def _lanes(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], where: Locate) -> list[float]:
+        """An op over lists, tensor by tensor."""
+        first = next(arg for arg in args if isinstance(arg, (list, tuple)))
+        if planned.packet.startswith("_amp_foreach_non_finite_check_and_unscale"):
+            return [self.of(tensor) * self.of(args[2]) for tensor in first]
+        lanes = ([arg[n] if isinstance(arg, (list, tuple)) and len(arg) > n else arg for arg in (*args, *kwargs.values())] for n in range(len(first)))
+        return [self._combined(planned, lane, where) for lane in lanes]
+
+    def _combined(self, planned: OpPlan, operands: list[Any], where: Locate) -> float:
+        base = planned.packet.removeprefix("_foreach_").rstrip("_")
+        values = [value for operand in operands for value in (operand if isinstance(operand, (list, tuple)) else (operand,)) if _is_number(value)]
+        carried = [self.of(value) for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
+        first = carried[0] if carried else 1.0
+        if any(math.isnan(factor) for factor in carried):
+            return math.nan
+        if base.endswith(("_backward", "_backward_data")) and base not in KEPT:
+            return first  # linear in the gradient that comes first
+        if base in PRODUCTS:
+            return math.prod(carried) * (self._number(values, first, where, inverse=False) if len(carried) == 1 else 1.0)
+        if base in QUOTIENTS:
+            return first / carried[1] if len(carried) > 1 else self._quotient(values, first, where)
+        if base in FUSED_SUMS and len(carried) >= 3:
+            return self._sum(values[0], carried[0], None, carried[1] * float(carried[2] ** FUSED_SUMS[base]), where)
+        if base in SUMS:
+            return self._sum(values[0], first, values[1], carried[1], where) if len(carried) > 1 else first
+        if base == "copy":
+            return float(carried[-1])
+        if base in COMPARISONS:
+            return self._compared(base, values, first, where)
+        if base == "pow":
+            return float(first ** float(values[1])) if len(values) > 1 and not isinstance(values[1], torch.Tensor) else math.nan
+        if base in POWERS:
+            return float(first ** POWERS[base])
+        if base in KEPT:
+            return first
+        return self._joined(values, carried) if base in JOINED else math.nan
+
+    def _joined(self, values: list[Any], carried: list[float]) -> float:
+        """Parts side by side: the factor that they share, zeros aside."""
+        tensors = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
+        factors = [factor for tensor, factor in zip(tensors, carried, strict=True) if factor != 1 or not _nothing(tensor)]
+        return factors[0] if factors and all(_same(factor, factors[0]) for factor in factors) else math.nan
+
+    def _number(self, values: list[Any], factor: float, where: Locate, *, inverse: bool) -> float:
+        """What a Python number that is multiplied by (divided by, if `inverse`) does to a factor."""
+        number = next((float(value) for value in values if not isinstance(value, torch.Tensor)), 1.0)
+        if number <= 0 or not math.isfinite(number):
+            return 1.0
+        number = 1 / number if inverse else number
+        if torch._C._current_graph_task_id() != -1 and not any(_same(number, meant) for meant in self.meant):
+            return 1.0  # autograd's own, as the 1/n of a mean is
+        shares = 1 / (number * factor)
+        if factor != 1 and 1 - CLOSE <= shares <= WHOLE_SHARES and _same(shares, round(shares)) and (factor >= 4 or shares < 2):
+            self.meant.add(number)
+            return 1 / factor
+        for scale in self.known:
+            if scale > 1 and (_same(number, scale) or _same(number, 1 / scale)):
+                self.meant.add(number)
+                if factor != 1 and not _same(number, factor):
+                    self._note("rescaled", factor, scale, where)
+                return number
+        return 1.0
+
+    def _quotient(self, values: list[Any], first: float, where: Locate) -> float:
+        if isinstance(values[0], torch.Tensor):
+            return first * self._number(values, first, where, inverse=True)
+        return 1 / first
+
+    def _sum(self, one: Any, carried: float, other: Any, added: float, where: Locate) -> float:
+        if _same(carried, added):
+            return carried
+        if isinstance(one, torch.Tensor) and _nothing(one):
+            return added
+        if isinstance(other, torch.Tensor) and _nothing(other):
+            return carried
+        event = ScalingEvent("mixed", where(), carried, added)
+        if torch._C._current_graph_task_id() == -1:
+            self.events.append(event)
+        else:
+            self._mixture = event  # a gradient that may yet be thrown away, as the discriminator's is in the generator's turn
+        return math.nan
+
+    def _compared(self, base: str, values: list[Any], first: float, where: Locate) -> float:
+        for other in values[1:]:
+            if isinstance(other, torch.Tensor) and other.is_floating_point():
+                if not _same(self.of(other), first) and not _nothing(other):
+                    self._note("compared", first, self.of(other), where)
+            elif isinstance(other, (int, float)) and first != 1 and other not in (0, math.inf, -math.inf):
+                self._note("compared", first, 1.0, where)
+        return first
+
+    def _note(self, kind: str, factor: float, other: float, where: Locate) -> None:
+        self.events.append(ScalingEvent(kind, where(), factor, other))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, int, float)) and not isinstance(value, bool)
+
+
+def _same(one: float, other: float) -> bool:
+    return abs(one - other) <= CLOSE * max(abs(one), abs(other))
+
+
+def _nothing(tensor: torch.Tensor) -> bool:
+    """All zero, as a fresh accumulator is: zero is the same under any scale."""
+    return not bool(tensor.detach().any())
