@@ -1,0 +1,197 @@
+"""Inf, NaN and zeros: opened where they appear, healed or harmful by what consumes them, blamed where the cause entered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from graph import Graph, above, below, given
+
+from precheck.judge import events
+
+LARGEST = 65504.0
+TINIEST = 2.0**-24  # float16's smallest subnormal; half of it and less rounds to zero
+NORMAL = 2.0**-14  # float16's smallest normal
+INF: dict[str, Any] = {"dtype": "float16", "nonfinite": 1, "beyond": 1e5}
+NAN: dict[str, Any] = {"dtype": "float16", "nonfinite": 1, "nans": 1, "beyond": 3.0}
+ZERO: dict[str, Any] = {"dtype": "float16", "zeros": 1, "largest_zeroed": TINIEST / 4}
+
+
+def overflowed(name: str = "mul.Tensor", **facts: Any) -> tuple[Graph, Any]:
+    graph = Graph()
+    return graph, graph.op(name, given("float16"), makes=INF, **facts)
+
+
+def test_an_infinity_that_nothing_consumes_is_an_error_with_its_numbers() -> None:
+    graph, _ = overflowed()
+    (finding,) = graph.found()
+    assert (finding.rule, finding.severity, finding.op, finding.source) == ("overflow", "error", "aten.mul.Tensor", "model.py:1")
+    assert (finding.measured, finding.limit) == (1e5, LARGEST)
+
+
+@pytest.mark.parametrize(("drift", "accused"), [(events.WRONG, False), (above(events.WRONG), True)])
+def test_a_finite_consumer_heals_it_if_it_is_right_to_a_quarter(drift: float, accused: bool) -> None:
+    graph, infinite = overflowed()
+    graph.op("clamp.default", infinite, makes={"dtype": "float16", "drift": drift})
+    assert (("overflow", 1) in graph.rules()) is accused
+
+
+def test_a_consumer_that_is_infinite_too_is_asked_for_its_own_consumers() -> None:
+    graph, infinite = overflowed()
+    moved = graph.op("neg.default", infinite, makes=INF)
+    graph.op("clamp.default", moved, makes={"dtype": "float16"})
+    assert graph.rules() == []
+    graph.op("sub.Tensor", moved, moved, makes=NAN)
+    assert graph.rules() == [("overflow", 1)]
+
+
+def test_it_is_opened_once_where_it_first_appeared() -> None:
+    graph, infinite = overflowed()
+    for _ in range(3):
+        infinite = graph.op("mul.Tensor", infinite, makes=NAN)
+    assert graph.rules() == [("overflow", 1)]
+
+
+def test_python_that_reads_it_is_harmed() -> None:
+    graph, infinite = overflowed()
+    graph.op("clamp.default", infinite, makes={"dtype": "float16"})
+    assert graph.rules() == []
+    graph.read(infinite)
+    assert graph.rules() == [("overflow", 1)]
+
+
+def test_a_backward_pass_that_it_reaches_is_harmed() -> None:
+    graph, infinite = overflowed()
+    graph.op("clamp.default", infinite, makes={"dtype": "float16"})
+    graph.op("mul.Tensor", infinite, makes=INF, phase="backward", derived=True, scale=2.0**16)
+    assert ("overflow", 1) in graph.rules()
+
+
+def test_one_over_infinity_harms_where_the_reference_has_a_number() -> None:
+    graph, infinite = overflowed()
+    graph.op("reciprocal.default", infinite, makes={"dtype": "float16", "zeros": 1, "largest_zeroed": below(TINIEST / 2)})
+    assert graph.rules() == []
+    graph, infinite = overflowed()
+    graph.op("reciprocal.default", infinite, makes={"dtype": "float16", "zeros": 1, "largest_zeroed": above(TINIEST / 2)})
+    assert ("overflow", 1) in graph.rules()
+
+
+CONSTANTS = [("masked_fill.Scalar", False), ("full.default", False), ("_to_copy.default", False), ("exp.default", True)]
+
+
+@pytest.mark.parametrize(("name", "accused"), CONSTANTS)
+def test_a_constant_that_nobody_computes_with_harms_nobody(name: str, accused: bool) -> None:
+    graph, _ = overflowed(name)
+    assert (graph.rules() == [("overflow", 1)]) is accused
+
+
+@pytest.mark.parametrize(("beyond", "accused"), [(LARGEST * 1024, False), (above(LARGEST * 1024), True)])
+def test_a_loss_scale_excuses_what_would_fit_without_it(beyond: float, accused: bool) -> None:
+    graph = Graph()
+    graph.op("mm.default", given("float16"), makes=INF | {"beyond": beyond}, phase="backward", derived=True, scale=1024.0)
+    assert (graph.rules() == [("overflow", 1)]) is accused
+
+
+@pytest.mark.parametrize(("phase", "scale"), [("forward", 1024.0), ("backward", 1.0)])
+def test_no_scale_and_no_forward_pass_is_excused(phase: str, scale: float) -> None:
+    graph, _ = overflowed("mm.default", phase=phase, scale=scale)
+    assert graph.rules() == [("overflow", 1)]
+
+
+@pytest.mark.parametrize(("starved", "rule"), [(below(NORMAL), "underflow"), (NORMAL, "overflow")])
+def test_a_divisor_below_the_smallest_normal_is_to_blame_for_the_quotient(starved: float, rule: str) -> None:
+    graph, _ = overflowed("div.Tensor", starved=starved)
+    assert graph.rules() == [(rule, 1)]
+
+
+@pytest.mark.parametrize(("guard", "rule"), [(TINIEST / 2, "vanished-constant"), (above(TINIEST / 2), "underflow")])
+def test_a_zero_at_a_pole_is_traced_to_its_guard_or_to_the_flush(guard: float, rule: str) -> None:
+    graph = Graph()
+    zero = graph.op("add.Tensor", given("float16"), makes=ZERO, scalars=(1.0, guard) if rule != "underflow" else (guard,))
+    graph.op("div.Tensor", given("float16"), graph.op("neg.default", zero, makes=ZERO), makes=INF)
+    assert graph.rules() == [(rule, 1)]
+
+
+def test_a_zero_times_a_larger_than_largest_is_still_an_overflow() -> None:
+    """A zero among the inputs explains nothing at an op that has no pole."""
+    graph = Graph()
+    zero = graph.op("exp.default", given("float16"), makes=ZERO)
+    graph.op("mul.Tensor", zero, given("float16"), makes=INF)
+    assert graph.rules() == [("overflow", 2)]
+
+
+@pytest.mark.parametrize(("between", "rules"), [
+    ((), [("vanished-constant", 1)]),
+    (("neg.default",), [("vanished-constant", 1)]),
+    (("neg.default", "rsub.Scalar"), [("vanished-constant", 1)]),
+    (("rsub.Scalar", "rsub.Scalar"), [("cancellation", 3)]),
+    (("sigmoid.default",), [("amplified-rounding", 2)]),
+])  # fmt: skip
+def test_a_bound_that_rounds_onto_the_pole_it_guards(between: tuple[str, ...], rules: list[tuple[str, int]]) -> None:
+    """From the pole back through moves and one sum at most; else the last op that doubled the drift is to blame."""
+    graph = Graph()
+    drift = 1e-6
+    held = graph.op("clamp.default", given("float16"), makes={"dtype": "float16", "drift": drift})
+    for name in between:
+        drift *= 4
+        held = graph.op(name, held, makes={"dtype": "float16", "drift": drift})
+    graph.op("log.default", held, makes={"dtype": "float16", "nonfinite": 1, "beyond": 13.0})
+    assert graph.rules() == rules
+
+
+def test_nan_from_what_the_reference_has_too_is_called_nan() -> None:
+    graph = Graph()
+    graph.op("prod.default", given("float16"), makes=NAN)
+    assert graph.rules() == [("nan", 1)]
+
+
+FLOOD: dict[str, Any] = {"dtype": "float16", "zeros": 40, "largest_zeroed": TINIEST / 4, "drift": 0.9, "norm": 1e-6}
+
+
+@pytest.mark.parametrize(("zeroed", "accused"), [(below(events.LOST), False), (events.LOST, True)])
+def test_a_tensor_half_of_which_is_flushed_is_lost_if_the_user_keeps_it(zeroed: float, accused: bool) -> None:
+    graph = Graph()
+    graph.op("mul.Tensor", given("float16", norm=1e-3), makes=FLOOD | {"zeroed": zeroed, "alive": True})
+    assert (graph.rules() == [("underflow", 1)]) is accused
+
+
+@pytest.mark.parametrize(("drift", "accused"), [(events.LOST, False), (above(events.LOST), True)])
+def test_what_is_flushed_harms_by_what_it_ends_up_in(drift: float, accused: bool) -> None:
+    graph = Graph()
+    flushed = graph.op("mul.Tensor", given("float16", norm=1e-3), makes=FLOOD | {"zeroed": 1.0})
+    product = graph.op("mul.Tensor", flushed, given("float16"), makes=FLOOD | {"zeroed": 1.0})
+    graph.op("add.Tensor", product, given("float16"), makes={"dtype": "float16", "drift": drift, "zeros": 0})
+    assert (("underflow", 1) in graph.rules()) is accused
+
+
+def test_weights_that_are_given_flushed_are_no_fault_of_the_code() -> None:
+    graph = Graph()
+    graph.op("_to_copy.default", given("float32", norm=1e-6), makes=FLOOD | {"zeroed": 1.0, "alive": True}, parameter=1)
+    assert graph.rules() == []
+
+
+def starved(zeroed: float, scale: float = 1.0, norm: float = 1e-9, dtype: str = "float16") -> Graph:
+    graph = Graph()
+    lost = {"dtype": dtype, "zeros": 60, "zeroed": zeroed, "largest_zeroed": TINIEST / 4, "norm": norm, "drift": 0.9}
+    made = graph.op("mm.default", given(dtype, norm=1e-6), given(dtype, norm=1e-2), makes=lost, phase="backward", derived=True, scale=scale)
+    graph.observation.gradients[7] = ("head.weight", made, scale)
+    return graph
+
+
+@pytest.mark.parametrize(("zeroed", "accused"), [(events.LOST, False), (above(events.LOST), True)])
+def test_a_gradient_more_than_half_of_which_is_flushed_is_starved(zeroed: float, accused: bool) -> None:
+    assert (starved(zeroed).rules() == [("gradient-underflow", 1)]) is accused
+
+
+@pytest.mark.parametrize(("scale", "severity"), [(1.0, "error"), (1024.0, "warning")])
+def test_under_a_loss_scale_a_starved_gradient_is_a_warning(scale: float, severity: str) -> None:
+    (finding,) = starved(1.0, scale).found()
+    assert finding.severity == severity
+    assert finding.phase == "backward"
+    assert "head.weight" in finding.message
+
+
+def test_a_gradient_that_float32_does_not_know_either_is_let_be() -> None:
+    """A key's bias: products of 1e-8 that cancel to 1e-17."""
+    assert starved(1.0, norm=1e-8 * below(2.0**-17)).rules() == []
+    assert starved(1.0, norm=1e-8 * above(2.0**-17)).rules() == [("gradient-underflow", 1)]

@@ -1,0 +1,191 @@
+"""Rounding that costs more than rounding may: each limit from just below and just above, its excuses, and where blame goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from graph import Graph, above, below, given
+
+from precheck import formats
+from precheck.judge import rounding
+
+U = formats.of_dtype("bfloat16").unit_roundoff
+ROUNDED = 0.42 * U  # what one rounding costs in relative L2
+
+
+def judged(name: str, makes: dict[str, Any], *inputs: Any, **facts: Any) -> list[tuple[str, int]]:
+    """One op on a tensor that came in exactly, kept to the end."""
+    graph = Graph()
+    graph.op(name, *(inputs or (given(),)), makes={"alive": True} | makes, **facts)
+    return graph.rules()
+
+
+AT_LEAST = pytest.mark.parametrize(("nudge", "accused"), [(below, False), (above, True)])
+
+
+@AT_LEAST
+def test_a_difference_that_loses_five_bits_is_a_cancellation(nudge: Any, accused: bool) -> None:
+    makes = {"drift": nudge(max(rounding.PLAIN * ROUNDED, rounding.SUM_ROUNDINGS * U))}
+    assert judged("sub.Tensor", makes) == ([("cancellation", 1)] if accused else [])
+
+
+@AT_LEAST
+def test_a_difference_of_inputs_that_are_off_is_judged_by_what_it_adds(nudge: Any, accused: bool) -> None:
+    fed = given(drift=4 * ROUNDED)
+    assert judged("add.Tensor", {"drift": nudge(rounding.PLAIN * 4 * ROUNDED)}, fed) == ([("cancellation", 1)] if accused else [])
+
+
+def test_a_small_difference_of_wide_values_is_healthy() -> None:
+    """Policy ratios, advantages: the terms were computed in float32, though from low weights."""
+    wide = given("float32", roundoff=U, drift=ROUNDED)
+    assert judged("sub.Tensor", {"dtype": "float32", "roundoff": U, "drift": 100 * ROUNDED}, wide) == []
+
+
+def test_what_follows_a_small_difference_of_wide_values_is_excused_too() -> None:
+    graph = Graph()
+    wide = given("float32", roundoff=U, drift=ROUNDED)
+    facts = {"dtype": "float32", "roundoff": U}
+    small = graph.op("sub.Tensor", wide, wide, makes=facts | {"drift": rounding.AMPLIFICATION * ROUNDED})
+    graph.op("exp.default", small, makes=facts | {"drift": 0.9, "dead": 0.9, "alive": True})
+    assert graph.rules() == []
+
+
+@AT_LEAST
+def test_four_bits_lost_with_elements_left_without_a_digit_is_amplified_rounding(nudge: Any, accused: bool) -> None:
+    for makes in ({"drift": nudge(rounding.AMPLIFICATION * ROUNDED), "dead": rounding.DEAD}, {"drift": 20 * ROUNDED, "dead": nudge(rounding.DEAD)}):
+        assert judged("sin.default", makes) == ([("amplified-rounding", 1)] if accused else [])
+
+
+@AT_LEAST
+def test_five_bits_lost_need_no_dead_elements(nudge: Any, accused: bool) -> None:
+    for makes, fed in (({"drift": nudge(max(rounding.PLAIN * ROUNDED, rounding.PLAIN_ROUNDINGS * U))}, 0.0),
+                       ({"drift": nudge(rounding.PLAIN * U)}, U)):  # fmt: skip
+        assert judged("sin.default", makes, given(drift=fed)) == ([("amplified-rounding", 1)] if accused else [])
+
+
+def test_the_blame_goes_to_the_op_that_rounded() -> None:
+    """The last op that at least doubled the drift, not the one that showed it."""
+    graph = Graph()
+    cast = graph.op("_to_copy.default", given("float32"), makes={"drift": ROUNDED})
+    moved = graph.op("mul.Tensor", cast, makes={"drift": 1.9 * ROUNDED})
+    graph.op("sin.default", moved, makes={"drift": 0.9, "dead": 0.9, "alive": True})
+    (finding,) = graph.found()
+    assert (finding.rule, finding.op, finding.source) == ("amplified-rounding", "aten._to_copy.default", "model.py:1")
+    assert "aten.sin.default" in finding.message
+
+
+@pytest.mark.parametrize("name", ["_to_copy.default", "embedding.default", "index.Tensor", "mm.default", "sum.dim_IntList"])
+def test_moves_and_reductions_amplify_nothing(name: str) -> None:
+    assert judged(name, {"drift": 100 * ROUNDED, "dead": 0.2}) == []
+
+
+def test_what_follows_a_suspect_is_not_suspected_again() -> None:
+    graph = Graph()
+    made = graph.op("sin.default", given(), makes={"drift": 0.9, "dead": 0.9})
+    for _ in range(3):
+        made = graph.op("exp.default", made, makes={"drift": 0.9, "dead": 0.9, "alive": True})
+    assert graph.rules() == [("amplified-rounding", 1)]
+
+
+def test_only_what_the_user_wrote_is_judged_in_a_backward_pass() -> None:
+    makes = {"drift": 0.9, "dead": 0.9}
+    assert judged("sin.default", makes, phase="backward", derived=True) == []
+    assert judged("sin.default", makes, phase="backward", derived=False) == [("amplified-rounding", 1)]
+
+
+@AT_LEAST
+def test_half_of_the_elements_gone_by_no_single_op_is_accumulated_drift(nudge: Any, accused: bool) -> None:
+    makes, fed = {"drift": 0.5, "dead": nudge(rounding.GONE)}, given(drift=0.4)
+    assert judged("mul.Tensor", makes, fed) == ([("accumulated-drift", 1)] if accused else [])
+
+
+@pytest.mark.parametrize(("size", "accused"), [(7, False), (8, True)])
+def test_a_few_numbers_are_too_few_for_a_share(size: int, accused: bool) -> None:
+    makes, fed = {"drift": 0.5, "dead": 1.0, "shape": (size,)}, given(drift=0.4)
+    assert bool(judged("mul.Tensor", makes, fed)) is accused
+
+
+@AT_LEAST
+def test_what_float32_does_not_determine_is_a_note(nudge: Any, accused: bool) -> None:
+    """A descendant most of which is dead wanders as far in float32, disturbed by 2^-20, as the run is off."""
+    for wander, dead, twin in ((nudge(rounding.UNSTABLE), 0.5, 0.5), (0.9, nudge(rounding.SHAKEN), 0.5), (0.9, 0.5, nudge(rounding.DIGIT))):
+        graph = Graph()
+        made = graph.op("sin.default", given(), makes={"drift": 0.9, "dead": 0.9})
+        graph.op("exp.default", made, makes={"drift": 1.0, "dead": dead, "wander": wander, "twin_drift": twin, "alive": True})
+        (finding,) = graph.found()
+        assert (finding.rule, finding.severity) == (("unstable-reference", "note") if accused else ("amplified-rounding", "error"))
+
+
+def test_what_wanders_at_the_op_itself_is_not_suspected() -> None:
+    makes = {"drift": 0.9, "dead": 0.9, "wander": above(rounding.UNSTABLE), "twin_drift": above(rounding.DIGIT)}
+    assert judged("sin.default", makes) == []
+
+
+def test_a_small_difference_to_which_something_large_is_added_does_no_harm() -> None:
+    graph = Graph()
+    small = graph.op("sub.Tensor", given(), given(), makes={"drift": 0.5, "dead": 0.5})
+    graph.op("add.Tensor", given(), small, makes={"drift": below(rounding.SUM_ROUNDINGS * U)})
+    assert graph.rules() == []
+    graph.op("mul.Tensor", small, makes={"drift": 0.5, "alive": True})
+    assert graph.rules() == [("cancellation", 1)]
+
+
+def test_what_is_only_compared_does_no_harm() -> None:
+    graph = Graph()
+    small = graph.op("sub.Tensor", given(), given(), makes={"drift": 0.5, "dead": 0.5})
+    graph.op("gt.Scalar", small)
+    graph.last.outputs = ()
+    assert graph.rules() == []
+    graph.read(small)
+    assert graph.rules() == [("cancellation", 1)]
+
+
+@pytest.mark.parametrize(("moved", "accused"), [(1, False), (2, True)])
+def test_two_distinct_whole_numbers_must_have_moved(moved: int, accused: bool) -> None:
+    """A lone magnitude is a constant, such as a mask's -10000."""
+    makes = {"drift": ROUNDED, "wholes_moved": moved, "peak": 999.0}
+    assert judged("_to_copy.default", makes, given("float32")) == ([("integer-rounding", 1)] if accused else [])
+
+
+def test_whole_numbers_are_blamed_on_the_op_that_rounded_them_and_not_on_what_hands_them_on() -> None:
+    graph = Graph()
+    facts = {"drift": ROUNDED, "wholes_moved": 200, "peak": 999.0}
+    cast = graph.op("_to_copy.default", given("float32"), makes=facts)
+    moved = graph.op("index.Tensor", cast, makes=facts)
+    graph.op("sin.default", moved, makes={"drift": 0.9, "dead": 0.9, "alive": True})
+    (finding,) = graph.found()
+    assert (finding.rule, finding.source, finding.measured, finding.limit) == ("integer-rounding", "model.py:1", 999.0, 1 / U)
+
+
+@AT_LEAST
+def test_an_epsilon_of_the_low_format_must_make_a_difference(nudge: Any, accused: bool) -> None:
+    makes = {"dtype": "float32", "roundoff": U, "drift": nudge(rounding.SUM_ROUNDINGS * 2.0**-8)}
+    assert judged("add.Tensor", makes, given("float32"), own_epsilon=2.0**-7) == ([("dtype-leak", 1)] if accused else [])
+
+
+@pytest.mark.parametrize("terms", [1, 4096])
+@AT_LEAST
+def test_a_kernel_may_err_by_what_a_low_sum_of_its_terms_errs(nudge: Any, accused: bool, terms: int) -> None:
+    """(1 + √n/2) u for n terms, and never less than `SUM_ROUNDINGS`."""
+    allowed = max(rounding.SUM_ROUNDINGS, 1 + terms**0.5 / 2) * U
+    makes = {"drift": 0.3, "local": nudge(allowed), "shape": (4,)}
+    rules = judged("index_put.default", makes, given(shape=(4 * terms,), drift=0.1))
+    assert (rules == [("local-drift", 1)]) is accused
+
+
+def test_a_fused_kernels_later_results_are_its_statistics() -> None:
+    """LayerNorm's mean of a centred tensor is all rounding, and nobody's business."""
+    graph = Graph()
+    graph.op("native_layer_norm.default", given(), makes={"drift": ROUNDED, "alive": True})
+    mean = type(graph.last.outputs[0])(graph.last, (8,), "float32", U, drift=5.0, dead=1.0, alive=True)
+    graph.last.outputs = (graph.last.outputs[0], mean)
+    assert graph.rules() == []
+
+
+def test_what_infinity_made_of_the_rest_is_not_judged_again() -> None:
+    graph = Graph()
+    infinite = graph.op("exp.default", given("float16"), makes={"dtype": "float16", "nonfinite": 1, "beyond": 1e6})
+    lost = graph.op("reciprocal.default", infinite, makes={"dtype": "float16", "drift": 1.0, "dead": 0.5})
+    graph.op("sin.default", lost, makes={"dtype": "float16", "drift": 50.0, "dead": 0.9, "alive": True})
+    assert graph.rules() == [("overflow", 1)]
