@@ -1,0 +1,118 @@
+"""Additions that did not arrive: each limit from just below and just above, and what is nobody's fault."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from graph import Graph, above, below, given
+
+from precheck import formats
+from precheck.judge import absorption
+from precheck.observe.operations import Absorbed
+
+U = formats.of_dtype("bfloat16").unit_roundoff
+STUCK = Absorbed(
+    share=1.0,
+    times=absorption.TIMES,
+    additions=absorption.TIMES,
+    arrived=0.6,
+    intended=100 * U,
+    lost=0.4,
+    drift=absorption.ROUNDINGS * U,
+)
+"""A sum that stands still, at every limit of the first kind. It came a good part of its way before that."""
+FROZEN = Absorbed(share=1.0, times=1, additions=absorption.UPDATES, arrived=0.0, intended=absorption.INTENDED * U, lost=1.0, drift=2 * U)
+"""An average that never moved, at every limit of the second kind."""
+MERGED = Absorbed(share=0.9, times=1, additions=1, arrived=0.2, intended=0.9 * U, lost=0.8, drift=0.3 * U)
+"""A low-rank update, most of which a weight swallows."""
+
+
+def judged(absorbed: Absorbed, name: str = "add_.Tensor", **facts: Any) -> list[tuple[str, int]]:
+    graph = Graph()
+    graph.op(name, given(), given(), absorbed=absorbed, **({"in_place": name.partition(".")[0].endswith("_")} | facts))
+    return graph.rules()
+
+
+def test_each_kind_is_found() -> None:
+    assert [judged(kind) for kind in (STUCK, FROZEN, MERGED)] == [[("absorption", 1)]] * 3
+
+
+@pytest.mark.parametrize("change", [
+    {"share": 0.49},
+    {"times": absorption.TIMES - 1},
+    {"drift": below(absorption.ROUNDINGS * U)},
+    {"intended": below(absorption.INTENDED * U)},
+    {"arrived": 1.0},
+], ids=lambda change: next(iter(change)))  # fmt: skip
+def test_a_sum_that_falls_short_of_any_limit_is_let_be(change: dict[str, Any]) -> None:
+    assert judged(dataclasses.replace(STUCK, **change)) == []
+
+
+@pytest.mark.parametrize("change", [
+    {"additions": absorption.UPDATES - 1},
+    {"arrived": absorption.ARRIVED},
+    {"intended": below(absorption.INTENDED * U)},
+], ids=lambda change: next(iter(change)))  # fmt: skip
+def test_updates_that_fall_short_of_any_limit_are_let_be(change: dict[str, Any]) -> None:
+    assert judged(dataclasses.replace(FROZEN, **change)) == []
+
+
+@pytest.mark.parametrize(("facts", "accused"), [({}, True), ({"name": "add.Tensor"}, False), ({"phase": "backward"}, False)])
+def test_only_what_is_written_in_place_and_forward_has_updates(facts: dict[str, Any], accused: bool) -> None:
+    assert bool(judged(FROZEN, **facts)) is accused
+
+
+def test_a_sum_is_judged_wherever_it_is_made() -> None:
+    """Rebinding a name, autograd's own accumulation, an optimizer's state."""
+    assert judged(STUCK, "add.Tensor") == [("absorption", 1)]
+    assert judged(STUCK, phase="backward") == [("absorption", 1)]
+    assert judged(STUCK, phase="optimizer", in_optimizer=True) == [("absorption", 1)]
+
+
+@pytest.mark.parametrize("kind", [STUCK, FROZEN, MERGED])
+def test_weights_in_an_optimizer_are_judged_by_their_whole_step(kind: Absorbed) -> None:
+    assert judged(kind, phase="optimizer", in_optimizer=True, parameter=1) == []
+
+
+@pytest.mark.parametrize("change", [
+    {"share": 0.5},
+    {"lost": absorption.ARRIVED},
+    {"intended": U},
+    {"additions": 2},
+], ids=lambda change: next(iter(change)))  # fmt: skip
+def test_a_merge_that_mostly_arrives_is_let_be(change: dict[str, Any]) -> None:
+    assert judged(dataclasses.replace(MERGED, **change)) == []
+
+
+@pytest.mark.parametrize(("facts", "accused"), [
+    ({}, True),
+    ({"name": "add.Tensor"}, False),
+    ({"name": "add.Tensor", "parameter": 1}, True),
+    ({"name": "mul_.Tensor"}, False),
+    ({"phase": "backward"}, False),
+    ({"phase": "optimizer", "in_optimizer": True}, False),
+])  # fmt: skip
+def test_a_merge_is_one_addition_to_something_kept(facts: dict[str, Any], accused: bool) -> None:
+    assert bool(judged(MERGED, **facts)) is accused
+
+
+@pytest.mark.parametrize(("size", "accused"), [(15, False), (16, True)])
+def test_a_few_numbers_are_too_few_for_a_share(size: int, accused: bool) -> None:
+    graph = Graph()
+    graph.op("add_.Tensor", given(), given(), absorbed=MERGED, in_place=True, makes={"shape": (size,)})
+    assert bool(graph.rules()) is accused
+
+
+def test_the_message_has_the_number_that_is_beyond_its_limit() -> None:
+    graph = Graph()
+    graph.op("add.Tensor", given(), absorbed=dataclasses.replace(STUCK, drift=above(0.25)))
+    graph.op("add_.Tensor", given(), absorbed=FROZEN, in_place=True)
+    summed, frozen = graph.found()
+    assert "25 % off" in summed.message
+    assert summed.measured is not None
+    assert summed.measured > (summed.limit or 0.0) == absorption.ROUNDINGS
+    assert "0 % of 8 updates" in frozen.message
+    assert frozen.measured is not None
+    assert frozen.measured < (frozen.limit or 0.0) == absorption.ARRIVED
