@@ -44,7 +44,7 @@ class Accumulation:
         base = planned.packet.removeprefix("_foreach_").rstrip("_")
         if not written:
             return {}
-        if base not in ADDING:
+        if base not in ADDING or not _adds_in_place(planned, floats, written):
             for tensor, cell in zip(floats, cells, strict=True):
                 if id(tensor) in written and cell is not None:
                     cell.accumulator = None
@@ -120,6 +120,13 @@ class Accumulation:
             arrived=ratio(float((covered * meant).sum()), size**2), intended=ratio(size, norm(accumulator.start[0].float())),
             lost=ratio(norm(covered - meant), size), drift=value.drift, first=accumulator.first,
         )  # fmt: skip
+
+
+def _adds_in_place(planned: Any, floats: list[torch.Tensor], written: set[int]) -> bool:
+    """Whether an op reads what it writes: with out= only if that is an operand as well."""
+    if "out" not in planned.written_names:
+        return True
+    return any(sum(each is tensor for each in floats) > 1 for tensor in floats if id(tensor) in written)
 
 
 def _floating(outputs: list[torch.Tensor], values: list[Value]) -> list[tuple[torch.Tensor, Value]]:

@@ -9,8 +9,8 @@ import torch
 from precheck.formats import FORMATS
 from precheck.observe import flips, measuring
 from precheck.observe.memory import Cell
-from precheck.observe.operations import Flips, Operation, Phase, Value
-from precheck.observe.replay import FOLLOWED, MOVES, NEVER, PAYLOADS, OpPlan, chosen, continuous, tensors_in, with_written, written_in
+from precheck.observe.operations import Operation, Phase, Value
+from precheck.observe.replay import FOLLOWED, MOVES, NEVER, PAYLOADS, OpPlan, addressable, continuous, tensors_in, with_written, written_in
 from precheck.observe.statistics import compare
 
 EPSILONS = {torch.finfo(dtype).eps for dtype in (torch.bfloat16, torch.float16)}
@@ -22,23 +22,45 @@ _ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each
 class Call:
     """One op of the run, on its way through the shadow."""
 
-    __slots__ = ("args", "before", "cells", "floats", "func", "inputs", "kwargs", "mode", "operation", "plan", "shadows", "written")
+    __slots__ = ("args", "before", "cells", "floats", "func", "inputs", "kwargs", "mode", "operation", "plan", "shadows", "why", "written")
 
     def __init__(
         self, mode: Any, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor], cells: list[Any]
     ) -> None:
         self.mode, self.func, self.plan, self.args, self.kwargs = mode, func, planned, args, kwargs
         self.floats, self.cells = floats, cells
+        self.inputs: tuple[Value, ...] = ()
         self.written: list[torch.Tensor] = []
         self.shadows: dict[int, torch.Tensor] = {}
         self.before: Any = None
+        self.why = ""  # the shadow cannot follow
 
     def prepare(self) -> None:
-        """Before the op runs: who its inputs are, and their shadows."""
+        """Before the op runs: who its inputs are, and their shadows. Raises nothing: the op is the user's."""
+        self.mode.observation.shadowed += 1
+        try:
+            self._read()
+        except Exception as error:
+            self._lose(error)
+            self.operation, self.before = self._described(), None
+
+    def finish(self, result: Any) -> None:
+        """After the op has run. Raises nothing."""
+        if not self.why:
+            try:
+                self.follow(result)
+            except Exception as error:
+                self._lose(error)
+        if self.why:
+            self.give_up(result, self.why)
+
+    def _lose(self, error: Exception) -> None:
+        self.why = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+    def _read(self) -> None:
         mode, planned = self.mode, self.plan
-        mode.observation.shadowed += 1
         if planned.mutable:
-            self.written = [tensor for tensor in written_in(planned, self.args, self.kwargs) if tensor.layout is torch.strided]
+            self.written = [tensor for tensor in written_in(planned, self.args, self.kwargs) if addressable(tensor)]
         written = {id(tensor) for tensor in self.written}
         inputs = []
         for place, tensor in enumerate(self.floats):
@@ -103,7 +125,7 @@ class Call:
             return  # a view that its schema does not confess to
         if not any(continuous(output) for output in outputs):
             if outputs and self.plan.packet in flips.COUNTED:
-                self._count_flips(outputs)
+                flips.counted(self, outputs)
             mode.observation.add(operation)
             return
         if planned.packet in MOVES and self.floats and self._moved(outputs[0]):
@@ -116,7 +138,7 @@ class Call:
 
     def give_up(self, result: Any, why: str) -> None:
         """The shadow could not follow; it starts again from what the run has."""
-        self.operation.opaque = why.splitlines()[0][:200]
+        self.operation.opaque = why
         self._store(self._outputs(result), None, None)
         self.mode.observation.add(self.operation)
 
@@ -125,7 +147,7 @@ class Call:
         return with_written(outputs, self.written) if self.plan.mutable else outputs
 
     def _is_alias(self, output: torch.Tensor) -> bool:
-        if output.layout is not torch.strided:
+        if not addressable(output):
             return False
         storage = output.untyped_storage()._cdata
         return any(tensor.untyped_storage()._cdata == storage for tensor in self.floats)
@@ -153,15 +175,19 @@ class Call:
         if planned.packet in NEVER:
             self.operation.opaque = "the kernel packs its weights and workspace in a form of its own"
             return None
+        if not planned.known:
+            self.operation.opaque = "an op of another library runs once only"
+            return None
         if planned.steps:
-            self._count_flips(outputs)
+            flips.counted(self, outputs)
             return None
         if planned.draws(self.args, self.kwargs):
             return self._same_draw(outputs)
-        shadows: list[torch.Tensor] = mode.replay.call(self.func, planned, self._reference_args(), self.kwargs, self._shadow_of)
+        made: dict[str, Any] = self._reference_kwargs(outputs[0])
+        shadows: list[torch.Tensor] = mode.replay.call(self.func, planned, self._reference_args(), made, self.shadow_of)
         if len(shadows) < len(outputs) and "attention" not in planned.packet:
             raise RuntimeError(f"{len(shadows)} results instead of {len(outputs)}")
-        self._follow_choices(outputs, shadows, self.shadows)
+        flips.followed(self, outputs, shadows, self.shadows)
         return shadows
 
     def _reference_args(self) -> tuple[Any, ...]:
@@ -174,15 +200,20 @@ class Call:
         own = torch.finfo(self.mode.replay.reference).eps
         return tuple(own if isinstance(arg, float) and arg in EPSILONS else arg for arg in self.args)
 
-    def _shadow_of(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _reference_kwargs(self, output: torch.Tensor) -> dict[str, Any]:
+        """The keyword arguments, with the reference's dtype where torch's default dtype, a low one, was left to decide."""
+        decided = self.floats or output.dtype not in self.mode.low or self.plan.argument("dtype", self.args, self.kwargs) is not None
+        return self.kwargs if decided or "dtype" not in self.plan.names else {**self.kwargs, "dtype": self.mode.replay.reference}
+
+    def shadow_of(self, tensor: torch.Tensor) -> torch.Tensor:
         shadow: torch.Tensor | None = self.shadows.get(id(tensor))
         if shadow is not None:
             place = FOLLOWED.get(self.plan.packet)
             if place is not None and place < len(self.args) and self.args[place] is tensor:
                 shadow = tensor.to(shadow.dtype)
             return shadow
-        if tensor.layout is not torch.strided:
-            raise TypeError(f"a {tensor.layout} tensor has no shadow")
+        if not addressable(tensor):
+            raise TypeError(f"a {'nested' if tensor.is_nested else tensor.layout} tensor has no shadow")
         if self.plan.packet in PAYLOADS and tensor.dtype == torch.uint8:
             payload: torch.Tensor | None = self.mode.memory.payload(tensor)
             if payload is None:
@@ -198,29 +229,6 @@ class Call:
             return [self.shadows[id(self.floats[0])] * outputs[1] * scale, outputs[1]]
         return None
 
-    def _follow_choices(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
-        """Values that an op chose by index follow the run's indices."""
-        if len(outputs) < 2 or not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or self.plan.packet in PAYLOADS:
-            return
-        if inputs is self.shadows:
-            self.operation.flips = self._choice(outputs[1], shadows[1])
-        if torch.equal(outputs[1], shadows[1]):
-            return
-        picked = chosen(self.plan, self.args, self.kwargs, inputs[id(self.floats[0])], outputs[0], outputs[1])
-        if picked is not None:
-            shadows[0] = picked
-
-    def _count_flips(self, outputs: list[torch.Tensor]) -> None:
-        """Of a step function, or of argmax and its kind: where the reference would have come out elsewhere."""
-        if not self.plan.mutable:
-            own = self.mode.replay.call(self.func, self.plan, self.args, self.kwargs, self._shadow_of)
-            choice = self.plan.packet in flips.COUNTED
-            self.operation.flips = self._choice(outputs[0], own[0]) if choice else flips.of_values(outputs[0], own[0])
-
-    def _choice(self, mine: torch.Tensor, theirs: torch.Tensor) -> Flips:
-        scores = self.floats[0]
-        return flips.of_choice(self.plan, self.args, self.kwargs, scores, self.shadows[id(scores)], mine, theirs)
-
     def _twins(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
         if not any(cell is not None and cell.twin is not None for cell in self.cells):
             return None
@@ -228,14 +236,14 @@ class Call:
         seen = {id(tensor): tensor if cell is None else memory.twin_view(cell, tensor) for tensor, cell in zip(self.floats, self.cells, strict=True)}
         args, replay = self._reference_args(), self.mode.replay
         twins: list[torch.Tensor] = replay.call(self.func, self.plan, args, self.kwargs, lambda tensor: seen.get(id(tensor), tensor))
-        self._follow_choices(outputs, twins, seen)
+        flips.followed(self, outputs, twins, seen)
         return twins
 
     def _store(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor] | None, twins: list[torch.Tensor] | None) -> None:
         operation, mode = self.operation, self.mode
         values: list[Value] = []
         for place, output in enumerate(outputs):
-            if output.layout is not torch.strided:
+            if not addressable(output):
                 continue
             if not continuous(output):
                 if shadows is not None and self.plan.packet in PAYLOADS and output.dtype == torch.uint8:

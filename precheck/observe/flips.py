@@ -7,11 +7,36 @@ from typing import Any
 import torch
 
 from precheck.observe.operations import Flips
-from precheck.observe.replay import OpPlan
+from precheck.observe.replay import PAYLOADS, OpPlan, chosen, continuous
 from precheck.observe.statistics import norm, ratio
 
 COUNTED = frozenset({"argmax", "argmin", "searchsorted", "bucketize"})
 """Ops with integers alone for results whose flips are counted. Those of comparisons show in what they mask."""
+
+
+def followed(call: Any, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
+    """Values that an op chose by index follow the run's indices; `inputs` are what `shadows` were made of."""
+    if len(outputs) < 2 or not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.packet in PAYLOADS:
+        return
+    if inputs is call.shadows:
+        call.operation.flips = _choice(call, outputs[1], shadows[1])
+    if torch.equal(outputs[1], shadows[1]):
+        return
+    picked = chosen(call.plan, call.args, call.kwargs, inputs[id(call.floats[0])], outputs[0], outputs[1])
+    if picked is not None:
+        shadows[0] = picked
+
+
+def counted(call: Any, outputs: list[torch.Tensor]) -> None:
+    """Of a step function, or of argmax and its kind: where the reference would have come out elsewhere."""
+    if not call.plan.mutable:
+        own = call.mode.replay.call(call.func, call.plan, call.args, call.kwargs, call.shadow_of)
+        call.operation.flips = _choice(call, outputs[0], own[0]) if call.plan.packet in COUNTED else of_values(outputs[0], own[0])
+
+
+def _choice(call: Any, mine: torch.Tensor, theirs: torch.Tensor) -> Flips:
+    scores = call.floats[0]
+    return of_choice(call.plan, call.args, call.kwargs, scores, call.shadows[id(scores)], mine, theirs)
 
 
 def of_values(mine: torch.Tensor, theirs: torch.Tensor) -> Flips:

@@ -15,20 +15,29 @@ from precheck.observe.operations import Value
 
 COLLECT = 1 << 26
 """Bytes of new shadows (64 MiB) after which those of freed tensors are let go, or a quarter of what is held if that is more."""
+CELL = 1 << 10
+"""Bytes that a cell costs beside its numbers (measured: 0.9 KiB), so that loops over scalars are let go of too."""
 
 
 class Cell:
     """The shadow of one storage. `flat` and `twin` are 1-D; cells made by a cast share `flat` until one of them is written."""
 
-    __slots__ = ("accumulator", "dtype", "flat", "parameter", "payload", "reference", "shared", "twin", "value")
+    __slots__ = ("accumulator", "bytes", "dtype", "flat", "parameter", "payload", "reference", "shared", "twin", "value")
 
-    def __init__(self, reference: StorageWeakRef, flat: torch.Tensor, dtype: torch.dtype, value: Value) -> None:
-        self.reference, self.flat, self.dtype, self.value = reference, flat, dtype, value
+    def __init__(self, storage: torch.UntypedStorage, flat: torch.Tensor, dtype: torch.dtype, value: Value) -> None:
+        self.reference, self.flat, self.dtype, self.value = StorageWeakRef(storage), flat, dtype, value
+        self.bytes = storage.nbytes()  # of the run's storage when `flat` was made
         self.twin: torch.Tensor | None = None
         self.shared = [1]  # how many cells hold `flat`
         self.parameter = 0  # identity of the parameter that lives here
         self.accumulator: Any = None
         self.payload: torch.Tensor | None = None
+
+    @property
+    def cost(self) -> int:
+        """Bytes, its part of what is shared."""
+        twin = 0 if self.twin is None else self.twin.untyped_storage().nbytes()
+        return CELL + self.flat.untyped_storage().nbytes() // self.shared[0] + twin
 
     def own(self) -> None:
         """Before it is written: from now on this cell's flat is nobody else's."""
@@ -46,12 +55,25 @@ class Memory:
 
     def find(self, tensor: torch.Tensor) -> Cell | None:
         """The cell of the tensor's storage, if it still describes it."""
-        cell = self.cells.get(tensor.untyped_storage()._cdata)
+        storage = tensor.untyped_storage()
+        cell = self.cells.get(storage._cdata)
         if cell is None:
             return None
         if cell.reference.expired() or _real(cell.dtype) != _real(tensor.dtype):
             return None
+        if cell.bytes != storage.nbytes() and cell.payload is None:
+            self._resize(cell, tensor)
         return cell
+
+    def _resize(self, cell: Cell, tensor: torch.Tensor) -> None:
+        """After `resize_`, of a tensor or its storage: what was there stays, what came is as the run has it."""
+        cell.own()
+        cell.bytes = tensor.untyped_storage().nbytes()
+        old = _reals(cell.flat)
+        cell.flat, cell.twin, cell.accumulator = _contents(tensor).to(old.dtype, copy=True), None, None
+        kept = min(old.numel(), cell.flat.numel())
+        cell.flat[:kept] = old[:kept]
+        self._count(cell)
 
     def view(self, cell: Cell, tensor: torch.Tensor) -> torch.Tensor:
         """The shadow of `tensor`, as a view of its storage's."""
@@ -64,10 +86,10 @@ class Memory:
         """A new cell for the tensor's storage. `shadow` must be the shadow's own: no part of the watched run may change it."""
         storage = tensor.untyped_storage()
         flat = self._flat(tensor, shadow)
-        cell = self.cells[storage._cdata] = Cell(StorageWeakRef(storage), flat, tensor.dtype, value)
+        cell = self.cells[storage._cdata] = Cell(storage, flat, tensor.dtype, value)
         if twin is not None:
             cell.twin = self._flat(tensor, twin)
-        self._count(flat)
+        self._count(cell)
         return cell
 
     def keep(
@@ -83,36 +105,37 @@ class Memory:
             return
         if not _same_storage(shadow, cell.flat):
             cell.own()
-            self.view(cell, tensor).copy_(shadow)
+            _write(cell.flat, tensor, shadow)
         if twin is not None:
             if cell.twin is None:
                 cell.twin = cell.flat.clone()
             if not _same_storage(twin, cell.twin):
-                self.twin_view(cell, tensor).copy_(twin)
+                _write(cell.twin, tensor, twin)
         cell.value = value
 
     def share(self, tensor: torch.Tensor, source: Cell, value: Value) -> Cell:
         """A cell whose shadow is another's: the content was moved or cast, which the reference does not notice."""
         storage = tensor.untyped_storage()
-        cell = self.cells[storage._cdata] = Cell(StorageWeakRef(storage), source.flat, tensor.dtype, value)
+        cell = self.cells[storage._cdata] = Cell(storage, source.flat, tensor.dtype, value)
         cell.shared = source.shared
         cell.shared[0] += 1
         cell.twin = None if source.twin is None else source.twin.clone()
+        self.fresh += CELL
         return cell
 
     def seed(self, tensor: torch.Tensor, reference: torch.dtype, value: Value) -> Cell:
         """A cell that starts from what the run itself has."""
         storage = tensor.untyped_storage()
-        whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
-        cell = self.cells[storage._cdata] = Cell(StorageWeakRef(storage), whole.to(reference, copy=True), tensor.dtype, value)
-        self._count(cell.flat)
+        cell = self.cells[storage._cdata] = Cell(storage, _contents(tensor).to(reference, copy=True), tensor.dtype, value)
+        self._count(cell)
         return cell
 
     def entrust(self, tensor: torch.Tensor, payload: torch.Tensor) -> None:
         """Keeps what a replayed kernel left for its own backward, under the storage that the run's kernel left."""
         storage, value = tensor.untyped_storage(), Value(None, tuple(tensor.shape), "uint8", 0.0)
-        cell = self.cells[storage._cdata] = Cell(StorageWeakRef(storage), payload, tensor.dtype, value)
+        cell = self.cells[storage._cdata] = Cell(storage, payload, tensor.dtype, value)
         cell.payload = payload
+        self._count(cell)
 
     def payload(self, tensor: torch.Tensor) -> torch.Tensor | None:
         cell = self.cells.get(tensor.untyped_storage()._cdata)
@@ -134,8 +157,8 @@ class Memory:
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(shadow)
         return flat
 
-    def _count(self, flat: torch.Tensor) -> None:
-        self.fresh += flat.numel() * flat.element_size()
+    def _count(self, cell: Cell) -> None:
+        self.fresh += cell.cost
         if self.fresh > max(COLLECT, self.held // 4):
             self._collect()
 
@@ -143,22 +166,56 @@ class Memory:
         """Lets go of the shadows of freed storages. By bytes: by number of ops, a model of few large tensors outgrows any memory."""
         kept = {}
         for key, cell in self.cells.items():
-            if cell.reference.expired():
+            if _gone(cell):
                 cell.shared[0] -= 1
             else:
                 kept[key] = cell
         self.cells, self.fresh = kept, 0
-        self.held = sum(cell.flat.numel() * cell.flat.element_size() // cell.shared[0] for cell in kept.values())
+        self.held = sum(cell.cost for cell in kept.values())
+
+
+def _gone(cell: Cell) -> bool:
+    """Freed, or emptied as FSDP empties the storages of weights between uses."""
+    if cell.reference.expired():
+        return True
+    storage = torch.UntypedStorage._new_with_weak_ptr(cell.reference.cdata)
+    return storage is None or (cell.bytes > 0 and storage.nbytes() == 0)
 
 
 def _same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
+def _contents(tensor: torch.Tensor) -> torch.Tensor:
+    """All of the tensor's storage, 1-D, complex numbers as pairs."""
+    storage = tensor.untyped_storage()
+    whole = torch.empty(0, dtype=_real(tensor.dtype), device=tensor.device)
+    return whole.set_(storage, 0, (storage.nbytes() // whole.element_size(),), (1,))
+
+
+def _reals(flat: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(flat).reshape(-1) if flat.is_complex() else flat
+
+
 def _seen_as(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """A view, but of a tensor with a conjugate or negative bit: dispatch is past what honours these, so it is carried out."""
+    seen = _placed(flat, tensor)
+    if tensor.is_conj():
+        seen = seen.conj_physical()
+    return seen.neg() if tensor.is_neg() else seen
+
+
+def _placed(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex() != flat.is_complex():
         flat = flat.view(flat.dtype.to_complex() if tensor.is_complex() else flat.dtype.to_real())
     return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def _write(flat: torch.Tensor, tensor: torch.Tensor, shadow: torch.Tensor) -> None:
+    """Puts what `tensor` holds in the reference where it belongs in its storage."""
+    if tensor.is_conj():
+        shadow = shadow.conj_physical()
+    _placed(flat, tensor).copy_(shadow.neg() if tensor.is_neg() else shadow)
 
 
 def _real(dtype: torch.dtype) -> torch.dtype:

@@ -118,7 +118,7 @@ class Operation:
 
     @property
     def title(self) -> str:
-        return f"aten.{self.name}"
+        return self.name.replace("::", ".") if "::" in self.name else f"aten.{self.name}"
 
     @property
     def drift_in(self) -> float:
@@ -218,7 +218,7 @@ class Observation:
         key = (operation.name, operation.phase, operation.module, operation.source, value.dtype if value else "")
         row = self.rows.get(key)
         if row is None:
-            row = self.rows[key] = OpRow(f"aten.{operation.name}", key[1], key[2], shortened(key[3]), key[4], first=operation.number)
+            row = self.rows[key] = OpRow(operation.title, key[1], key[2], shortened(key[3]), key[4], first=operation.number)
         row.calls += 1
         for made in operation.outputs:
             if made.drift > row.drift:

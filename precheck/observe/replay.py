@@ -32,7 +32,13 @@ FOLLOWED = {"threshold_backward": 1, "hardtanh_backward": 1, "hardshrink_backwar
 STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "floor_divide"})
 """Floating results that jump: decisions of the run, which the shadow takes over."""
 CHOOSERS = frozenset({"topk", "sort", "max", "min", "median", "kthvalue", "mode", "cummax", "cummin", "nanmedian"})
-FACTORIES = ("empty", "new_empty")
+FACTORIES = ("empty", "new_empty", "_efficientzerotensor")
+"""Results without contents of their own, by the beginnings of their names."""
+COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
+FOLLOWED_LIBRARIES = frozenset({"aten", "prims", "torchvision"})
+"""Where ops are pure and take any floating dtype. One of another library may count, send, or take its inputs' bytes for bfloat16."""
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _OFF = ("dropout_p", "dropout", "p")
 
 
@@ -43,6 +49,9 @@ class OpPlan:
     name: str  # "mul.Tensor"
     packet: str
     passes: bool  # a view, an alias, or nothing to shadow
+    known: bool  # whether it may be carried out again
+    collective: bool  # writes what other processes send, when it comes
+    composite: bool  # whether it is made of other ops, which inference mode leaves to the mode
     written: tuple[int, ...]
     written_names: tuple[str, ...]
     mutable: bool
@@ -74,22 +83,30 @@ class OpPlan:
 
 def plan(func: Any) -> OpPlan:
     schema = func._schema
-    packet = schema.name.rpartition("::")[2]
+    library, _, packet = schema.name.rpartition("::")
+    composite = _has(func, "CompositeImplicitAutograd") and not _has(func, "CPU") and not _has(func, "CUDA")
     written = [place for place, argument in enumerate(schema.arguments) if argument.alias_info is not None and argument.alias_info.is_write]
     written += HIDDEN_WRITES.get(packet, ())
     mutable = bool(schema.is_mutable or packet in HIDDEN_WRITES)
     return OpPlan(
-        name=f"{packet}.{func._overloadname or 'default'}",
+        name=f"{packet if library == 'aten' else schema.name}.{func._overloadname or 'default'}",
         packet=packet,
         passes=func.is_view or packet in ALIASES or packet in UNSHADOWED or packet.startswith(FACTORIES),
         written=tuple(written),
         written_names=tuple(schema.arguments[place].name for place in written),
         mutable=mutable,
+        known=library in FOLLOWED_LIBRARIES,
+        collective=library in COLLECTIVES,
+        composite=composite,
         tagged=torch.Tag.nondeterministic_seeded in func.tags,
         names=tuple(argument.name for argument in schema.arguments),
         defaults=tuple(argument.default_value if argument.has_default_value() else None for argument in schema.arguments),
         steps=packet.rstrip("_") in STEPS or (packet.rstrip("_") == "div" and func._overloadname.endswith("_mode")),
     )
+
+
+def _has(func: Any, key: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
 
 
 def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
@@ -99,6 +116,16 @@ def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(*value)
+
+
+def addressable(tensor: torch.Tensor) -> bool:
+    """Whether sizes and strides say where the tensor's numbers are: not of sparse, nested and meta tensors, nor of wrappers."""
+    return tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested and not wraps(type(tensor))
+
+
+def wraps(kind: Any) -> bool:
+    """Whether tensors of that class have ops of their own."""
+    return kind not in _PLAIN and getattr(kind, "__torch_dispatch__", _NO_DISPATCH) is not _NO_DISPATCH
 
 
 def continuous(tensor: torch.Tensor) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,9 +23,12 @@ from precheck.observe.replay import (
     LOW,
     OpPlan,
     Replay,
+    addressable,
     continuous,
     plan,
     tensors_in,
+    wraps,
+    written_in,
 )  # fmt: skip
 from precheck.observe.scales import Scales
 from precheck.observe.scaling import Scalers
@@ -32,7 +36,7 @@ from precheck.observe.source import Lines
 from precheck.observe.updates import Updates
 from precheck.observe.whereabouts import Whereabouts
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NUMBERLESS = "torch._subclasses"
 DISTURBED = 2.0**-20
 """Relative disturbance of a twin: sixteen roundings of float32, so that what the reference's own rounding does shows plainly."""
 
@@ -57,18 +61,21 @@ class Shadow(TorchDispatchMode):
         where.on_gradient = self.gradient
         where.on_step.append(self._step_begins)
         where.after_step.append(self._step_ends)
+        where.belongs = self._on_here
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not isinstance(func, torch._ops.OpOverload):  # a higher-order op, whose parts are not ours to replay
             return self._opaque_call(func, args, kwargs)
-        if any(kind not in _PLAIN and hasattr(kind, "__torch_dispatch__") and kind.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl
-               for kind in types):  # fmt: skip
-            return NotImplemented  # a subclass with ops of its own: what it does inside comes by again
+        wrappers = [kind for kind in types if wraps(kind)]
+        if wrappers:  # what a subclass with ops of its own does inside comes by again; torch's fake tensors do nothing
+            return func(*args, **kwargs) if any(kind.__module__.startswith(_NUMBERLESS) for kind in wrappers) else NotImplemented
         planned = self.plans.get(func)
         if planned is None:
             planned = self.plans[func] = plan(func)
         self.observation.seen += 1
+        if planned.composite and all(addressable(tensor) for tensor in tensors_in(*args, *kwargs.values())):
+            return self._taken_apart(func, args, kwargs)
         if planned.passes:
             return func(*args, **kwargs)
         with self.lock:
@@ -85,16 +92,29 @@ class Shadow(TorchDispatchMode):
         line, _, _ = self.lines.frames.line(1)
         return Operation(self.observation.seen, name, "scaler", self.where.module, line, self.where.step)
 
+    def _taken_apart(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The op as torch itself makes it of others, which come by one by one."""
+        self.observation.seen -= 1
+        super().__enter__()  # type: ignore[no-untyped-call]
+        try:
+            return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+        finally:
+            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
     def _opaque_call(self, func: Any, args: Any, kwargs: Any) -> Any:
         self.observation.seen += 1
         self.observation.opaque[str(func)] = self.observation.opaque.get(str(func), 0) + 1
         return func(*args, **kwargs)
 
     def _watched(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tensors = [tensor for tensor in tensors_in(*args, *kwargs.values()) if tensor.layout is torch.strided]
-        floats = [tensor for tensor in tensors if continuous(tensor)]
+        floats = [tensor for tensor in tensors_in(*args, *kwargs.values()) if continuous(tensor) and addressable(tensor)]
+        if planned.mutable or planned.collective:
+            self._forgotten(planned, args, kwargs)
+        if planned.collective:
+            return func(*args, **kwargs)
         cells = [self.memory.find(tensor) for tensor in floats]
         lowers = any(isinstance(value, torch.dtype) and value in self.low for value in (*args, *kwargs.values()))
+        lowers = lowers or (not floats and torch.get_default_dtype() in self.low)
         if not lowers and not any(cells) and not any(tensor.dtype in self.low for tensor in floats):
             return func(*args, **kwargs)
         call = Call(self, func, planned, args, kwargs, floats, cells)
@@ -102,15 +122,23 @@ class Shadow(TorchDispatchMode):
             call.prepare()
         result = func(*args, **kwargs)
         with self._apart():
-            try:
-                call.follow(result)
-            except Exception as error:  # whatever the replay runs into must never reach the user's code
-                call.give_up(result, f"{type(error).__name__}: {error}")
+            call.finish(result)
         return result
 
+    def _forgotten(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Lets go of the shadows of what other processes write, and of bits written by way of an integer view of floats."""
+        written = tensors_in(*args, *kwargs.values()) if planned.collective else written_in(planned, args, kwargs)
+        for tensor in written:
+            if addressable(tensor) and (planned.collective or not continuous(tensor)):
+                self.memory.drop(tensor)
+
     def _apart(self) -> contextlib.AbstractContextManager[Any]:
-        """Modes that were on before this one see the user's ops, not what is computed about them."""
-        return _disable_current_modes() if self.nested else contextlib.nullcontext()
+        """Modes that were on before this one see the user's ops, not what is computed about them; that may be written to later, too."""
+        inference = torch.is_inference_mode_enabled()
+        return _set_apart(self.nested, inference) if self.nested or inference else contextlib.nullcontext()
+
+    def _on_here(self) -> bool:
+        return any(mode is self for mode in _get_current_dispatch_mode_stack())
 
     def __enter__(self) -> Any:
         self.nested = bool(_get_current_dispatch_mode_stack())
@@ -137,7 +165,7 @@ class Shadow(TorchDispatchMode):
         """Writes down what a parameter's gradient is made of, now that it has come."""
         self.observation.came.add(id(parameter))
         gradient = parameter.grad
-        if gradient is not None and gradient.layout is torch.strided:
+        if gradient is not None and addressable(gradient):
             cell = self.memory.find(gradient)
             if cell is not None:
                 known = self.observation.gradients.get(id(parameter))
@@ -153,3 +181,9 @@ class Shadow(TorchDispatchMode):
         self.observation.updates = [seen.update for seen in self.updates.seen.values()]
         self.observation.parameters = dict(self.where.parameter_names)
         return self.observation
+
+
+@contextlib.contextmanager
+def _set_apart(nested: bool, inference: bool) -> Iterator[None]:
+    with _disable_current_modes() if nested else contextlib.nullcontext(), torch.inference_mode(False) if inference else contextlib.nullcontext():
+        yield

@@ -70,6 +70,8 @@ def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.T
         run, shadow = torch.view_as_real(run), torch.view_as_real(shadow)
         twin = None if twin is None else torch.view_as_real(twin)
     low, wide = sampled(run), sampled(shadow)
+    if low.element_size() == 1:
+        low = low.float()  # 8-bit formats have no arithmetic of their own
     error = low - wide
     off, size = norm(error), norm(wide)
     if not (math.isfinite(off) and math.isfinite(size)) or (run.numel() > SAMPLE and not _finite(run)):

@@ -14,6 +14,8 @@ import torch
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
+_WRAPPED = "_orig_mod"  # where torch.compile keeps what it compiled
+
 
 class Whereabouts:
     """The module stack, the depth of optimizer steps, the number of the training step, and the loss scale of a backward pass."""
@@ -30,6 +32,7 @@ class Whereabouts:
         self.on_gradient: Callable[[str, torch.Tensor], None] = lambda name, parameter: None
         self.on_step: list[Callable[[Any], None]] = []  # called before each optimizer step, and after it
         self.after_step: list[Callable[[Any], None]] = []
+        self.belongs: Callable[[], bool] = lambda: True  # whether the calling thread is the one watched: global hooks run in all
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._roots = 0
         self._stepped: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -66,30 +69,37 @@ class Whereabouts:
     def _name(self, root: torch.nn.Module, prefix: str) -> None:
         self._roots += 1
         for path, module in root.named_modules():
+            path = ".".join(part for part in path.split(".") if part != _WRAPPED)
             name = f"{prefix}.{path}" if prefix and path else prefix or path
             self._names.setdefault(module, name)
             for own, parameter in module.named_parameters(recurse=False):
                 self.parameter_names.setdefault(id(parameter), f"{name}.{own}" if name else own)
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
+        if not self.belongs():
+            return
         self.entered = True
+        self.compiled |= _WRAPPED in module._modules or module._compiled_call_impl is not None
         if module not in self._names:  # the first root is the model; others, losses mostly, go by their class
             has_children = next(module.children(), None) is not None
-            self.compiled |= type(module).__name__ == "OptimizedModule"
             first = self._roots == 0 and has_children
             self._name(module, "" if first else type(module).__name__)
         self.stack.append(self._names[module])
 
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
-        if self.stack:
+        if self.stack and self.belongs():
             self.stack.pop()
 
     def _begin(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self.belongs():
+            return
         for tell in self.on_step:
             tell(optimizer)
         self.optimizing += 1
 
     def _end(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if not self.belongs():
+            return
         self.optimizing = max(0, self.optimizing - 1)
         for tell in self.after_step:
             tell(optimizer)
