@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -45,9 +46,13 @@ class Scalers:
                 (scaler, "update", self._update), (scaler, "load_state_dict", self._restore), (optimizer, "load_state_dict", self._resume),
                 (schedule, "step", self._schedule),
             ):  # fmt: skip
-                stack.callback(_wrap(owner, name, around))
+                stack.callback(_wrap(owner, name, functools.partial(self._here, around)))
             self.where.on_step.append(self._applied)
             yield
+
+    def _here(self, around: Callable[..., Any], call: Callable[[], Any], *given: Any) -> Any:
+        """Methods of a class are called in all threads; those of the watched one count."""
+        return around(call, *given) if self.where.belongs() else call()
 
     def _init(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
         result = call()
@@ -151,13 +156,38 @@ class Scalers:
         self.scales.events.append(ScalingEvent(kind, operation or self.describe("step"), factor, 1.0, text))
 
 
+_MARK = "_precheck_watches"
+_lock = threading.Lock()
+_around: dict[tuple[Any, str], list[Callable[..., Any]]] = {}  # what is about each method: watches of several threads end in any order
+
+
 def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
     """Puts `around(call, self, ...)` about a method; `call()` is the method as it was called. Returns the way back."""
-    original = owner.__dict__[name]
+    with _lock:
+        if (owner, name) not in _around:
+            _install(owner, name)
+        _around[owner, name].append(around)
+    return lambda: _unwrap(owner, name, around)
+
+
+def _install(owner: Any, name: str) -> None:
+    original, arounds = owner.__dict__[name], _around.setdefault((owner, name), [])
 
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return around(lambda: original(self, *args, **kwargs), self, *args, *kwargs.values())
+        call = functools.partial(original, self, *args, **kwargs)
+        for around in tuple(arounds):
+            call = functools.partial(around, call, self, *args, *kwargs.values())
+        return call()
 
+    setattr(wrapped, _MARK, True)
     setattr(owner, name, wrapped)
-    return lambda: setattr(owner, name, original)
+
+
+def _unwrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    with _lock:
+        _around[owner, name].remove(around)
+        if not _around[owner, name]:
+            del _around[owner, name]
+            if hasattr(owner.__dict__[name], _MARK):  # else somebody has wrapped the wrapper, which from now on only calls through
+                setattr(owner, name, owner.__dict__[name].__wrapped__)
