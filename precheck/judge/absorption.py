@@ -8,7 +8,7 @@ displacement arrived, never whether bits changed: stochastic rounding and Kahan 
 from __future__ import annotations
 
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import elements
+from precheck.judge.lineage import SUMS, compensating, elements
 from precheck.observe.operations import Absorbed, Observation, Operation, Value
 
 TIMES = 4
@@ -24,13 +24,21 @@ summation's remainder holds is all rounding error; its shadow does not move at a
 
 
 def absorbed(observation: Observation) -> list[Suspect]:
+    readers = observation.consumers()
     found = []
     for operation in observation.operations:
         if operation.absorbed is not None and operation.outputs:
+            if any(_carries_on(reader, readers) for value in operation.outputs for reader in readers.get(value, ())):
+                continue
             suspect = _judged(operation, operation.outputs[0], operation.absorbed)
             if suspect is not None:
                 found.append(suspect)
     return found
+
+
+def _carries_on(reader: Operation, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether an op takes the remainder of a sum, and that is added to something again."""
+    return compensating(reader) and any(later.base in SUMS for value in reader.outputs for later in readers.get(value, ()))
 
 
 def _judged(operation: Operation, value: Value, seen: Absorbed) -> Suspect | None:

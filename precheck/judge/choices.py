@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from precheck.findings import Severity
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import Origins
+from precheck.judge.lineage import Origins, placed
 from precheck.observe.operations import Observation, Operation
 
 ROWS = 5
@@ -47,7 +47,7 @@ def flipped(observation: Observation, origins: Origins) -> list[Suspect]:
             text = (f"{100 * share:.1f} % of {flips.total} rows choose otherwise than the reference: rounding is {100 * flips.blur:.2g} % of what "
                     f"tells the scores apart, where one rounding is {100 * scores.rounded:.1g} %")  # fmt: skip
             cause = origins.of(scores) or operation
-            text = f"its rounding decides at {operation.title} at {operation.source}: {text}" if cause is not operation else text
+            text = f"its rounding decides {placed(operation)}: {text}" if cause is not operation else text
             severity: Severity = "error" if cause.base == "_to_copy" and cause.parameter else "warning"
             found.append(Suspect("decision-flip", cause, text, flips.blur / scores.roundoff, BLUR, severity))
     return found

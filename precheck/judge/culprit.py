@@ -6,7 +6,8 @@ import dataclasses
 
 from precheck.findings import Finding
 from precheck.judge.events import Suspect
-from precheck.judge.ops import finding_of, placed
+from precheck.judge.lineage import placed
+from precheck.judge.ops import finding_of
 from precheck.observe.operations import Observation, Operation, Value
 from precheck.observe.source import shortened
 

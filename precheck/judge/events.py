@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from precheck import formats
 from precheck.findings import Severity
-from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, SUMS, Origins, determined, half_tiniest, largest, zero_origin
+from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, SUMS, Origins, determined, half_tiniest, largest, placed, zero_origin
 from precheck.observe.operations import Observation, Operation, Value
 
 POLES = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow", "div", "reciprocal", "acos", "asin", "acosh", "atanh", "logit",
@@ -92,7 +92,7 @@ def _named(root: Value, origins: Origins) -> Suspect:
     operation = root.maker
     assert operation is not None
     what = "NaN" if root.nans else "Inf"
-    limit, where = largest(root), f"{operation.title} at {operation.source}"
+    limit, where = largest(root), placed(operation)
     zero = next((source for source in operation.inputs if source.zeros and source.maker is not None), None)
     if not root.nans and 0 < operation.starved < _smallest_normal(operation):
         text = f"a divisor of {operation.starved:.3g} is below its format's smallest normal number: Inf, in the reference {root.beyond:.4g}"

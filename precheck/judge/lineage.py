@@ -6,13 +6,16 @@ import math
 
 from precheck import formats
 from precheck.observe.operations import Observation, Operation, Value
+from precheck.observe.source import shortened
 
+SAMPLE = 1 << 16  # as of observe.statistics, which needs torch
 SUMS = frozenset({"add", "sub", "rsub"})
 MOVING = frozenset({"_to_copy", "clone", "copy", "gather", "index", "index_select", "cat", "stack", "expand_copy", "slice_copy", "select_copy",
                     "neg", "abs", "squeeze", "where", "masked_fill", "embedding"})  # fmt: skip
 REDUCTIONS = frozenset(
     {"mm", "bmm", "addmm", "baddbmm", "sum", "mean", "convolution", "mkldnn_convolution", "cumsum", "linalg_vector_norm", "dot", "mv"}
 )
+PRODUCTS = frozenset({"mm", "bmm", "addmm", "convolution", "convolution_backward", "dot", "mv"})
 CONSTANTS = frozenset({"_to_copy", "copy", "full", "fill", "scalar_tensor", "full_like", "masked_fill", "where", "arange", "clone"})
 """Ops that lay a constant down, or carry it about: what a mask is made of."""
 GUARDS = frozenset({"add", "clamp", "clamp_min", "clamp_max", "maximum", "minimum"})
@@ -51,6 +54,32 @@ class Origins:
         return self.known.get(value) if value is not None else None
 
 
+SHARED = 0.5
+"""Zeros are handed on by an input that has at least half the share of them; a stray zero explains no tensor of zeros."""
+
+
+def zero_share(value: Value) -> float:
+    """Of elements, those that are zero in the run and not in the shadow."""
+    return value.zeros / max(1, min(elements(value), SAMPLE))
+
+
+def placed(operation: Operation) -> str:
+    """ "aten.mul.Tensor at models/gpt.py:88"; a call that is no op goes by its line alone."""
+    name = operation.title if "." in operation.name else operation.name
+    return f"{name} at {shortened(operation.source) if operation.source else 'an unknown line'}"
+
+
+def compensating(operation: Operation) -> bool:
+    """Whether a sum takes from another sum what went into it: the remainder that Kahan summation carries on."""
+    if operation.base not in SUMS:
+        return False
+    for value in operation.inputs:
+        maker = value.maker
+        if maker is not None and maker is not operation and maker.base in SUMS and any(other in maker.inputs for other in operation.inputs):
+            return True
+    return False
+
+
 def zero_origin(value: Value) -> tuple[str, Operation]:
     """The rule and the op behind zeros that the reference does not have: back through the ops that handed them on."""
     operation = value.maker
@@ -58,7 +87,9 @@ def zero_origin(value: Value) -> tuple[str, Operation]:
         scalars = [abs(scalar) for scalar in operation.scalars if scalar]
         if operation.base in GUARDS and scalars and min(scalars) <= half_tiniest(value):
             return "vanished-constant", operation
-        before = next((source for source in operation.inputs if source.zeros and source.maker is not None), None)
+        share = zero_share(value)
+        sources = [source for source in operation.inputs if source.maker is not None and zero_share(source) >= SHARED * share > 0]
+        before = max(sources, key=zero_share, default=None)
         if before is None:
             return _kind_of_zero(operation, value), operation
         value, operation = before, before.maker
@@ -83,7 +114,7 @@ def determined(operation: Operation, value: Value) -> bool:
     sizes = [source.norm for source in operation.inputs if source.norm > 0]
     if not sizes or not value.norm:
         return True
-    scale = math.prod(sizes) if operation.base in ("mm", "bmm", "addmm") else max(sizes)
+    scale = math.prod(sizes[:2]) if operation.base in PRODUCTS else max(sizes)
     return value.norm >= 2.0**-17 * scale
 
 

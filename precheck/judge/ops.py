@@ -5,9 +5,9 @@ from __future__ import annotations
 from precheck.findings import Finding
 from precheck.judge import absorption, choices, events, gradients, scaling, updates
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import Origins, descendants
+from precheck.judge.lineage import Origins, descendants, placed
 from precheck.judge.rounding import Rounding
-from precheck.observe.operations import Observation, Operation
+from precheck.observe.operations import Observation
 from precheck.observe.source import shortened
 
 
@@ -38,12 +38,6 @@ def found(observation: Observation) -> list[Finding]:
         finding = finding_of(suspect)
         distinct.setdefault((finding.rule, finding.source, finding.phase), finding)
     return list(distinct.values())
-
-
-def placed(operation: Operation) -> str:
-    """ "aten.mul.Tensor at models/gpt.py:88"; a call that is no op goes by its line alone."""
-    name = operation.title if "." in operation.name else operation.name
-    return f"{name} at {shortened(operation.source) if operation.source else 'an unknown line'}"
 
 
 def finding_of(suspect: Suspect) -> Finding:

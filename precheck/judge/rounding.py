@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from precheck.judge.choices import blurred
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import MOVING, REDUCTIONS, SUMS, Origins, elements, zero_origin
+from precheck.judge.lineage import MOVING, PRODUCTS, REDUCTIONS, SUMS, Origins, compensating, elements, placed, zero_origin
 from precheck.observe.operations import Observation, Operation, Value
 
 DEAD = 0.01
@@ -28,8 +28,14 @@ GONE = 0.5
 """Half of the elements without a digit, however gradually that came about. Healthy programs reach 0.073."""
 STARVED = 0.25
 """The same, downstream of an underflow."""
+DIFFERENCES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
+"""Losses that subtract within: near zero they are small differences of what they are given, as they should be."""
+SCALED = frozenset({"mul", "div", "mm", "bmm", "addmm"})
+"""Products: whole because a scale is, as often as because they count something."""
 UNSTABLE = 0.5
 """Twin's wander over the run's drift from which float32 does not determine a value either: 2^-20/u when it does, 1 in chaos."""
+FAIR = 0.05
+"""Share of a tensor's norm that must have become zero for zeros to be what ails it: a fifth of what makes `WRONG` of a result."""
 SHAKEN = 0.1
 """Share of dead elements from which a descendant's wander counts against a suspect."""
 DIGIT = 2.0**-11
@@ -45,6 +51,7 @@ class Rounding:
         self.under: dict[Value, tuple[Suspect | None, ...]] = {}  # suspects that a value descends from; None excuses without accusing
         self.unstable: set[Suspect] = set()
         self.opened: dict[Suspect, Value] = {}
+        self.scaled: dict[Suspect, Value] = {}
 
     def judged(self) -> list[Suspect]:
         for operation in self.observation.operations:
@@ -55,7 +62,8 @@ class Rounding:
                 self.under[value] = above
                 self._whole_numbers(operation, value)
                 self._borrowed_epsilon(operation, value)
-                if place == 0 and not any(source.nonfinite for source in operation.inputs):  # later outputs are a fused kernel's statistics
+                told = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
+                if place == 0 and not told:  # later outputs are a fused kernel's statistics
                     self._amplified(operation, value, above)
             self.origins.trace(operation)
         self._heal()
@@ -66,11 +74,17 @@ class Rounding:
 
     def _heal(self) -> None:
         """Lets go of what does no harm: a small difference to which something large is added, or that is only compared."""
-        readers = self.observation.consumers() if self.opened else {}
+        readers = self.observation.consumers() if self.opened or self.scaled else {}
+        for suspect, value in self.scaled.items():
+            consumers = readers.get(value, ())
+            limit = SUM_ROUNDINGS * value.roundoff
+            counted = any(not reader.outputs or any(result.drift >= limit for result in reader.outputs) for reader in consumers)
+            if consumers and not counted:
+                self.suspects.remove(suspect)  # a product that happens to be whole, read as a measure: one rounding is one rounding
         for suspect, value in self.opened.items():
             consumers = readers.get(value, ())
             made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
-            only_compared = bool(consumers) and not made and not value.alive and not any(reader.reads or blurred(reader) for reader in consumers)
+            only_compared = bool(consumers) and not value.alive and not any(reader.outputs or reader.reads or blurred(reader) for reader in consumers)
             if only_compared or (made and all(self._outweighed(reader, result) for reader, result in made)):
                 self.suspects.remove(suspect)
 
@@ -83,8 +97,11 @@ class Rounding:
             return
         exact = f"{1 / value.roundoff:.0f}"
         text = f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds all only up to {exact}: {value.wholes_moved} or more moved"
-        self.suspects.append(Suspect("integer-rounding", operation, text, value.peak, 1 / value.roundoff))
+        suspect = Suspect("integer-rounding", operation, text, value.peak, 1 / value.roundoff)
+        self.suspects.append(suspect)
         self.under[value] = (*self.under[value], None)
+        if operation.base in SCALED:
+            self.scaled[suspect] = value
 
     def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
         limit = SUM_ROUNDINGS * 2.0**-8
@@ -115,36 +132,42 @@ class Rounding:
     def _suspect(self, operation: Operation, value: Value) -> Suspect | None:
         gain, roundings = self._gain(operation, value), value.drift / value.roundoff
         stored = any(source.kept_low for source in operation.inputs)
-        starving = [source for source in operation.inputs if source.zeros]
+        starving = [source for source in operation.inputs if source.zeroed >= FAIR or (source.zeros and source.zeroed == 0)]
         if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not self._intended(operation, value):
             text = f"a difference of near-equals: off by {roundings:.0f} roundings, its terms by {max(operation.drift_in / value.roundoff, 0.42):.1f}"
             return Suspect("cancellation", operation, text, roundings, SUM_ROUNDINGS)
-        if starving or value.zeros:
+        if starving or value.zeroed >= FAIR:
             return self._starved(operation, value, starving)
         if self._local(operation, value):
             off = value.local or 0.0
-            why = f"it accumulates in {value.dtype}" if off < UNSTABLE else "its kernel is wrong on this device"
+            why = f"it accumulates in {value.dtype}" + ("" if off < UNSTABLE else ", or its kernel is wrong on this device")
             text = f"on the inputs that it has the op itself is off by {100 * off:.2g} %: {why}"
             return Suspect("local-drift", operation, text, value.local or 0, self._accumulating(operation, value))
-        if operation.base in SUMS or operation.base in REDUCTIONS:
-            return None
+        spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1
+        if operation.base in SUMS | REDUCTIONS | DIFFERENCES:  # what they lose beyond this is for cancellation, or to be healed, to say
+            composed = operation.base in PRODUCTS and spread and gain < AMPLIFICATION / 2
+            return self._gone(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         if operation.base not in MOVING and (loses_digits or (roundings >= PLAIN_ROUNDINGS and gain >= PLAIN)):
-            cause = self.origins.of(operation.drifting) or operation
-            text = (f"its rounding ({operation.drift_in:.2g} relative) is amplified {gain:.0f} times by {operation.title} at {operation.source}: "
-                    f"{100 * value.dead:.0f} % of the elements keep no digit")  # fmt: skip
-            return Suspect("amplified-rounding", cause, text, value.dead, DEAD)
-        if value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1:
-            return Suspect(
-                "accumulated-drift", operation, f"{100 * value.dead:.0f} % of the elements keep no digit; no single op did it", value.dead, GONE
-            )
-        return None
+            source = operation.drifting
+            cause = (self.origins.of(source) if source is not None and source.drift else None) or operation
+            text = f"its rounding ({operation.drift_in:.2g} relative) is amplified {gain:.0f} times by {placed(operation)}: "
+            if loses_digits:
+                text += f"{100 * value.dead:.0f} % of the elements keep no digit"
+                return Suspect("amplified-rounding", cause, text, value.dead, DEAD)
+            return Suspect("amplified-rounding", cause, text + f"off by {roundings:.0f} roundings", gain, PLAIN)
+        return self._gone(operation, value) if spread else None
+
+    @staticmethod
+    def _gone(operation: Operation, value: Value) -> Suspect:
+        text = f"{100 * value.dead:.0f} % of the elements keep no digit; no single op did it"
+        return Suspect("accumulated-drift", operation, text, value.dead, GONE)
 
     @staticmethod
     def _intended(operation: Operation, value: Value) -> bool:
         """Wide arithmetic on numbers that were stored low, a number less its own rounding among it: what is left is what these hold."""
         stored = [source for source in operation.inputs if source.kept_low]
-        return not value.low and all(_given_low(source) for source in stored)
+        return compensating(operation) or (not value.low and all(_given_low(source) for source in stored))
 
     def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Suspect | None:
         if not starving or starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
@@ -152,7 +175,7 @@ class Rounding:
         rule, cause = zero_origin(starving[0])
         if rule != "underflow" or value.norm / math.sqrt(elements(value)) < 2.0**-14:  # fp16's smallest normal
             return None
-        text = f"flushed or subnormal here; {100 * value.dead:.0f} % of {operation.title} at {operation.source} keep no digit"
+        text = f"flushed or subnormal here; {100 * value.dead:.0f} % of {placed(operation)} keep no digit"
         return Suspect("underflow", cause, text, value.dead, STARVED)
 
     def _local(self, operation: Operation, value: Value) -> bool:

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from precheck.formats import FORMATS
-from precheck.observe import flips, measuring
+from precheck.observe import flips, measuring, twins
 from precheck.observe.memory import Cell
 from precheck.observe.operations import Operation, Phase, Value
 from precheck.observe.replay import FOLLOWED, MOVES, NEVER, PAYLOADS, OpPlan, addressable, continuous, tensors_in, with_written, written_in
@@ -16,7 +15,6 @@ from precheck.observe.statistics import compare
 EPSILONS = {torch.finfo(dtype).eps for dtype in (torch.bfloat16, torch.float16)}
 _GUARDS = frozenset({"add", "clamp_min", "clamp"})
 _MOVING = MOVES | frozenset({"copy_", "gather", "index", "index_select", "cat", "stack", "neg", "abs", "where", "masked_fill", "embedding"})
-_ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.name != "tf32"}
 
 
 class Call:
@@ -71,7 +69,7 @@ class Call:
                 else:
                     if isinstance(tensor, torch.nn.Parameter):
                         mode.where.saw(tensor)
-                    inputs.append(_outside(tensor))
+                    inputs.append(measuring.outside(tensor))
                     self.shadows[id(tensor)] = tensor
                     continue
             if id(tensor) in written:
@@ -93,7 +91,7 @@ class Call:
         """A tensor from outside the block: what it holds is exact by definition."""
         mode = self.mode
         low, wide = tensor.dtype in mode.low, mode.replay.wide(tensor.dtype)
-        value = Value(None, tuple(tensor.shape), _name(tensor.dtype), _roundoff(tensor.dtype, mode.low), low, low)
+        value = Value(None, tuple(tensor.shape), measuring.named(tensor.dtype), measuring.roundoff(tensor.dtype, mode.low), low, low)
         cell: Cell = mode.memory.seed(tensor, wide.to_real() if wide.is_complex else wide, value)
         return cell
 
@@ -128,12 +126,12 @@ class Call:
                 flips.counted(self, outputs)
             mode.observation.add(operation)
             return
-        if planned.packet in MOVES and self.floats and self._moved(outputs[0]):
+        if planned.packet in MOVES and self.floats and (self._meant(outputs[0]) or self._moved(outputs[0])):
             mode.observation.add(operation)
             return
         shadows = self._replayed(outputs)
-        twins = self._twins(outputs) if shadows is not None and mode.twins else None
-        self._store(outputs, shadows, twins)
+        seconds = twins.of(self, outputs) if shadows is not None and mode.twins else None
+        self._store(outputs, shadows, seconds)
         mode.observation.add(operation)
 
     def give_up(self, result: Any, why: str) -> None:
@@ -151,6 +149,20 @@ class Call:
             return False
         storage = output.untyped_storage()._cdata
         return any(tensor.untyped_storage()._cdata == storage for tensor in self.floats)
+
+    def _meant(self, output: torch.Tensor) -> bool:
+        """The way back of a round trip on one line, `x.bfloat16().float()`: a rounding that the program means, so the reference rounds too."""
+        before, cell = self.floats[0], self.cells[0]
+        there = None if cell is None else cell.value.maker
+        if cell is None or there is None or before.dtype not in self.mode.low or output.dtype in self.mode.low or not output.is_floating_point():
+            return False
+        if cell.value.wholes_moved >= 2:
+            return False  # counts and positions are not rounded on purpose
+        one_line = there.base == "_to_copy" and there.source == self.operation.source and not any(given.low for given in there.inputs)
+        if one_line:
+            self.operation.outputs = (Value(self.operation, tuple(output.shape), measuring.named(output.dtype), 0.0),)
+            self.mode.memory.drop(output)
+        return one_line
 
     def _moved(self, output: torch.Tensor) -> bool:
         """A cast or copy of something with a shadow: the reference has it already. Measured only if it rounds anew."""
@@ -184,13 +196,13 @@ class Call:
         if planned.draws(self.args, self.kwargs):
             return self._same_draw(outputs)
         made: dict[str, Any] = self._reference_kwargs(outputs[0])
-        shadows: list[torch.Tensor] = mode.replay.call(self.func, planned, self._reference_args(), made, self.shadow_of)
+        shadows: list[torch.Tensor] = mode.replay.call(self.func, planned, self.reference_args(), made, self.shadow_of)
         if len(shadows) < len(outputs) and "attention" not in planned.packet:
             raise RuntimeError(f"{len(shadows)} results instead of {len(outputs)}")
         flips.followed(self, outputs, shadows, self.shadows)
         return shadows
 
-    def _reference_args(self) -> tuple[Any, ...]:
+    def reference_args(self) -> tuple[Any, ...]:
         """The arguments, with the reference's own eps for an eps that a low format lent its name to: `torch.finfo(x.dtype).eps`."""
         if self.operation.base not in _GUARDS or not self.operation.scalars:
             return self.args
@@ -229,17 +241,7 @@ class Call:
             return [self.shadows[id(self.floats[0])] * outputs[1] * scale, outputs[1]]
         return None
 
-    def _twins(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
-        if not any(cell is not None and cell.twin is not None for cell in self.cells):
-            return None
-        memory = self.mode.memory
-        seen = {id(tensor): tensor if cell is None else memory.twin_view(cell, tensor) for tensor, cell in zip(self.floats, self.cells, strict=True)}
-        args, replay = self._reference_args(), self.mode.replay
-        twins: list[torch.Tensor] = replay.call(self.func, self.plan, args, self.kwargs, lambda tensor: seen.get(id(tensor), tensor))
-        flips.followed(self, outputs, twins, seen)
-        return twins
-
-    def _store(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor] | None, twins: list[torch.Tensor] | None) -> None:
+    def _store(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor] | None, seconds: list[torch.Tensor] | None) -> None:
         operation, mode = self.operation, self.mode
         values: list[Value] = []
         for place, output in enumerate(outputs):
@@ -250,8 +252,8 @@ class Call:
                     mode.memory.entrust(output, shadows[place])
                 continue
             shadow = shadows[place] if shadows is not None and place < len(shadows) else None
-            twin = twins[place] if twins is not None and place < len(twins) else None
-            values.append(self._settle(output, shadow, twin))
+            twin = seconds[place] if seconds is not None and place < len(seconds) else None
+            values.append(self._settle(place, output, shadow, twin))
         operation.outputs = tuple(values)
         if shadows is None and not operation.opaque and not self.plan.tagged and not self.plan.steps:
             operation.opaque = "not followed"
@@ -261,7 +263,7 @@ class Call:
         if values and shadows is not None:
             operation.absorbed = mode.accumulation.after(self, outputs, values)
 
-    def _settle(self, output: torch.Tensor, shadow: torch.Tensor | None, twin: torch.Tensor | None) -> Value:
+    def _settle(self, place: int, output: torch.Tensor, shadow: torch.Tensor | None, twin: torch.Tensor | None) -> Value:
         """The value of one output, and its cell."""
         mode, memory = self.mode, self.mode.memory
         value, written = self._value(output), any(output is tensor for tensor in self.written)
@@ -274,7 +276,9 @@ class Call:
         shadow = shadow.to(mode.replay.wide(output.dtype))
         measuring.measure(self, value, output, shadow, twin)
         if twin is None and measuring.suspicious(self.operation, value):
-            mode.twins, twin = True, mode.disturbed(shadow)
+            mode.twins, twin = True, twins.shaken(self, place)
+            twin = mode.disturbed(shadow) if twin is None else twin
+            compare(value, output, shadow, twin)
         foreign = [*self.floats, *(cell.flat for cell in self.cells if cell is not None)]
         memory.keep(output, shadow, value, twin=twin, written=written, foreign=foreign)
         return value
@@ -283,17 +287,5 @@ class Call:
         low = output.dtype in self.mode.low
         coarsest = max((value.roundoff for value in self.inputs), default=0.0)
         kept = low or (self.plan.packet in _MOVING and any(value.kept_low for value in self.inputs))
-        roundoff = _roundoff(output.dtype, self.mode.low) if low else coarsest
-        return Value(self.operation, tuple(output.shape), _name(output.dtype), roundoff, low, kept)
-
-
-def _outside(tensor: torch.Tensor) -> Value:
-    return Value(None, tuple(tensor.shape), _name(tensor.dtype), 0.0)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _roundoff(dtype: torch.dtype, low: frozenset[torch.dtype]) -> float:
-    return _ROUNDOFF.get(dtype, 0.0) if dtype in low else 0.0
+        roundoff = measuring.roundoff(output.dtype, self.mode.low) if low else coarsest
+        return Value(self.operation, tuple(output.shape), measuring.named(output.dtype), roundoff, low, kept)

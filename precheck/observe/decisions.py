@@ -16,9 +16,11 @@ from collections import Counter
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from precheck.observe.boundaries import LOW, Position, in_backward
+from precheck.observe.source import Frames
 
 aten = torch.ops.aten
 STEP_FUNCTIONS = {aten.round, aten.floor, aten.ceil, aten.trunc, aten.sign, aten.sgn, aten.heaviside, aten.floor_divide,
@@ -51,10 +53,11 @@ class Tape:
     entries: dict[Key, tuple[torch.Tensor | None, ...]] = dataclasses.field(default_factory=dict)
     rounded: set[Key] = dataclasses.field(default_factory=set)  # ops whose result the run stored in a low format
     drawn: set[Key] = dataclasses.field(default_factory=set)  # entries that are random draws
+    meant: set[tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=set)  # lines and shapes of round trips, `x.half().float()`
 
     def draws(self) -> Tape:
         """The random draws alone, for a run that decides for itself."""
-        return Tape({key: self.entries[key] for key in self.drawn}, self.rounded, self.drawn)
+        return Tape({key: self.entries[key] for key in self.drawn}, self.rounded, self.drawn, self.meant)
 
 
 class Places:
@@ -77,6 +80,8 @@ class Recording(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape, self.places, self.position = tape, Places(position), position
         self.results = Places(position)
+        self.frames = Frames()
+        self.casts: dict[int, tuple[StorageWeakRef, str]] = {}  # what was cast low, by storage, and on which line
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -98,7 +103,19 @@ class Recording(TorchDispatchMode):
                 self.tape.drawn.add(key)
         if outputs and continuous(outputs[0]):
             self._count(func, args, outputs[0])
+            if func.overloadpacket is aten._to_copy and not in_backward():
+                self._cast(args[0], outputs[0])
         return result
+
+    def _cast(self, source: torch.Tensor, output: torch.Tensor) -> None:
+        """A cast there and back on one line is a rounding that the program means, in any precision."""
+        if output.dtype in LOW and source.dtype not in LOW and output.layout is torch.strided:
+            storage = output.untyped_storage()
+            self.casts[storage._cdata] = (StorageWeakRef(storage), self.frames.line(1)[0])
+        elif source.dtype in LOW and output.dtype not in LOW and source.layout is torch.strided:
+            known = self.casts.get(source.untyped_storage()._cdata)
+            if known is not None and not known[0].expired() and known[1] == self.frames.line(1)[0] and not _counts(source):
+                self.tape.meant.add((known[1], tuple(source.shape)))
 
     def _count(self, func: Any, args: Any, output: torch.Tensor) -> None:
         key = self.results.key(func, tuple(output.shape))
@@ -107,6 +124,12 @@ class Recording(TorchDispatchMode):
             self.tape.rounded.add(key)
             if not in_backward():
                 self.position.count(roundings)
+
+
+def _counts(low: torch.Tensor) -> bool:
+    """Whole numbers beyond what the format holds one by one: positions, not data that is rounded on purpose."""
+    exact = 2 / torch.finfo(low.dtype).eps
+    return low.numel() > 1 and float(low.abs().amax()) > exact and bool((low == low.round()).all())
 
 
 def accumulated_wide(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

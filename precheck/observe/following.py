@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from precheck.observe.boundaries import LOW, Position
 from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, draws, gradient_mask, outputs_of
+from precheck.observe.source import Frames
 
 
 class Following(TorchDispatchMode):
@@ -38,12 +39,16 @@ class Following(TorchDispatchMode):
         self.own, self.rival = own, rival if rival is not None else tape
         self.lower = {torch.float32: LOW, torch.float64: (*LOW, torch.float32)}[dtype]
         self.flips: dict[str, tuple[int, int]] = {}
+        self.frames = Frames()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        meant = self._meant(func, args, kwargs or {}) if self.tape.meant and func.overloadpacket is aten._to_copy else None
+        if meant is not None:
+            return meant
         args, kwargs = self._lifted(func, args, kwargs or {})
         mask = gradient_mask(func, args)
         if mask is not None:
@@ -65,6 +70,13 @@ class Following(TorchDispatchMode):
         if recorded is None or [r is None or r.shape == o.shape for r, o in zip(recorded, outputs, strict=False)].count(False):
             return result
         return self._followed(func, args, kwargs, result, outputs, recorded)
+
+    def _meant(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
+        """The cast of a round trip, rounded after all but kept in the dtype of this run; None for any other."""
+        if kwargs.get("dtype") not in LOW or (self.frames.line(1)[0], tuple(args[0].shape)) not in self.tape.meant:
+            return None
+        low: torch.Tensor = func(*args, **kwargs)
+        return low.to(self.dtype)
 
     def _followed(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any, outputs: list[torch.Tensor], recorded: Any) -> Any:
         if func.overloadpacket is aten.native_dropout and recorded[1] is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from precheck.formats import FORMATS
 from precheck.observe.operations import Operation, Value
 from precheck.observe.statistics import DOUBTFUL, compare, norm, ratio, sampled
 
@@ -14,6 +15,23 @@ SUSPECT = 0.01
 """Share of elements without a digit from which a value gets a twin, to tell whether float32 determines what follows."""
 GLANCE = 4096
 """Elements of a wide tensor looked at in an optimizer step, whose arithmetic is as far off as the gradients it is given."""
+
+
+_ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.name != "tf32"}
+
+
+def named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def roundoff(dtype: torch.dtype, low: frozenset[torch.dtype]) -> float:
+    """Of a low format; the reference's own is nothing beside it."""
+    return _ROUNDOFF.get(dtype, 0.0) if dtype in low else 0.0
+
+
+def outside(tensor: torch.Tensor) -> Value:
+    """The value of a wide tensor that the block was given."""
+    return Value(None, tuple(tensor.shape), named(tensor.dtype), 0.0)
 
 
 def suspicious(operation: Operation, value: Value) -> bool:

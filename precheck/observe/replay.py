@@ -29,7 +29,7 @@ NEVER = frozenset({"_cudnn_rnn", "_cudnn_rnn_backward", "miopen_rnn", "miopen_rn
 FOLLOWED = {"threshold_backward": 1, "hardtanh_backward": 1, "hardshrink_backward": 1, "softshrink_backward": 1, "leaky_relu_backward": 1,
             "hardsigmoid_backward": 1, "elu_backward": 5}  # fmt: skip
 """Backward kernels that ask on which side of a threshold the forward was: the run's own side is followed."""
-STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "floor_divide"})
+STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "floor_divide", "histc"})
 """Floating results that jump: decisions of the run, which the shadow takes over."""
 CHOOSERS = frozenset({"topk", "sort", "max", "min", "median", "kthvalue", "mode", "cummax", "cummin", "nanmedian"})
 FACTORIES = ("empty", "new_empty", "_efficientzerotensor")

@@ -15,6 +15,7 @@ from precheck.observe.operations import Value
 
 SAMPLE = 1 << 16
 """Elements looked at. A share of one in a hundred is then known to 0.04 % (one standard deviation), a relative drift to 0.3 %."""
+NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
 _RUN = 16  # neighbouring elements taken together: a cache line of float32
 DOUBTFUL = 4.0
 """Roundings of drift below which a tensor is not looked at closely: no single element can then be common enough to matter."""
@@ -69,6 +70,8 @@ def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.T
     if run.is_complex():
         run, shadow = torch.view_as_real(run), torch.view_as_real(shadow)
         twin = None if twin is None else torch.view_as_real(twin)
+    if run.dtype in NARROW:
+        run = run.to(shadow.dtype)  # torch promotes neither of these formats
     low, wide = sampled(run), sampled(shadow)
     if low.element_size() == 1:
         low = low.float()  # 8-bit formats have no arithmetic of their own
@@ -95,8 +98,6 @@ def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.T
 
 
 def _finite(tensor: torch.Tensor) -> bool:
-    if tensor.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-        return True  # no reductions in these; what reads them is looked at
     low, high = torch.aminmax(tensor)
     return math.isfinite(float(low)) and math.isfinite(float(high))
 

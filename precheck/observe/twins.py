@@ -1,0 +1,31 @@
+"""Twins: a second shadow of what follows from a suspicious value, disturbed by 2^-20, to tell whether float32 determines it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from precheck.observe import flips
+from precheck.observe.replay import PAYLOADS
+
+
+def of(call: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
+    """The op on the twins of its inputs; None where none has one."""
+    if not any(cell is not None and cell.twin is not None for cell in call.cells):
+        return None
+    memory, replay, args = call.mode.memory, call.mode.replay, call.reference_args()
+    seen = {id(tensor): tensor if cell is None else memory.twin_view(cell, tensor) for tensor, cell in zip(call.floats, call.cells, strict=True)}
+    twins: list[torch.Tensor] = replay.call(call.func, call.plan, args, call.kwargs, lambda tensor: seen.get(id(tensor), tensor))
+    flips.followed(call, outputs, twins, seen)
+    return twins
+
+
+def shaken(call: Any, place: int) -> torch.Tensor | None:
+    """A twin's beginning: the result on disturbed inputs, so that the op's own condition shows. None where it cannot be had."""
+    if call.written or call.plan.packet in PAYLOADS or place > 0:
+        return None
+    disturbed = {number: call.mode.disturbed(shadow) for number, shadow in call.shadows.items()}
+    args, replay = call.reference_args(), call.mode.replay
+    twin: torch.Tensor = replay.call(call.func, call.plan, args, call.kwargs, lambda tensor: disturbed.get(id(tensor), tensor))[0]
+    return twin
