@@ -1,0 +1,107 @@
+"""The shadow of every model in suites/models is that model in float32: results bit for bit, gradients to 1e-6, trained weights to 2e-6."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from beside import off, same, seen, shadow_now
+from torch import nn
+
+import precheck
+from precheck.observe.structure import tensors
+
+sys.path.append(str(Path(__file__).parents[1] / "models"))
+from registry import NEEDS, case
+
+MODES = ("bf16", "fp16", "bf16-true", "fp16-true")
+FORMATS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+GRADIENTS, WEIGHTS = 1e-6, 2e-6
+"""AdamW divides by a root of the gradients' squares: where a weight's gradient is near eps its step doubles the error."""
+SHORT = 24
+SEEDS = 8  # tried until no decision flips, after which the two programs would not be the same
+
+
+class Smooth(nn.Module):
+    """A residual block without the kinks that a ResNet's thousands of activations are sure to meet."""
+
+    def __init__(self, block: Any) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.block
+        hidden = nn.functional.gelu(inner.bn1(inner.conv1(x)))
+        return nn.functional.gelu(inner.bn2(inner.conv2(hidden)) + inner.shortcut(x))
+
+
+def smooth(model: Any) -> nn.Module:
+    conv, norm, _, pool, *blocks = model
+    rest = (Smooth(each) if hasattr(each, "conv1") else each for each in blocks)
+    return nn.Sequential(conv, norm, nn.GELU(), nn.AvgPool2d(pool.kernel_size), *rest)
+
+
+def stepped(it: Any, mode: str) -> dict[str, dict[str, torch.Tensor]]:
+    """One training step, and what it leaves."""
+    torch.manual_seed(0)
+    model, inputs, low = it.model, it.inputs, FORMATS.get(mode.removesuffix("-true"), torch.float32)
+    if mode.endswith("-true"):
+        model.to(low)
+        inputs = inputs.to(low) if isinstance(inputs, torch.Tensor) and inputs.is_floating_point() else inputs
+    trainer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=mode == "fp16")
+    with torch.autocast("cpu", dtype=low) if mode in FORMATS else contextlib.nullcontext():
+        out = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+        loss = it.loss(out)
+    scaler.scale(loss).backward()
+    scaler.unscale_(trainer)
+    gradients = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+    scaler.step(trainer)
+    results = {place: each for place, each in tensors(out) if each.is_floating_point()} | {"loss": loss}
+    return {"results": results, "gradients": gradients, "weights": {name: each for name, each in model.state_dict().items() if continuous(each)}}
+
+
+def continuous(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point()
+
+
+def built(name: str, seed: int) -> Any:
+    it = case(name, seed)
+    if name == "resnet":
+        it.model = smooth(it.model)
+    if name == "mixtral":  # fewer tokens, fewer decisions
+        it.inputs = {key: value[:, :SHORT] for key, value in it.inputs.items()}
+    return it
+
+
+def watched(name: str, mode: str, seed: int) -> tuple[dict[str, dict[str, torch.Tensor]], precheck.Report]:
+    it = built(name, seed)
+    with precheck.watch(it.model) as report:
+        left = stepped(it, mode)
+        shadow = shadow_now()
+        shadows = {kind: {place: seen(each, shadow) for place, each in these.items()} for kind, these in left.items()}
+    return shadows, report
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # transformers: a mask and is_causal both given
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [name for name in NEEDS if name != "sentence_encoder"])
+def test_the_shadow_is_the_model_in_float32(name: str, mode: str) -> None:
+    if name == "lstm" and mode.startswith("fp16"):
+        pytest.skip("oneDNN has no float16 LSTM on this processor")
+    for seed in range(SEEDS):
+        shadows, report = watched(name, mode, seed)
+        if not any(row.flips for row in report.ops):
+            break
+    else:
+        pytest.fail(f"decisions flipped under all of {SEEDS} seeds")
+    assert report.facts["opaque"] == {}
+    truth = stepped(built(name, seed), "32")
+    for kind, within in (("results", 0.0), ("gradients", GRADIENTS), ("weights", WEIGHTS)):
+        assert shadows[kind].keys() == truth[kind].keys()
+        for place, shadow in shadows[kind].items():
+            assert same(shadow, truth[kind][place]) or off(shadow, truth[kind][place]) <= within, f"{kind} {place} of seed {seed}"
