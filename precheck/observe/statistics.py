@@ -67,6 +67,8 @@ def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.T
     """
     if run.numel() == 0:
         return
+    if run.is_conj() or run.is_neg():
+        run = run.clone()  # carries the bit out, which arithmetic this far down does not honour
     if run.is_complex():
         run, shadow = torch.view_as_real(run), torch.view_as_real(shadow)
         twin = None if twin is None else torch.view_as_real(twin)
