@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from precheck.observe.later import Later
 from precheck.observe.memory import Cell, Memory
 from precheck.observe.operations import Absorbed, Operation, Value
 from precheck.observe.statistics import norm, ratio, sampled, share
@@ -36,8 +37,8 @@ class Accumulator:
 class Accumulation:
     """Follows the accumulators of a run."""
 
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
+    def __init__(self, memory: Memory, later: Later) -> None:
+        self.memory, self.later = memory, later
 
     def before(self, planned: Any, floats: list[torch.Tensor], cells: list[Any], written: set[int]) -> dict[int, Samples]:
         """Samples of what an op is about to write over, by the tensor's id."""
@@ -55,47 +56,49 @@ class Accumulation:
                 kept[id(tensor)] = (sampled(tensor, SAMPLE).clone(), sampled(self.memory.view(cell, tensor), SAMPLE).clone())
         return kept
 
-    def after(self, call: Any, outputs: list[torch.Tensor], values: list[Value]) -> Absorbed | None:
-        """What an op's accumulator absorbed, if it has one: what it wrote into, or the operand that its result replaces."""
+    def after(self, call: Any, outputs: list[torch.Tensor], values: list[Value]) -> None:
+        """Tells the operation what its accumulator absorbed, if it has one: what it wrote into, or the operand that its result replaces."""
         if call.operation.base not in ADDING or (call.written and not call.before):
-            return None
+            return
         if call.before:
-            found = [
-                self._one(call, tensor, value, call.before[id(tensor)]) for tensor, value in _floating(outputs, values) if id(tensor) in call.before
-            ]
-            return max((each for each in found if each is not None), key=lambda each: each.times, default=None)
-        if not values[0].low or values[0].nonfinite:
-            return None
-        operand = self._operand(call, outputs[0])
+            for tensor, value in _floating(outputs, values):
+                if id(tensor) in call.before:
+                    self._one(call, tensor, value, call.before[id(tensor)])
+            return
+        operand = self._operand(call, outputs[0]) if values[0].low else None
         if operand is None:
-            return None
-        was, accumulator = operand
-        cell = self.memory.find(outputs[0])
-        if cell is not None:
-            cell.accumulator = accumulator
-        return self._one(call, outputs[0], values[0], was)
+            return
+        was, source = operand
+        self._one(call, outputs[0], values[0], was, source)
 
-    def _one(self, call: Any, output: torch.Tensor, value: Value, was: Samples) -> Absorbed | None:
+    def _one(self, call: Any, output: torch.Tensor, value: Value, was: Samples, source: Cell | None = None) -> None:
         cell = self.memory.find(output)
-        if cell is None or not value.low or value.nonfinite:
-            return None
-        now = sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE)
-        return self._followed(call.operation, cell, was, now, value, _given(call, output))
+        if cell is None or not value.low:
+            return
+        operation, given = call.operation, _given(call, output)
 
-    def _operand(self, call: Any, output: torch.Tensor) -> tuple[Samples, Accumulator | None] | None:
+        def resolved(*host: torch.Tensor) -> None:
+            if source is not None:
+                cell.accumulator = None if source.accumulator is None else dataclasses.replace(source.accumulator)
+            if not value.nonfinite:
+                found = self._followed(operation, cell, (host[0], host[1]), (host[2], host[3]), value, host[4] if len(host) > 4 else None)
+                if found is not None and (operation.absorbed is None or found.times > operation.absorbed.times):
+                    operation.absorbed = found
+
+        self.later([*was, sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE), *([] if given is None else [given])], resolved)
+
+    def _operand(self, call: Any, output: torch.Tensor) -> tuple[Samples, Cell] | None:
         """What was added to: the operand of the result's own shape and dtype that is largest."""
-        best: tuple[float, torch.Tensor, Cell] | None = None
-        for tensor, cell in zip(call.floats, call.cells, strict=True):
-            if cell is not None and tensor.shape == output.shape and tensor.dtype == output.dtype:
-                size = norm(sampled(tensor, SAMPLE).float())
-                if best is None or size > best[0]:
-                    best = (size, tensor, cell)
-        if best is None:
+        fitting = [
+            (tensor, cell)
+            for tensor, cell in zip(call.floats, call.cells, strict=True)
+            if cell is not None and tensor.shape == output.shape and tensor.dtype == output.dtype
+        ]
+        if not fitting:
             return None
-        _, tensor, cell = best
-        shadow = call.shadows[id(tensor)]
-        accumulator: Accumulator | None = cell.accumulator
-        return (sampled(tensor, SAMPLE), sampled(shadow, SAMPLE)), dataclasses.replace(accumulator) if accumulator is not None else None
+        waits = self.later.defers(output)  # then no norm is at hand, and the first will do
+        tensor, cell = fitting[0] if len(fitting) == 1 or waits else max(fitting, key=lambda each: norm(sampled(each[0], SAMPLE).float()))
+        return (sampled(tensor, SAMPLE), sampled(call.shadows[id(tensor)], SAMPLE)), cell
 
     def _followed(self, operation: Operation, cell: Cell, was: Samples, now: Samples, value: Value, given: torch.Tensor | None) -> Absorbed | None:
         moved = now[1] != was[1]

@@ -93,6 +93,7 @@ class Call:
         low, wide = tensor.dtype in mode.low, mode.replay.wide(tensor.dtype)
         value = Value(None, tuple(tensor.shape), measuring.named(tensor.dtype), measuring.roundoff(tensor.dtype, mode.low), low, low)
         cell: Cell = mode.memory.seed(tensor, wide.to_real() if wide.is_complex else wide, value)
+        cell.parameter = mode.where.parameter_of(tensor)
         return cell
 
     def _described(self) -> Operation:
@@ -116,7 +117,7 @@ class Call:
         mode, planned, operation = self.mode, self.plan, self.operation
         if planned.packet == "_local_scalar_dense":
             operation.reads = 1
-            mode.observation.add(operation)
+            mode.record(operation)
             return
         outputs = self._outputs(result)
         if not self.written and outputs and all(self._is_alias(tensor) for tensor in outputs):
@@ -124,21 +125,21 @@ class Call:
         if not any(continuous(output) for output in outputs):
             if outputs and self.plan.packet in flips.COUNTED:
                 flips.counted(self, outputs)
-            mode.observation.add(operation)
+            mode.record(operation)
             return
         if planned.packet in MOVES and self.floats and (self._meant(outputs[0]) or self._moved(outputs[0])):
-            mode.observation.add(operation)
+            mode.record(operation)
             return
         shadows = self._replayed(outputs)
         seconds = twins.of(self, outputs) if shadows is not None and mode.twins else None
         self._store(outputs, shadows, seconds)
-        mode.observation.add(operation)
+        mode.record(operation)
 
     def give_up(self, result: Any, why: str) -> None:
         """The shadow could not follow; it starts again from what the run has."""
         self.operation.opaque = why
         self._store(self._outputs(result), None, None)
-        self.mode.observation.add(self.operation)
+        self.mode.record(self.operation)
 
     def _outputs(self, result: Any) -> list[torch.Tensor]:
         outputs = list(tensors_in(result))
@@ -174,7 +175,8 @@ class Call:
         before: Value = cell.value
         if output.dtype in mode.low and output.dtype != source.dtype:
             value = self._value(output)
-            compare(value, output, mode.memory.view(cell, source), mode.memory.twin_view(cell, source) if cell.twin is not None else None)
+            twin = None if cell.twin is None else mode.memory.twin_view(cell, source)
+            measuring.cast(self, value, output, mode.memory.view(cell, source), twin)
         else:
             value = before
         self.operation.outputs = (value,)
@@ -261,7 +263,7 @@ class Call:
             known = mode.observation.opaque
             known[operation.title] = known.get(operation.title, 0) + 1
         if values and shadows is not None:
-            operation.absorbed = mode.accumulation.after(self, outputs, values)
+            mode.accumulation.after(self, outputs, values)
 
     def _settle(self, place: int, output: torch.Tensor, shadow: torch.Tensor | None, twin: torch.Tensor | None) -> Value:
         """The value of one output, and its cell."""
@@ -275,7 +277,7 @@ class Call:
             return value
         shadow = shadow.to(mode.replay.wide(output.dtype))
         measuring.measure(self, value, output, shadow, twin)
-        if twin is None and measuring.suspicious(self.operation, value):
+        if twin is None and not mode.later.defers(output) and measuring.suspicious(self.operation, value):
             mode.twins, twin = True, twins.shaken(self, place)
             twin = mode.disturbed(shadow) if twin is None else twin
             compare(value, output, shadow, twin)

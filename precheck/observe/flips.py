@@ -19,8 +19,8 @@ def followed(call: Any, outputs: list[torch.Tensor], shadows: list[torch.Tensor]
     if len(outputs) < 2 or not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.packet in PAYLOADS:
         return
     if inputs is call.shadows:
-        call.operation.flips = _choice(call, outputs[1], shadows[1])
-    if torch.equal(outputs[1], shadows[1]):
+        _choice(call, outputs[1], shadows[1])
+    if not call.mode.later.defers(outputs[1]) and torch.equal(outputs[1], shadows[1]):
         return
     picked = chosen(call.plan, call.args, call.kwargs, inputs[id(call.floats[0])], outputs[0], outputs[1])
     if picked is not None:
@@ -31,12 +31,26 @@ def counted(call: Any, outputs: list[torch.Tensor]) -> None:
     """Of a step function, or of argmax and its kind: where the reference would have come out elsewhere."""
     if not call.plan.mutable:
         own = call.mode.replay.call(call.func, call.plan, call.args, call.kwargs, call.shadow_of)
-        call.operation.flips = _choice(call, outputs[0], own[0]) if call.plan.packet in COUNTED else of_values(outputs[0], own[0])
+        if call.plan.packet in COUNTED:
+            _choice(call, outputs[0], own[0])
+        elif call.mode.later.defers(outputs[0]):
+            _noted(call, (outputs[0] != own[0]).sum(), outputs[0].numel())
+        else:
+            call.operation.flips = of_values(outputs[0], own[0])
 
 
-def _choice(call: Any, mine: torch.Tensor, theirs: torch.Tensor) -> Flips:
+def _choice(call: Any, mine: torch.Tensor, theirs: torch.Tensor) -> None:
     scores = call.floats[0]
-    return of_choice(call.plan, call.args, call.kwargs, scores, call.shadows[id(scores)], mine, theirs)
+    if call.mode.later.defers(scores):  # how many, and no more: what a choice could see is not kept
+        if mine.shape == theirs.shape:
+            _noted(call, (mine != theirs).sum(), mine.numel())
+        return
+    call.operation.flips = of_choice(call.plan, call.args, call.kwargs, scores, call.shadows[id(scores)], mine, theirs)
+
+
+def _noted(call: Any, changed: torch.Tensor, total: int) -> None:
+    operation = call.operation
+    call.mode.later([changed], lambda count: setattr(operation, "flips", Flips(int(count), total)))
 
 
 def of_values(mine: torch.Tensor, theirs: torch.Tensor) -> Flips:

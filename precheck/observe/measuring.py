@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from precheck.formats import FORMATS
+from precheck.observe.later import SAMPLE as LATER
 from precheck.observe.operations import Operation, Value
 from precheck.observe.statistics import DOUBTFUL, compare, norm, ratio, sampled
 
@@ -43,6 +44,9 @@ def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor,
     operation, inputs = call.operation, call.inputs
     if operation.packet.startswith("_amp_"):
         return  # the scaler's own arithmetic
+    if call.mode.later.defers(output):
+        _measure_later(call, value, output, shadow, twin)
+        return
     quiet = not any(source.nonfinite or source.zeros for source in inputs)
     if operation.in_optimizer and not value.low and quiet:
         if output.numel() > GLANCE and not isinstance(output, torch.nn.Parameter):
@@ -58,6 +62,46 @@ def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor,
     jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
     if jumped and operation.phase == "forward" and not call.written:
         value.local = _local(call, output)
+
+
+def cast(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
+    """Of a cast: what rounding alone did."""
+    (_measure_later if call.mode.later.defers(output) else _measure_now)(call, value, output, shadow, twin)
+
+
+def _measure_now(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
+    compare(value, output, shadow, twin)
+
+
+def _measure_later(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
+    """The same from samples that are fetched later. What an op would do on the inputs that it had is not asked then: they are gone."""
+    operation, mode = call.operation, call.mode
+    if operation.in_optimizer and not value.low and not isinstance(output, torch.nn.Parameter):
+        mode.later([], lambda: setattr(value, "drift", operation.drift_in))
+        return
+    if output.is_complex():
+        output, shadow, twin = torch.view_as_real(output), torch.view_as_real(shadow), None if twin is None else torch.view_as_real(twin)
+    elements = output.numel()
+
+    def resolved(low: torch.Tensor, wide: torch.Tensor, outside: torch.Tensor, *second: torch.Tensor) -> None:
+        compare(value, low, wide, second[0] if second else None, zeros=any(source.zeros for source in operation.inputs))
+        value.norm *= math.sqrt(elements / max(1, wide.numel()))
+        bad, nans, beyond = outside.tolist()
+        value.nonfinite, value.nans, value.beyond = int(bad), int(nans), max(value.beyond, beyond)
+        if suspicious(operation, value):
+            mode.suspect(value)
+
+    second = [] if twin is None else [sampled(twin, LATER)]
+    mode.later([sampled(output, LATER), sampled(shadow, LATER), _outside_format(output, shadow), *second], resolved)
+
+
+def _outside_format(run: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
+    """How many elements are Inf or NaN here and finite in the shadow, how many of them NaN, and the greatest |shadow| among them."""
+    if run.numel() == 0:
+        return torch.zeros(3, dtype=torch.float64, device=run.device)
+    bad = ~torch.isfinite(run.to(shadow.dtype)) & torch.isfinite(shadow)
+    sizes = torch.where(bad, shadow.abs(), 0.0)
+    return torch.stack([bad.sum().double(), (bad & torch.isnan(run.to(shadow.dtype))).sum().double(), sizes.amax().double()])
 
 
 def _starved(operation: Operation, divisor: torch.Tensor) -> None:

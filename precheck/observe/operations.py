@@ -209,11 +209,10 @@ class Observation:
 
     def add(self, operation: Operation) -> None:
         self.operations.append(operation)
-        self._tabulate(operation)
         if len(self.operations) > LONGEST:
             self._forget()
 
-    def _tabulate(self, operation: Operation) -> None:
+    def tabulate(self, operation: Operation) -> None:
         value = operation.outputs[0] if operation.outputs else None
         key = (operation.name, operation.phase, operation.module, operation.source, value.dtype if value else "")
         row = self.rows.get(key)
@@ -227,6 +226,12 @@ class Observation:
             row.zeros += made.zeros
         row.flips += operation.flips.changed if operation.flips else 0
         row.opaque = row.opaque or operation.opaque
+
+    def came_as(self, number: int, name: str, value: Value, scale: float) -> None:
+        """A parameter's gradient has come; of several, the one that lost most to zeros is kept."""
+        known = self.gradients.get(number)
+        if known is None or value.zeroed > known[1].zeroed:
+            self.gradients[number] = (name, value, scale)
 
     def _forget(self) -> None:
         half = LONGEST // 2

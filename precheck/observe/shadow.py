@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -17,8 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from precheck.observe.accumulation import Accumulation
 from precheck.observe.call import Call
+from precheck.observe.later import Later
 from precheck.observe.memory import Memory
-from precheck.observe.operations import Observation, Operation
+from precheck.observe.operations import Observation, Operation, Value
 from precheck.observe.replay import (
     LOW,
     OpPlan,
@@ -46,17 +48,20 @@ class Shadow(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, where: Whereabouts, *, reference: torch.dtype = torch.float32, low: frozenset[torch.dtype] = LOW) -> None:
+    def __init__(
+        self, where: Whereabouts, *, reference: torch.dtype = torch.float32, low: frozenset[torch.dtype] = LOW, later: Later | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.where, self.replay, self.low = where, Replay(reference, low), low
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
         self.plans: dict[Any, OpPlan] = {}
         self.scales = Scales()
         self.scalers = Scalers(where, self.scales, self.described)
-        self.updates = Updates(self.memory)
+        self.later = later or Later()
+        self.updates = Updates(self.memory, self.later)
         self.lock = threading.RLock()
         self.noise: dict[torch.device, torch.Generator] = {}
-        self.accumulation = Accumulation(self.memory)
+        self.accumulation = Accumulation(self.memory, self.later)
         self.twins = False  # whether any cell has one
         where.on_gradient = self.gradient
         where.on_step.append(self._step_begins)
@@ -77,6 +82,8 @@ class Shadow(TorchDispatchMode):
         if planned.composite and all(addressable(tensor) for tensor in tensors_in(*args, *kwargs.values())):
             return self._taken_apart(func, args, kwargs)
         if planned.passes:
+            if args and isinstance(args[0], torch.nn.Parameter):
+                self.where.saw(args[0])  # a linear layer's weight is only ever read through a view
             return func(*args, **kwargs)
         with self.lock:
             if not self.scales.factors:
@@ -168,12 +175,22 @@ class Shadow(TorchDispatchMode):
         if gradient is not None and addressable(gradient):
             cell = self.memory.find(gradient)
             if cell is not None:
-                known = self.observation.gradients.get(id(parameter))
-                if known is None or cell.value.zeroed > known[1].zeroed:
-                    self.observation.gradients[id(parameter)] = (name, cell.value, self.where.scale)
+                self.later([], functools.partial(self.observation.came_as, id(parameter), name, cell.value, self.where.scale))
+
+    def record(self, operation: Operation) -> None:
+        """Keeps an operation; its row in the table is filled when its numbers are there."""
+        self.observation.add(operation)
+        self.later([], functools.partial(self.observation.tabulate, operation))
+
+    def suspect(self, value: Value) -> None:
+        """Starts a twin for a value found suspicious only now, if it is still what its storage holds."""
+        for cell in self.memory.cells.values():
+            if cell.value is value and cell.twin is None:
+                self.twins, cell.twin = True, self.disturbed(cell.flat)
 
     def finish(self) -> Observation:
         """Marks what is still alive; the block has ended."""
+        self.later.flush()
         for cell in self.memory.alive():
             cell.value.alive = True
         self.memory.cells.clear()

@@ -6,43 +6,63 @@ Any optimizer, foreach or fused, and any loop that calls `step()`: decided on th
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import torch
 
+from precheck.observe.later import SAMPLE as LATER
+from precheck.observe.later import Later
 from precheck.observe.memory import Memory
-from precheck.observe.operations import Operation, Update
+from precheck.observe.operations import Operation, Update, Value
 from precheck.observe.statistics import SAMPLE, norm, sampled
 
+Samples = tuple[torch.Tensor, torch.Tensor]
 HELD = 0.5
 """A state tensor holds what a parameter lost if with it at most half is missing: Kahan's remainder holds all but its own rounding."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Seen:
+    """A parameter's update so far, with the sample's moves since the first step."""
+
     update: Update
-    moved: torch.Tensor
-    meant: torch.Tensor
+    moved: torch.Tensor | None = None
+    meant: torch.Tensor | None = None
+
+    def stepped(self, gradient: Value | None, *samples: torch.Tensor) -> None:
+        """Samples of the parameter and its shadow before and after a step, then of each state tensor and its shadow."""
+        was, was_shadow, now, shadow, *states = (sample.float() for sample in samples)
+        update, moved, meant = self.update, now - was, shadow - was_shadow
+        self.moved = moved if self.moved is None else self.moved + moved
+        self.meant = meant if self.meant is None else self.meant + meant
+        update.steps += 1
+        update.gradient_drift = max(update.gradient_drift, gradient.drift if gradient is not None else 0.0)
+        update.common += float((moved * meant).sum())
+        update.wanted += float((meant * meant).sum())
+        update.size, update.sampled = norm(now), now.numel()
+        update.arrived = float((self.moved * self.meant).sum()) / max(float((self.meant * self.meant).sum()), torch.finfo(torch.float32).tiny)
+        missing = shadow - now
+        excesses = (own - other for own, other in zip(states[::2], states[1::2], strict=True))
+        update.held = any(norm(missing - excess) < HELD * norm(missing) for excess in excesses)
 
 
 class Updates:
     """Follows low-format parameters through the steps of optimizers."""
 
-    def __init__(self, memory: Memory) -> None:
-        self.memory = memory
+    def __init__(self, memory: Memory, later: Later) -> None:
+        self.memory, self.later = memory, later
         self.seen: dict[int, _Seen] = {}
-        self.before: dict[int, tuple[torch.Tensor, torch.Tensor, float]] = {}  # values, shadow, the gradient's drift
+        self.before: dict[int, tuple[torch.Tensor, torch.Tensor, Value | None]] = {}  # values, shadow, the gradient
 
     def begin(self, optimizer: Any, low: frozenset[torch.dtype]) -> None:
         """Before a step: samples of each low parameter that has a gradient, and of its shadow."""
         self.before.clear()
         for parameter in _parameters(optimizer):
             if parameter.dtype in low and parameter.grad is not None and parameter.layout is torch.strided and parameter.numel():
-                cell = self.memory.find(parameter)
-                values = sampled(parameter.detach(), SAMPLE).float()
-                shadow = values if cell is None else sampled(self.memory.view(cell, parameter), SAMPLE)
                 gradient = self.memory.find(parameter.grad) if parameter.grad.layout is torch.strided else None
-                self.before[id(parameter)] = (values.clone(), shadow.clone(), gradient.value.drift if gradient is not None else 0.0)
+                values, shadow = self._sample(parameter)
+                self.before[id(parameter)] = (values.clone(), shadow.clone(), gradient.value if gradient is not None else None)
 
     def end(self, optimizer: Any, names: dict[int, str], operation: Operation) -> None:
         """After it: what was meant and what came."""
@@ -50,34 +70,22 @@ class Updates:
             was, cell = self.before.pop(id(parameter), None), self.memory.find(parameter)
             if was is None or cell is None:
                 continue
-            now, shadow = sampled(parameter.detach(), SAMPLE).float(), sampled(self.memory.view(cell, parameter), SAMPLE)
-            moved, meant = now - was[0], shadow.float() - was[1].float()
             seen = self.seen.get(id(parameter))
             if seen is None:
                 update = Update(names.get(id(parameter), ""), tuple(parameter.shape), cell.value.dtype, operation)
-                seen = self.seen[id(parameter)] = _Seen(update, torch.zeros_like(moved), torch.zeros_like(meant))
-            seen.moved += moved
-            seen.meant += meant
-            update = seen.update
-            update.steps += 1
-            update.gradient_drift = max(update.gradient_drift, was[2])
-            update.common += float((moved * meant).sum())
-            update.wanted += float((meant * meant).sum())
-            update.size = norm(now)
-            update.sampled = now.numel()
-            update.arrived = float((seen.moved * seen.meant).sum()) / max(float((seen.meant * seen.meant).sum()), torch.finfo(torch.float32).tiny)
-            update.held = self._held(optimizer, parameter, shadow.float() - now)
+                seen = self.seen[id(parameter)] = _Seen(update)
+            states = [state for state in optimizer.state.get(parameter, {}).values() if isinstance(state, torch.Tensor)]
+            fitting = [state for state in states if state.shape == parameter.shape and state.layout is torch.strided]
+            samples = [each for state in fitting for each in self._sample(state)]
+            self.later([*was[:2], *self._sample(parameter), *samples], functools.partial(seen.stepped, was[2]))
 
-    def _held(self, optimizer: Any, parameter: torch.Tensor, missing: torch.Tensor) -> bool:
-        """Whether a state tensor of the parameter's shape holds what it lacks, as Kahan summation's remainder does."""
-        lacking = norm(missing)
-        for state in optimizer.state.get(parameter, {}).values():
-            if isinstance(state, torch.Tensor) and state.shape == parameter.shape and state.layout is torch.strided:
-                cell, own = self.memory.find(state), sampled(state.detach(), SAMPLE).float()
-                excess = own - sampled(self.memory.view(cell, state), SAMPLE).float() if cell is not None else own
-                if norm(missing - excess) < HELD * lacking:
-                    return True
-        return False
+    def _sample(self, tensor: torch.Tensor) -> Samples:
+        """Of a tensor and of its shadow; of one without, zeros in the shadow's place, since all of it may be remainder."""
+        limit = LATER if self.later.defers(tensor) else SAMPLE
+        values, cell = sampled(tensor.detach(), limit), self.memory.find(tensor)
+        if cell is not None:
+            return values, sampled(self.memory.view(cell, tensor), limit)
+        return values, values if isinstance(tensor, torch.nn.Parameter) else torch.zeros_like(values)
 
 
 def _parameters(optimizer: Any) -> list[torch.Tensor]:

@@ -29,6 +29,7 @@ class Whereabouts:
         self.compiled = False  # whether one of them was torch.compile's
         self.parameters: dict[int, tuple[weakref.ref[torch.nn.Parameter], Any]] = {}
         self.parameter_names: dict[int, str] = {}
+        self.storages: dict[int, int] = {}  # of parameters that were seen, while they live
         self.on_gradient: Callable[[str, torch.Tensor], None] = lambda name, parameter: None
         self.on_step: list[Callable[[Any], None]] = []  # called before each optimizer step, and after it
         self.after_step: list[Callable[[Any], None]] = []
@@ -48,6 +49,14 @@ class Whereabouts:
         if id(parameter) not in self.parameters and parameter.requires_grad and parameter.is_leaf:
             handle = parameter.register_post_accumulate_grad_hook(self._came)
             self.parameters[id(parameter)] = (weakref.ref(parameter), handle)
+            if parameter.layout is torch.strided:
+                self.storages[parameter.untyped_storage()._cdata] = id(parameter)
+
+    def parameter_of(self, tensor: torch.Tensor) -> int:
+        """Identity of the parameter whose storage the tensor looks into; 0 if there is none."""
+        number = self.storages.get(tensor.untyped_storage()._cdata, 0)
+        alive = number and self.parameters[number][0]() is not None
+        return number if alive else 0
 
     def _came(self, parameter: torch.Tensor) -> None:
         self.on_gradient(self.parameter_names.get(id(parameter), ""), parameter)
