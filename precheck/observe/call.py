@@ -157,6 +157,8 @@ class Call:
         there = None if cell is None else cell.value.maker
         if cell is None or there is None or before.dtype not in self.mode.low or output.dtype in self.mode.low or not output.is_floating_point():
             return False
+        if self.operation.derived or there.derived:
+            return False  # autograd's casts, of one forward line all: an autocast LSTM's gradients go down and up again there
         if cell.value.wholes_moved >= 2:
             return False  # counts and positions are not rounded on purpose
         one_line = there.base == "_to_copy" and there.source == self.operation.source and not any(given.low for given in there.inputs)
