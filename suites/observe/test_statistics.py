@@ -1,0 +1,148 @@
+"""A tensor beside its shadow: what is sampled stands for the whole, and what must not be missed is looked for everywhere."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from beside import normal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from precheck.observe.operations import Value
+from precheck.observe.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
+
+BF16 = 2.0**-8
+
+
+def measured(run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None = None, *, low: bool = True) -> Value:
+    value = Value(None, tuple(run.shape), "bfloat16", BF16, low, low)
+    compare(value, run, shadow, twin)
+    return value
+
+
+@pytest.mark.parametrize("columns", [64, 128, 1000, 4096])
+def test_a_sample_covers_columns_evenly(columns: int) -> None:
+    """A stride that divides a row's length would look at a few columns only, and those would stand for all."""
+    rows = 8 * SAMPLE // columns
+    numbers = torch.arange(columns).repeat(rows, 1)
+    counts = torch.bincount(sampled(numbers), minlength=columns)
+    expected = SAMPLE / columns
+    assert counts.min() > 0.5 * expected
+    assert counts.max() < 2 * expected
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=3), st.integers(0, 2))
+@settings(deadline=None, max_examples=60)
+def test_a_sample_is_of_the_tensor_and_as_large_as_asked(shape: list[int], turn: int) -> None:
+    if math.prod(shape) > 1 << 22:
+        shape = shape[:2]
+    x = torch.arange(math.prod(shape)).reshape(shape)
+    x = x.transpose(0, turn) if turn < len(shape) else x
+    taken = sampled(x, 1024)
+    assert taken.dim() == 1
+    # runs of 16, a prime apart: the prime below n/64 is at least 23/29 of it from 17 on
+    assert taken.numel() == x.numel() if x.numel() <= 1024 else 0.9 * 1024 < taken.numel() < 1.35 * 1024
+    assert 0 <= int(taken.min()) <= int(taken.max()) < x.numel()
+    assert len(set(taken.tolist())) == taken.numel()
+
+
+@pytest.mark.parametrize("shape", [(1 << 20,), (1 << 10, 1 << 10), (16, 64, 1 << 10)], ids=str)
+@pytest.mark.parametrize("layout", ["contiguous", "transposed"])
+def test_drift_is_known_from_a_sample(shape: tuple[int, ...], layout: str) -> None:
+    """To 0.3 % (one standard deviation: 1/√SAMPLE, twice over for a ratio): five of these here."""
+    shadow = normal(*shape)
+    run = shadow + 1e-3 * normal(*shape, seed=1)
+    if layout == "transposed":
+        run, shadow = run.transpose(0, -1), shadow.transpose(0, -1)
+    whole = float((run - shadow).norm() / shadow.norm())
+    assert measured(run, shadow).drift == pytest.approx(whole, rel=0.015)
+    assert measured(run, shadow).norm == pytest.approx(float(shadow.norm()), rel=0.015)
+
+
+@pytest.mark.parametrize("place", [1, 5_000_000, -2])
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_one_bad_element_in_ten_million_is_found(place: int, bad: float) -> None:
+    shadow = torch.ones(10_000_000)
+    run = shadow.bfloat16()
+    shadow[place], run[place] = 70000.0, bad
+    value = measured(run, shadow)
+    assert (value.nonfinite, value.nans, value.beyond) == (1, int(math.isnan(bad)), 70000.0)
+    assert value.drift == 0
+
+
+def test_what_the_reference_overflows_as_well_is_nobodys_fault() -> None:
+    run, shadow = torch.tensor([1.0, math.inf, math.nan]).bfloat16(), torch.tensor([1.0, math.inf, math.nan])
+    assert measured(run, shadow).nonfinite == 0
+
+
+def test_zeros_that_the_shadow_has_not() -> None:
+    shadow = torch.tensor([3.0, 4.0, 0.0, 12.0])
+    value = measured(torch.tensor([3.0, 0.0, 0.0, 12.0]).bfloat16(), shadow)
+    assert value.zeros == 1
+    assert value.largest_zeroed == 4.0
+    assert value.zeroed == pytest.approx(4 / 13)
+
+
+def test_wide_tensors_are_searched_for_zeros_on_request_only() -> None:
+    shadow = torch.tensor([3.0, 4.0])
+    assert measured(torch.tensor([3.0, 0.0]), shadow, low=False).zeros == 0
+
+
+@given(st.integers(257, 4000), st.integers(8, 200))
+@settings(deadline=None, max_examples=40)
+def test_whole_numbers_that_moved(start: int, count: int) -> None:
+    """Beyond 256 = 1/u a bfloat16 holds every second integer at most."""
+    shadow = torch.arange(start, start + count, dtype=torch.float32)
+    moved = shadow.bfloat16().float() != shadow
+    value = measured(shadow.bfloat16(), shadow)
+    assert value.wholes_moved == int(moved.sum())
+    assert value.peak == start + count - 1
+
+
+def test_fractions_are_no_whole_numbers() -> None:
+    shadow = torch.arange(300, 400) + 0.5
+    assert measured(shadow.bfloat16(), shadow).wholes_moved == 0
+
+
+@given(st.floats(0.02, 0.9))
+@settings(deadline=None, max_examples=30)
+def test_the_share_of_elements_without_a_digit(share: float) -> None:
+    shadow = torch.sign(normal(10_000)) * (1 + 0.1 * normal(10_000, seed=1))
+    dead = torch.rand(10_000, generator=torch.Generator().manual_seed(2)) < share
+    value = measured(torch.where(dead, shadow * 1.5, shadow), shadow)
+    assert value.dead == pytest.approx(float(dead.float().mean()), abs=0.002)
+
+
+def test_a_rounding_kills_nothing() -> None:
+    shadow = normal(10_000)
+    value = measured(shadow.bfloat16(), shadow)
+    assert 0 < value.drift < DOUBTFUL * BF16
+    assert value.dead == 0
+    assert value.drift == pytest.approx(value.rounded, rel=0.1)
+
+
+def test_a_twin_says_whether_float32_determines_the_value() -> None:
+    shadow = normal(1000)
+    run = shadow * (1 + 0.1 * normal(1000, seed=1))
+    assert measured(run, shadow, shadow * (1 + 2**-20)).wander < 1e-4
+    assert measured(run, shadow, shadow * (1 + 0.1 * normal(1000, seed=2))).wander == pytest.approx(1, rel=0.2)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 4), ()], ids=str)
+def test_empty_and_single(shape: tuple[int, ...]) -> None:
+    shadow = torch.full(shape, 1 / 3)
+    assert measured(shadow.bfloat16(), shadow).drift <= BF16
+
+
+def test_complex_numbers_are_pairs() -> None:
+    shadow = torch.complex(normal(100), normal(100, seed=1))
+    run = shadow * (1 + 1e-3j)
+    assert measured(run, shadow).drift == pytest.approx(1e-3, rel=1e-3)
+
+
+@pytest.mark.parametrize(("part", "whole", "expected"), [(1, 2, 0.5), (0, 0, 0.0), (1, 0, math.inf)])
+def test_ratios(part: float, whole: float, expected: float) -> None:
+    assert ratio(part, whole) == expected
+    assert norm(torch.zeros(0)) == 0.0
