@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,8 +71,25 @@ def _policy(precision: Precision | None) -> Iterator[None]:
         yield
 
 
-def _eager() -> contextlib.AbstractContextManager[Any]:
-    """A dispatch mode sees nothing of compiled code; torch.compile steps aside."""
-    if "torch._dynamo" not in sys.modules:
-        return contextlib.nullcontext()
-    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
+_stepping_aside = threading.Lock()
+_watches = 0
+_stance: Any = None
+
+
+@contextlib.contextmanager
+def _eager() -> Iterator[None]:
+    """A dispatch mode sees nothing of compiled code, so torch.compile steps aside: for all threads, while any of them watches."""
+    global _watches, _stance
+    with _stepping_aside:
+        _watches += 1
+        if _watches == 1 and "torch._dynamo" in sys.modules:
+            _stance = torch.compiler.set_stance("force_eager")
+            _stance.__enter__()
+    try:
+        yield
+    finally:
+        with _stepping_aside:
+            _watches -= 1
+            if _watches == 0 and _stance is not None:
+                _stance.__exit__(None, None, None)
+                _stance = None
