@@ -34,21 +34,30 @@ class Frames:
             known = self.kinds[filename] = _kind(filename)
         return known
 
-    def line(self, depth: int) -> tuple[str, bool, bool]:
-        """The deepest user line, whether autograd's engine lies between it and here, and whether a recomputation does."""
+    def line(self, depth: int, inside: bool = False) -> tuple[str, bool, bool]:
+        """The deepest user line, whether autograd's engine lies between it and here, and whether a checkpoint runs it again.
+
+        The last is asked for `inside` a backward pass only, where it is looked for beyond the line.
+        """
         frame: Any = sys._getframe(depth)
-        engine = recomputed = False
+        line, engine, recomputed = "", False, False
         while frame is not None:
             code = frame.f_code
             kind = self.kind(code.co_filename)
             if kind == "user":
-                return f"{code.co_filename}:{frame.f_lineno}", engine, recomputed
-            if kind == "engine" and code.co_name == "_engine_run_backward":
-                engine = True
-            elif kind == "checkpoint":
+                line = line or f"{code.co_filename}:{frame.f_lineno}"
+                if engine or recomputed or not inside:
+                    break
+            elif kind == "engine" and code.co_name == "_engine_run_backward":
+                if line:
+                    break  # user code that the engine runs
+                engine = not recomputed
+            elif kind == "checkpoint" and not engine:
                 recomputed = True
+                if line:
+                    break
             frame = frame.f_back
-        return "", engine, recomputed
+        return line, engine, recomputed
 
 
 def _kind(filename: str) -> str:
@@ -71,8 +80,8 @@ class Lines:
 
     def locate(self, module: str, depth: int = 3) -> tuple[bool, bool, str, str]:
         """Whether a backward pass runs, whether the op is derived (autograd's own, not user code run by it), line, module path."""
-        line, engine, recomputed = self.frames.line(depth)
         node = torch._C._current_autograd_node()
+        line, engine, recomputed = self.frames.line(depth, node is not None)
         if node is None or recomputed:
             newest = torch._C._autograd._get_sequence_nr() - 1
             if newest not in self.forward:
@@ -80,11 +89,11 @@ class Lines:
                 if len(self.forward) > REMEMBERED:
                     self._forget()
             return False, False, line, module
-        if engine:
+        if engine or not line:  # on a GPU the engine's threads have no frames of the user's beneath them
             known = self.forward.get(node._sequence_nr())
             if known is not None:
                 return True, True, known[0] or line, known[1]
-        return True, engine, line, module
+        return True, engine or not line, line, module
 
     def _forget(self) -> None:
         for number in list(self.forward)[: REMEMBERED // 2]:

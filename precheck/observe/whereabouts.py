@@ -6,6 +6,7 @@ Told by torch's own global hooks, so that any model, any optimizer and any loop 
 from __future__ import annotations
 
 import contextlib
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,6 +16,18 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 _WRAPPED = "_orig_mod"  # where torch.compile keeps what it compiled
+
+
+@contextlib.contextmanager
+def _unwarned() -> Iterator[None]:
+    """A compiled module warns of global hooks, which are not the user's. Filters that the block sets stay set."""
+    warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
+    ours = warnings.filters[0]
+    try:
+        yield
+    finally:
+        if ours in warnings.filters:
+            warnings.filters.remove(ours)  # type: ignore[attr-defined]
 
 
 class Whereabouts:
@@ -35,7 +48,7 @@ class Whereabouts:
         self.after_step: list[Callable[[Any], None]] = []
         self.belongs: Callable[[], bool] = lambda: True  # whether the calling thread is the one watched: global hooks run in all
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
-        self._roots = 0
+        self._rooted = model is not None
         self._stepped: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         if model is not None:
             self._name(model, "")
@@ -70,13 +83,13 @@ class Whereabouts:
             optimizers.register_optimizer_step_post_hook(self._end),
         ]
         try:
-            yield
+            with _unwarned():
+                yield
         finally:
             for handle in (*handles, *(handle for _, handle in self.parameters.values())):
                 handle.remove()
 
     def _name(self, root: torch.nn.Module, prefix: str) -> None:
-        self._roots += 1
         for path, module in root.named_modules():
             path = ".".join(part for part in path.split(".") if part != _WRAPPED)
             name = f"{prefix}.{path}" if prefix and path else prefix or path
@@ -91,8 +104,8 @@ class Whereabouts:
         self.compiled |= _WRAPPED in module._modules or module._compiled_call_impl is not None
         if module not in self._names:  # the first root is the model; others, losses mostly, go by their class
             has_children = next(module.children(), None) is not None
-            first = self._roots == 0 and has_children
-            self._name(module, "" if first else type(module).__name__)
+            self._name(module, "" if has_children and not self._rooted else type(module).__name__)
+            self._rooted |= has_children
         self.stack.append(self._names[module])
 
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:

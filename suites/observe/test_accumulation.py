@@ -1,0 +1,112 @@
+"""Additions that leave the bits as they were: followed in place, by rebinding a name, and through out=."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from beside import normal, shadow_now
+
+import precheck
+from precheck.observe.operations import Absorbed
+
+LOW = torch.bfloat16
+
+
+def absorbed(program: Callable[[], object]) -> list[Absorbed]:
+    with precheck.watch():
+        program()
+        observation = shadow_now().observation
+    return [operation.absorbed for operation in observation.operations if operation.absorbed is not None]
+
+
+def in_place() -> None:
+    total = torch.ones(8, dtype=LOW)
+    for _ in range(20):
+        total.add_(torch.full((8,), 1e-3, dtype=LOW))
+
+
+def rebound() -> None:
+    total = torch.ones(8, dtype=LOW)
+    for _ in range(20):
+        total = total + torch.full((8,), 1e-3, dtype=LOW)
+
+
+def averaged() -> None:
+    """1 + 0.001·(2 - 1) rounds to 1, however often."""
+    mean = torch.ones(8, dtype=LOW)
+    for _ in range(20):
+        mean.lerp_(torch.full((8,), 2.0, dtype=LOW), 1e-3)
+
+
+def by_out() -> None:
+    total = torch.ones(8, dtype=LOW)
+    for _ in range(20):
+        torch.add(total, torch.full((8,), 1e-3, dtype=LOW), out=total)
+
+
+@pytest.mark.parametrize("program", [in_place, rebound, averaged, by_out], ids=lambda program: program.__name__)
+def test_a_sum_that_stands_still(program: Callable[[], object]) -> None:
+    """Twenty additions of 1/1000, each a quarter of half a spacing at 1: the sum should be 1.02 and is 1."""
+    last = absorbed(program)[-1]
+    assert (last.share, last.times, last.additions) == (1.0, 20, 20)
+    assert last.arrived == 0.0
+    assert last.lost == pytest.approx(1.0)
+    assert last.intended == pytest.approx(0.02, rel=0.05)
+
+
+def test_a_sum_that_moves_absorbs_nothing() -> None:
+    def program() -> None:
+        total = torch.ones(8, dtype=LOW)
+        for _ in range(20):
+            total.add_(torch.full((8,), 0.25, dtype=LOW))
+
+    assert absorbed(program) == []
+
+
+def test_a_sum_that_stops_is_followed_from_there() -> None:
+    """Counting by ones in bfloat16 ends at 256."""
+
+    def program() -> None:
+        count = torch.zeros(4, dtype=LOW)
+        for _ in range(300):
+            count += 1
+
+    found = absorbed(program)
+    assert found[-1].times == 300 - 256
+    assert found[0].times == 1
+    assert found[-1].arrived == 0.0
+
+
+def test_adding_nothing_is_not_absorbing() -> None:
+    """Where the run adds zeros the shadow may move by what was lost before; this addition lost nothing."""
+
+    def program() -> None:
+        total, drift = torch.ones(8, dtype=LOW), (normal(8) * 1e-3).to(LOW)
+        total.add_(torch.zeros(8, dtype=LOW))
+        total.add_(drift - drift)
+
+    assert absorbed(program) == []
+
+
+def test_another_write_ends_the_account() -> None:
+    def program() -> None:
+        total = torch.ones(8, dtype=LOW)
+        for _ in range(5):
+            total.add_(torch.full((8,), 1e-3, dtype=LOW))
+        total.copy_(torch.full((8,), 1.0, dtype=LOW))
+        total.add_(torch.full((8,), 1e-3, dtype=LOW))
+
+    assert [each.times for each in absorbed(program)] == [1, 2, 3, 4, 5, 1]
+
+
+def test_a_buffer_that_results_are_put_into_is_no_accumulator() -> None:
+    """out= of a tensor that is not an operand overwrites: nothing is added to what was there."""
+
+    def program() -> None:
+        buffer = torch.zeros(8, dtype=LOW)
+        for step in range(10):
+            torch.add(torch.full((8,), 1.0, dtype=LOW), torch.full((8,), 1e-3 * (step + 1) / 10, dtype=LOW), out=buffer)
+
+    assert all(each.times <= 1 for each in absorbed(program))

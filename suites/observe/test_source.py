@@ -1,0 +1,165 @@
+"""The line of an op: of the user's code, and for a backward op that of the forward op it differentiates."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from beside import normal
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import precheck
+from precheck.findings import Report
+from precheck.observe.source import shortened
+
+HERE = Path(__file__).name
+
+
+def line_of(function: Callable[..., Any], marked: str) -> int:
+    """The number of the one line of a function that ends in that mark."""
+    lines, first = inspect.getsourcelines(function)
+    (place,) = [number for number, line in enumerate(lines, first) if line.rstrip().endswith(f"# {marked}")]
+    return place
+
+
+def lines(report: Report, phase: str, op: str = "") -> set[tuple[str, int]]:
+    """File names and line numbers of the ops of a phase."""
+    found = {row.source for row in report.ops if row.phase == phase and op in row.op}
+    return {(Path(each.rpartition(":")[0]).name, int(each.rpartition(":")[2])) for each in found}
+
+
+def product(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    hidden = x @ w  # product
+    return hidden.tanh()  # bend
+
+
+def test_a_backward_op_is_at_the_forward_line() -> None:
+    x, w = normal(3, 4).bfloat16(), normal(4, 5).bfloat16().requires_grad_()
+    with precheck.watch() as report:
+        product(x, w).sum().backward()
+    assert lines(report, "forward", "aten.mm") == {(HERE, line_of(product, "product"))}
+    assert lines(report, "backward", "aten.mm") == {(HERE, line_of(product, "product"))}
+    assert lines(report, "backward", "tanh_backward") == {(HERE, line_of(product, "bend"))}
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x**3  # cube
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return 3 * x.square() * gradient  # slope
+
+
+def test_user_code_in_a_backward_pass_is_at_its_own_line() -> None:
+    x = normal(4).bfloat16().requires_grad_()
+    with precheck.watch() as report:
+        Cube.apply(x).sum().backward()
+    assert lines(report, "forward", "pow") == {(HERE, line_of(Cube.forward, "cube"))}
+    slope = {(HERE, line_of(Cube.backward, "slope"))}
+    assert lines(report, "backward", "mul") == slope
+    assert lines(report, "backward", "pow") == slope
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_recomputation_is_forward(reentrant: bool) -> None:
+    x, w = normal(3, 4).bfloat16().requires_grad_(), normal(4, 5).bfloat16().requires_grad_()
+    with precheck.watch() as report:
+        checkpoint(product, x, w, use_reentrant=reentrant).sum().backward()
+    there = {(HERE, line_of(product, "product"))}
+    assert lines(report, "forward", "aten.mm") == there
+    assert lines(report, "backward", "aten.mm") == there
+    twice = [row.calls for row in report.ops if row.op == "aten.tanh.default" and row.phase == "forward"]
+    assert twice == [2]
+
+
+def test_a_hook_of_the_users_is_at_its_own_line() -> None:
+    def hook(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 1.5  # hook
+
+    x = normal(4).bfloat16().requires_grad_()
+    with precheck.watch() as report:
+        y = x.exp()
+        y.register_hook(hook)
+        y.sum().backward()
+    assert (HERE, line_of(hook, "hook")) in lines(report, "backward", "mul")
+
+
+def test_an_optimizers_ops_are_at_the_call_of_step() -> None:
+    model = nn.Linear(4, 4).bfloat16()
+    trainer = torch.optim.SGD(model.parameters(), 0.1)
+    with precheck.watch() as report:
+        model(normal(2, 4).bfloat16()).sum().backward()
+        trainer.step()  # step
+    assert lines(report, "optimizer") == {(HERE, line_of(test_an_optimizers_ops_are_at_the_call_of_step, "step"))}
+
+
+def test_a_library_is_the_users_code(tmp_path: Path) -> None:
+    """The deepest frame outside torch and precheck, wherever it is installed: that is where the op is written."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    file = folder / "library.py"
+    file.write_text("def doubled(x):\n    return x * 2\n", encoding="utf8")
+    spec = importlib.util.spec_from_file_location("library", file)
+    assert spec is not None
+    assert spec.loader is not None
+    library = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(library)
+    with precheck.watch() as report:
+        library.doubled(normal(4).bfloat16())
+    assert lines(report, "forward", "mul") == {("library.py", 2)}
+
+
+def test_wrappers_of_the_standard_library_and_compiled_strings_are_passed_over() -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return functools.reduce(torch.add, [x, x])  # sum
+
+    with precheck.watch() as report:
+        doubled(normal(4).bfloat16())
+        exec(compile("y.mul_(2)", "<string>", "exec"), {"y": normal(4).bfloat16()})  # exec
+    assert lines(report, "forward", "add") == {(HERE, line_of(doubled, "sum"))}
+    here = test_wrappers_of_the_standard_library_and_compiled_strings_are_passed_over
+    assert lines(report, "forward", "mul_") == {(HERE, line_of(here, "exec"))}
+
+
+def test_one_function_called_from_two_lines_is_at_the_line_of_each_op() -> None:
+    """Also in the backward pass, where sequence numbers tell nodes of one line and of two apart."""
+    x = normal(4).bfloat16().requires_grad_()
+
+    def program() -> None:
+        one = x * 1.5  # one
+        two = x.exp()  # two
+        (one * two).sum().backward()  # join
+
+    with precheck.watch() as report:
+        program()
+    assert (HERE, line_of(program, "one")) in lines(report, "backward", "mul")
+    assert (HERE, line_of(program, "two")) in lines(report, "backward", "mul")
+    assert (HERE, line_of(program, "join")) in lines(report, "backward", "mul")
+
+
+def test_a_forward_pass_before_the_block_has_no_line_and_no_error() -> None:
+    x = normal(4).bfloat16().requires_grad_()
+    y = x.exp().sum()
+    with precheck.watch() as report:
+        y.backward()  # backward
+    here = test_a_forward_pass_before_the_block_has_no_line_and_no_error
+    assert lines(report, "backward") == {(HERE, line_of(here, "backward"))}
+
+
+def test_lines_are_named_as_people_name_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shortened(f"{tmp_path / 'models' / 'gpt.py'}:88") == "models/gpt.py:88"
+    assert shortened(f"{sys.prefix}/gpt.py:88") == f"{sys.prefix}/gpt.py:88"
+    assert shortened("") == ""
