@@ -27,15 +27,15 @@ def faults(observation: Observation) -> list[Suspect]:
 
 
 def _order(event: ScalingEvent) -> Suspect:
-    scale, severity = f"{event.factor:g}", "error"
+    scale, other, severity = _told(event.factor), _told(event.other), "error"
     if event.kind == "mixed":
-        text = f"a quantity scaled by {scale} is added to one scaled by {event.other:g}: pass every loss through scaler.scale, or unscale_ first"
+        text = f"a quantity scaled by {scale} is added to one scaled by {other}: pass every loss through scaler.scale, or unscale_ first"
     elif event.kind == "compared":
-        text = f"a quantity scaled by {scale} is compared with, or clipped by, one scaled by {event.other:g}: call scaler.unscale_(optimizer) first"
+        text = f"a quantity scaled by {scale} is compared with, or clipped by, one scaled by {other}: call scaler.unscale_(optimizer) first"
     elif event.kind == "applied":
         text = f"a step on gradients still scaled by {scale}: use scaler.step(optimizer), and scaler.update() only after every optimizer's step"
     elif event.kind == "rescaled":
-        text = f"a quantity scaled by {scale} is divided by another scale, {event.other:g}: read the scale before scaler.update()"
+        text = f"a quantity scaled by {scale} is divided by another scale, {other}: read the scale before scaler.update()"
         severity = "warning"
     elif event.kind == "read":
         text, severity = f"Python reads a number that is scaled by {scale}", "warning"
@@ -49,3 +49,8 @@ def _order(event: ScalingEvent) -> Suspect:
         text = f"the scaler refuses ({event.text}): unscale_ once an optimizer and step, after the last backward, and update() after every step"
     chosen: Severity = "warning" if severity == "warning" else "error"
     return Suspect("scaler-order", event.operation, text, event.factor, event.other, chosen)
+
+
+def _told(factor: float) -> str:
+    """A factor as people say it: 1024, 1/1024."""
+    return f"1/{1 / factor:g}" if 0 < factor < 1 else f"{factor:g}"

@@ -45,6 +45,8 @@ class Scales:
         self.factors: dict[int, tuple[StorageWeakRef, float]] = {}
         self.own: set[int] = set()  # storages of the scales themselves
         self.known: set[float] = set()  # scales that scalers have had
+        self.asked: set[float] = set()  # scales that the program has asked a scaler for, as numbers
+        self.newest = 1.0  # the last of them
         self.meant: set[float] = set()  # Python numbers that the program scaled or unscaled by; autograd multiplies by them again
         self.events: list[ScalingEvent] = []
         self.mixtures: dict[int, tuple[StorageWeakRef, ScalingEvent]] = {}  # gradients added up under two scales, unless nobody uses them
@@ -74,7 +76,10 @@ class Scales:
         given = [tensor for tensor in tensors_in(*args, *kwargs.values()) if tensor.is_floating_point()]
         base = planned.packet.removeprefix("_foreach_").rstrip("_")
         self._mixture = next((each for each in map(self.mixture, given) if each is not None), None) if self.mixtures else None
-        if base in FRESH or planned.packet.startswith("_fused_") or all(self.of(tensor) == 1 for tensor in given):
+        bare = base in FRESH or planned.packet.startswith("_fused_") or all(self.of(tensor) == 1 for tensor in given)
+        if bare and (by_hand := self._by_hand(base, args)) != 1:
+            return [by_hand]
+        if bare:
             return [1.0] if base in ("copy", "zero", "fill") else []
         if planned.packet == "_local_scalar_dense":
             if given[0].untyped_storage()._cdata not in self.own:
@@ -116,6 +121,8 @@ class Scales:
         values = [value for operand in operands for value in (operand if isinstance(operand, (list, tuple)) else (operand,)) if _is_number(value)]
         carried = [self.of(value) for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
         first = carried[0] if carried else 1.0
+        if base == "zero" or (base == "fill" and len(carried) == 1):
+            return 1.0
         if any(math.isnan(factor) for factor in carried):
             return math.nan
         if base.endswith(("_backward", "_backward_data")) and base not in KEPT:
@@ -155,6 +162,9 @@ class Scales:
         if torch._C._current_graph_task_id() != -1 and not any(_same(number, meant) for meant in self.meant):
             return 1.0  # autograd's own, as the 1/n of a mean is
         shares = 1 / (number * factor)
+        if factor != 1 and self.newest > 1 and _same(number, 1 / self.newest) and not _same(factor, self.newest):
+            self._note("rescaled", factor, self.newest, where)
+            return number
         if factor != 1 and 1 - CLOSE <= shares <= WHOLE_SHARES and _same(shares, round(shares)) and (factor >= 4 or shares < 2):
             self.meant.add(number)
             return 1 / factor
@@ -165,6 +175,14 @@ class Scales:
                     self._note("rescaled", factor, scale, where)
                 return number
         return 1.0
+
+    def _by_hand(self, base: str, args: tuple[Any, ...]) -> float:
+        """What a scalar that is multiplied by a scale the program has asked for carries: it is a loss, scaled by hand, or its gradient."""
+        if base != "mul" or len(args) != 2 or not isinstance(args[1], (int, float)) or args[1] not in self.asked or args[0].dim():
+            return 1.0
+        if torch._C._current_graph_task_id() == -1 and args[0].requires_grad:
+            self.meant.add(args[1])
+        return float(args[1]) if args[0].requires_grad or args[1] in self.meant else 1.0
 
     def _quotient(self, values: list[Any], first: float, where: Locate) -> float:
         if isinstance(values[0], torch.Tensor):
@@ -190,8 +208,10 @@ class Scales:
             if isinstance(other, torch.Tensor) and other.is_floating_point():
                 if not _same(self.of(other), first) and not _nothing(other):
                     self._note("compared", first, self.of(other), where)
+                    return math.nan
             elif isinstance(other, (int, float)) and first != 1 and other not in (0, math.inf, -math.inf):
                 self._note("compared", first, 1.0, where)
+                return math.nan
         return first
 
     def _note(self, kind: str, factor: float, other: float, where: Locate) -> None:

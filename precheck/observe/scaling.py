@@ -44,7 +44,7 @@ class Scalers:
             for owner, name, around in (
                 (scaler, "__init__", self._init), (scaler, "scale", self._scale), (scaler, "unscale_", self._unscale), (scaler, "step", self._step),
                 (scaler, "update", self._update), (scaler, "load_state_dict", self._restore), (optimizer, "load_state_dict", self._resume),
-                (schedule, "step", self._schedule),
+                (scaler, "get_scale", self._ask), (schedule, "step", self._schedule),
             ):  # fmt: skip
                 stack.callback(_wrap(owner, name, functools.partial(self._here, around)))
             self.where.on_step.append(self._applied)
@@ -67,6 +67,13 @@ class Scalers:
                     scaler._lazy_init_scale_growth_tracker(first.device)
                 self._carry(scaler)
         return call()
+
+    def _ask(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
+        value = call()
+        if scaler.is_enabled() and value > 1:
+            self.scales.asked.add(value)
+            self.scales.newest = value
+        return value
 
     def _carry(self, scaler: Any) -> None:
         """A scale carries itself: what it multiplies is made under it."""
@@ -146,7 +153,8 @@ class Scalers:
                     continue
                 mixture, factor = self.scales.mixture(parameter.grad), self.scales.of(parameter.grad)
                 if mixture is not None:
-                    self.scales.events.append(mixture)
+                    if not any(each.kind == "mixed" and each.operation.step == mixture.operation.step for each in self.scales.events):
+                        self.scales.events.append(mixture)  # else it comes of a sum that has been told
                     return
                 if factor != 1 and not math.isnan(factor):
                     self._event("applied", factor=factor)

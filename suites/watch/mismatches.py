@@ -1,0 +1,203 @@
+"""Quantities of different scales that are brought together: wrong if the function is told so, mended otherwise."""
+
+from __future__ import annotations
+
+import torch
+from loops import SCALE, Fault, Loop
+from torch import nn
+
+
+def clip_norm(wrong: bool) -> None:
+    loop = Loop()
+    loop.backward()
+    if not wrong:
+        loop.scaler.unscale_(loop.optimizer)
+    nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0)  # at fault
+    loop.step()
+
+
+def clip_norm_one_by_one(wrong: bool) -> None:
+    loop = Loop()
+    loop.backward()
+    if not wrong:
+        loop.scaler.unscale_(loop.optimizer)
+    nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0, foreach=False)  # at fault
+    loop.step()
+
+
+def clip_after_zeroing(wrong: bool) -> None:
+    """Gradients that are kept and zeroed carry the scale of what is added to them next."""
+    loop = Loop()
+    loop.backward()
+    loop.step()
+    loop.optimizer.zero_grad(set_to_none=False)
+    loop.scaler.scale(loop.loss()).backward()
+    if not wrong:
+        loop.scaler.unscale_(loop.optimizer)
+    nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0)  # at fault
+    loop.step()
+
+
+def clip_value(wrong: bool) -> None:
+    loop = Loop()
+    loop.backward()
+    if not wrong:
+        loop.scaler.unscale_(loop.optimizer)
+    nn.utils.clip_grad_value_(loop.model.parameters(), 0.5)  # at fault
+    loop.step()
+
+
+def clip_by_hand(wrong: bool) -> None:
+    loop = Loop()
+    loop.backward()
+    if not wrong:
+        loop.scaler.unscale_(loop.optimizer)
+    norm = torch.stack([gradient.norm() for gradient in loop.gradients]).norm()
+    share = (1.0 / norm).clamp(max=1.0)  # at fault
+    for gradient in loop.gradients:
+        gradient.mul_(share)
+    loop.step()
+
+
+def clip_by_foreach(wrong: bool) -> None:
+    loop = Loop()
+    loop.backward()
+    if not wrong:
+        loop.scaler.unscale_(loop.optimizer)
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(loop.gradients)))
+    share = torch.clamp(1.0 / (norm + 1e-6), max=1.0)  # at fault
+    torch._foreach_mul_(loop.gradients, share)
+    loop.step()
+
+
+def step_without_scaler(wrong: bool) -> None:
+    loop = Loop()
+    for _ in range(3):
+        loop.backward()
+        if wrong:
+            loop.optimizer.step()  # at fault
+            loop.scaler.update(SCALE)
+        else:
+            loop.step()
+
+
+def penalty_of_its_own(wrong: bool) -> None:
+    """NVIDIA/OpenSeq2Seq#127: what unscale_ divides was not scaled."""
+    loop = Loop()
+    loop.backward()
+    penalty = 0.5 * loop.model.weight.pow(2).sum()
+    if wrong:
+        penalty.backward()  # at fault
+    else:
+        loop.scaler.scale(penalty).backward()
+    loop.step()
+
+
+def penalty_added_late(wrong: bool) -> None:
+    loop = Loop()
+    penalty = 0.5 * loop.model.weight.pow(2).sum()
+    if wrong:
+        loss = loop.scaler.scale(loop.loss()) + penalty  # at fault
+    else:
+        loss = loop.scaler.scale(loop.loss() + penalty)
+    loss.backward()
+    loop.step()
+
+
+def noise(wrong: bool) -> None:
+    """rwth-i6/returnn#1595."""
+    loop, drawn = Loop(), torch.Generator().manual_seed(0)
+    loop.backward()
+    if not wrong:
+        loop.scaler.unscale_(loop.optimizer)
+    for gradient in loop.gradients:
+        gradient.add_(torch.randn(gradient.shape, generator=drawn) * 0.1)  # at fault
+    loop.step()
+
+
+def decay_by_hand(wrong: bool) -> None:
+    loop = Loop()
+    loop.backward()
+    if not wrong:
+        loop.scaler.unscale_(loop.optimizer)
+    loop.model.weight.grad.add_(loop.model.weight.detach(), alpha=0.01)  # at fault
+    loop.step()
+
+
+def update_between_micro_batches(wrong: bool) -> None:
+    loop = Loop(growth=1)
+    loop.backward()
+    loop.step()
+    loop.optimizer.zero_grad()
+    for part in (slice(0, 8), slice(8, 16)):
+        loop.scaler.scale(loop.loss(part) / 2).backward()  # at fault
+        if wrong:
+            loop.scaler.update(2 * loop.scaler.get_scale())
+    loop.step()
+
+
+def update_between_optimizers(wrong: bool) -> None:
+    """neosr-project/neosr#9: the second optimizer's gradients are divided by a scale that they were not made under."""
+    one = Loop(scale=4.0, growth=1)
+    two = Loop(seed=5, scaler=one.scaler)
+    for _ in range(3):
+        one.backward()
+        two.backward()
+        one.scaler.step(one.optimizer)
+        if wrong:
+            one.scaler.update()
+        one.scaler.step(two.optimizer)  # at fault
+        one.scaler.update()
+
+
+def step_on_a_threshold(wrong: bool) -> None:
+    """A rule that leaves out batches whose gradient is large."""
+    loop = Loop()
+    for _ in range(2):
+        loop.backward()
+        if not wrong:
+            loop.scaler.unscale_(loop.optimizer)
+        norm = torch.stack([gradient.norm() for gradient in loop.gradients]).norm()
+        if norm < 1e4:  # at fault
+            loop.scaler.step(loop.optimizer)
+        else:
+            loop.optimizer.zero_grad()
+        loop.scaler.update()
+
+
+def average_of_norms(wrong: bool) -> None:
+    loop, average = Loop(), torch.ones(())
+    for _ in range(2):
+        loop.backward()
+        if not wrong:
+            loop.scaler.unscale_(loop.optimizer)
+        norm = torch.stack([gradient.norm() for gradient in loop.gradients]).norm()
+        average = 0.9 * average + 0.1 * norm  # at fault
+        loop.step()
+    assert average > 0
+
+
+def gradient_penalty(wrong: bool) -> None:
+    """The recipe of torch's documentation, with and without the division by the scale."""
+    loop = Loop()
+    loss = loop.loss()
+    gradients = torch.autograd.grad(loop.scaler.scale(loss), list(loop.model.parameters()), create_graph=True)
+    if not wrong:
+        gradients = tuple(gradient * (1.0 / loop.scaler.get_scale()) for gradient in gradients)
+    loss = loss + torch.stack([gradient.pow(2).sum() for gradient in gradients]).sum().sqrt()  # at fault
+    loop.scaler.scale(loss).backward()
+    loop.step()
+
+
+CLIPPED = r"scaled by 1024 is compared with, or clipped by, one scaled by 1: call scaler\.unscale_\(optimizer\) first"
+CLIPPED_BY = CLIPPED.replace("1024", "1/1024")
+ADDED = r"is added to one scaled by .*scaler\.scale, or unscale_ first"
+STEPPED = r"a step on gradients still scaled by \S+: use scaler\.step"
+FAULTS = (
+    Fault(clip_norm, CLIPPED_BY), Fault(clip_norm_one_by_one, CLIPPED_BY), Fault(clip_after_zeroing, CLIPPED_BY),
+    Fault(clip_value, CLIPPED), Fault(clip_by_hand, CLIPPED_BY), Fault(clip_by_foreach, CLIPPED_BY), Fault(step_without_scaler, STEPPED),
+    Fault(penalty_of_its_own, ADDED),
+    Fault(penalty_added_late, ADDED), Fault(noise, ADDED), Fault(decay_by_hand, ADDED), Fault(update_between_micro_batches, ADDED),
+    Fault(update_between_optimizers, STEPPED),
+    Fault(step_on_a_threshold, CLIPPED), Fault(average_of_norms, ADDED), Fault(gradient_penalty, ADDED),
+)  # fmt: skip

@@ -1,0 +1,155 @@
+"""Scalers called in the wrong order, or read at the wrong time: wrong if the function is told so, mended otherwise."""
+
+from __future__ import annotations
+
+import torch
+from loops import SCALE, Fault, Loop
+from torch import nn
+
+
+def unscaled_twice(wrong: bool) -> None:
+    loop = Loop()
+    loop.backward()
+    loop.scaler.unscale_(loop.optimizer)
+    if wrong:
+        loop.scaler.unscale_(loop.optimizer)  # at fault
+    loop.step()
+
+
+def unscaled_in_every_micro_batch(wrong: bool) -> None:
+    """huggingface/accelerate#641."""
+    loop = Loop()
+    for part in (slice(0, 8), slice(8, 16)):
+        loop.scaler.scale(loop.loss(part) / 2).backward()
+        if wrong or part.start:
+            loop.scaler.unscale_(loop.optimizer)  # at fault
+    loop.step()
+
+
+def no_update_after_a_skip(wrong: bool) -> None:
+    """Haian-Jin/LVSM#19: torch refuses one step later, where nothing is wrong."""
+    loop = Loop()
+    for step in range(3):
+        loop.backward()
+        loop.scaler.unscale_(loop.optimizer)  # at fault
+        if step != 1:
+            loop.scaler.step(loop.optimizer)
+        if step != 1 or not wrong:
+            loop.scaler.update()
+
+
+def half_parameters(wrong: bool) -> None:
+    loop = Loop()
+    if wrong:
+        loop.model.half()
+    loop.backward()
+    loop.scaler.step(loop.optimizer)  # at fault
+    loop.scaler.update()
+
+
+def resumed_without_its_scale(wrong: bool) -> None:
+    first = Loop(scale=16.0)
+    first.backward()
+    first.step()
+    kept = first.optimizer.state_dict(), first.scaler.state_dict()
+    again = torch.amp.GradScaler("cpu", init_scale=65536.0)  # at fault
+    second = Loop(scaler=again)
+    second.optimizer.load_state_dict(kept[0])
+    if not wrong:
+        again.load_state_dict(kept[1])
+    second.backward()
+    second.step()
+
+
+def schedule_through_skips(wrong: bool) -> None:
+    """The scale starts so high that the first steps, five or more, are skipped; the warm-up ends before training begins."""
+    loop = Loop(scale=2.0**36)
+    schedule = torch.optim.lr_scheduler.LinearLR(loop.optimizer, total_iters=8)
+    loop.optimizer.step()  # without gradients it moves nothing; torch warns of a schedule that steps before its optimizer
+    for _ in range(6):
+        loop.backward()
+        before = loop.scaler.get_scale()
+        loop.step()
+        if wrong or loop.scaler.get_scale() >= before:
+            schedule.step()  # at fault
+
+
+def collapse(wrong: bool) -> None:
+    """A permanent NaN: three halvings from 8 are 1, the fourth is the collapse."""
+    loop = Loop(scale=8.0)
+    for _ in range(6):
+        loop.optimizer.zero_grad()
+        loss = loop.loss()
+        loop.scaler.scale(loss * (torch.zeros(()).log() * 0 if wrong else 1)).backward()
+        loop.scaler.step(loop.optimizer)  # at fault
+        loop.scaler.update()
+
+
+class Scaler(torch.amp.GradScaler):
+    """Somebody's own, with steps that call through."""
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: object, **kwargs: object) -> float | None:
+        return super().step(optimizer, *args, **kwargs)
+
+
+def subclass(wrong: bool) -> None:
+    loop = Loop(scaler=Scaler("cpu", init_scale=SCALE))
+    loop.backward()
+    if not wrong:
+        loop.scaler.unscale_(loop.optimizer)
+    nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0)  # at fault
+    loop.step()
+
+
+def scaled_by_hand(wrong: bool) -> None:
+    loop = Loop()
+    loop.backward()  # a first step, which makes the scale
+    loop.step()
+    loop.optimizer.zero_grad()
+    (loop.loss() * loop.scaler.get_scale()).backward()
+    if wrong:
+        loop.optimizer.step()  # at fault
+    else:
+        loop.step()
+
+
+def logged_norm(wrong: bool) -> None:
+    """languini-kitchen/languini-kitchen#7."""
+    loop = Loop()
+    loop.backward()
+    if not wrong:
+        loop.scaler.unscale_(loop.optimizer)
+    assert torch.stack([gradient.norm() for gradient in loop.gradients]).norm().item() > 0  # at fault
+    loop.step()
+
+
+def logged_loss(wrong: bool) -> None:
+    loop = Loop()
+    loss = loop.loss()
+    scaled = loop.scaler.scale(loss)
+    scaled.backward()
+    assert float((scaled if wrong else loss).detach()) > 0  # at fault
+    loop.step()
+
+
+def divided_by_the_next_scale(wrong: bool) -> None:
+    """facebookresearch/fairchem#617: off by two after each growth."""
+    loop = Loop(scale=16.0, growth=1)
+    loss = loop.scaler.scale(loop.loss())
+    loss.backward()
+    before = loop.scaler.get_scale()
+    loop.step()
+    assert loss.detach() / (loop.scaler.get_scale() if wrong else before) is not None  # at fault
+
+
+REFUSED = r"the scaler refuses \(.*\): unscale_ once an optimizer and step"
+STEPPED = r"a step on gradients still scaled by 1024: use scaler\.step"
+READ = "Python reads a number that is scaled by 1024"
+FAULTS = (
+    Fault(unscaled_twice, REFUSED, raises=RuntimeError), Fault(unscaled_in_every_micro_batch, REFUSED, raises=RuntimeError),
+    Fault(no_update_after_a_skip, REFUSED, raises=RuntimeError), Fault(half_parameters, "2 parameters are float16", raises=ValueError),
+    Fault(resumed_without_its_scale, r"restore it with scaler\.load_state_dict"), Fault(schedule_through_skips, "the schedule went on 3 times"),
+    Fault(collapse, r"the loss scale fell to 0\.5", rule="scaler-collapse"), Fault(subclass, "scaled by 1/1024 is compared"),
+    Fault(scaled_by_hand, STEPPED), Fault(logged_norm, READ, "warning"), Fault(logged_loss, READ, "warning"),
+    Fault(divided_by_the_next_scale, r"scaled by 16 is divided by another scale, 32: read the scale before", "warning"),
+)  # fmt: skip

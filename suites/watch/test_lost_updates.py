@@ -1,0 +1,188 @@
+"""Updates that a low format rounds away are found in the user's own loop, and those that only look so are not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from bugs.bug import normal
+from loops import told, watched
+from torch import nn
+
+from precheck.findings import Finding, Report
+
+WAYS = pytest.mark.parametrize("way", [{"foreach": True}, {"foreach": False}, {"fused": True}], ids=["foreach", "single", "fused"])
+START, RATE = 1.23456, 1e-4
+"""bfloat16 holds 1.234375, whose neighbours are 2^-7 away: what is less than 2^-8 = 0.0039 is rounded away, 1e-4 forty times over."""
+
+
+def lost(report: Report) -> list[Finding]:
+    return [finding for finding in report.findings if finding.rule == "lost-update"]
+
+
+def constant_gradient(dtype: torch.dtype, make: Callable[[list[Any]], Any], *, start: float = START, steps: int = 10) -> tuple[Report, torch.Tensor]:
+    """`steps` steps of an optimizer under a gradient of one everywhere."""
+    weight = nn.Parameter(torch.full((64,), start, dtype=dtype))
+    optimizer = make([weight])
+
+    def code() -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            weight.sum().backward()
+            optimizer.step()
+
+    return watched(code), weight.detach()
+
+
+@WAYS
+@pytest.mark.parametrize(("dtype", "kept"), [(torch.bfloat16, 1.234375), (torch.float16, 1.234375)], ids=["bfloat16", "float16"])
+def test_steps_below_half_a_spacing_arrive_nowhere(way: dict[str, bool], dtype: torch.dtype, kept: float) -> None:
+    """float16 is spaced 2^-10 there, of which a half is 4.9e-4: 1e-4 is lost in it too."""
+    report, weight = constant_gradient(dtype, lambda parameters: torch.optim.SGD(parameters, lr=RATE, **way))
+    assert bool((weight == kept).all())
+    (finding,) = lost(report)
+    assert finding.severity == "error"
+    assert finding.phase == "optimizer"
+    assert finding.measured == 0.0
+    assert finding.limit == 0.5
+
+
+def test_the_message_says_how_much_and_why() -> None:
+    report, _ = constant_gradient(torch.bfloat16, lambda parameters: torch.optim.SGD(parameters, lr=RATE, foreach=True))
+    (finding,) = lost(report)
+    for piece in (r"0% of the update of 10 step\(s\) arrived in bfloat16", r"weights are about 1\.23", r"rounds away less than 0\.0039",
+                  r"a step is about 0\.0001", r"1 of 1 parameters lost more than half"):  # fmt: skip
+        assert re.search(piece, finding.message), finding.message
+    assert "fp32 master" in finding.remedy or "float32" in finding.remedy
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_steps_above_half_a_spacing_arrive(foreach: bool) -> None:
+    """0.008 is a spacing and a bit."""
+    report, weight = constant_gradient(torch.bfloat16, lambda parameters: torch.optim.SGD(parameters, lr=0.008, foreach=foreach))
+    assert bool((weight < 1.2).all())
+    assert not told(report), report.summary()
+
+
+def test_a_kernel_that_moves_nothing_is_found() -> None:
+    """torch 2.13's fused SGD for bfloat16 on a CPU leaves the weights as they are, whatever the rate."""
+    report, weight = constant_gradient(torch.bfloat16, lambda parameters: torch.optim.SGD(parameters, lr=0.008, fused=True))
+    if bool((weight != 1.234375).all()):
+        pytest.skip("this build of torch carries the step out")
+    (finding,) = lost(report)
+    assert finding.measured == 0.0
+    assert "a step is about 0.008" in finding.message
+
+
+@WAYS
+def test_in_float32_nothing_is_lost(way: dict[str, bool]) -> None:
+    report, weight = constant_gradient(torch.float32, lambda parameters: torch.optim.SGD(parameters, lr=RATE, **way))
+    assert bool((weight < START).all())
+    assert not told(report), report.summary()
+
+
+class Rounded(torch.optim.Optimizer):
+    """Gradient descent by 1e-4 that rounds up or down by chance, or that keeps what rounding took: `kind` says which."""
+
+    def __init__(self, parameters: Any, kind: str) -> None:
+        super().__init__(parameters, {})
+        self.kind, self.drawn = kind, torch.Generator().manual_seed(0)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for weight in self.param_groups[0]["params"]:
+            wanted = weight.grad.float() * -RATE
+            if self.kind == "stochastic":
+                bits = (weight.float() + wanted).view(torch.int32)
+                noise = torch.randint(0, 1 << 16, bits.shape, generator=self.drawn, dtype=torch.int32)
+                weight.copy_(((bits + noise) & ~0xFFFF).view(torch.float32))
+                continue
+            owed = self.state[weight].setdefault("owed", torch.zeros_like(weight))
+            wanted += owed
+            before = weight.float()
+            weight.add_(wanted.to(weight.dtype))
+            owed.copy_(wanted - (weight.float() - before))
+
+
+@pytest.mark.parametrize("kind", ["stochastic", "kahan"])
+def test_what_arrives_late_is_not_lost(kind: str) -> None:
+    report, _ = constant_gradient(torch.bfloat16, lambda parameters: Rounded(parameters, kind), steps=100)
+    assert not lost(report), report.summary()
+
+
+def small() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 8))
+
+
+def adamw(master: bool) -> Callable[[], None]:
+    """AdamW at 1e-4, on bfloat16 weights or on float32 copies of them."""
+
+    def code() -> None:
+        model = small().bfloat16()
+        own = list(model.parameters())
+        kept = [each.detach().float().requires_grad_() for each in own] if master else own
+        optimizer = torch.optim.AdamW(kept, lr=1e-4, weight_decay=0.0)
+        for step in range(12):
+            model.zero_grad()
+            (model(normal(64, 32, seed=step).bfloat16()).float() - normal(64, 8, seed=99)).square().mean().backward()
+            if master:
+                for each, copy in zip(own, kept, strict=True):
+                    copy.grad = each.grad.float()
+            optimizer.step()
+            if master:
+                with torch.no_grad():
+                    for each, copy in zip(own, kept, strict=True):
+                        each.copy_(copy)
+
+    return code
+
+
+def test_adamw_on_bfloat16_weights_loses_what_norms_should_learn() -> None:
+    """At a weight of one, 1e-4 is a twentieth of what is rounded away even downwards (2^-9)."""
+    (finding,) = lost(watched(adamw(master=False)))
+    assert finding.measured == pytest.approx(0.0, abs=1e-6)
+    assert finding.message.find("1.weight") >= 0
+    assert finding.module == "1"
+
+
+def test_a_float32_master_loses_nothing() -> None:
+    report = watched(adamw(master=True))
+    assert not lost(report), report.summary()
+
+
+@pytest.mark.parametrize("idle", ["frozen", "no gradient", "no rate"])
+def test_what_was_not_to_move_is_not_missed(idle: str) -> None:
+    weight, other = (nn.Parameter(torch.full((64,), START, dtype=torch.bfloat16)) for _ in range(2))
+    weight.requires_grad_(idle != "frozen")
+    optimizer = torch.optim.SGD([weight, other], lr=0.0 if idle == "no rate" else 0.05)
+
+    def code() -> None:
+        for _ in range(5):
+            optimizer.zero_grad(set_to_none=False)
+            (other.sum() + (weight * (0.0 if idle == "no gradient" else 1.0)).sum()).backward()
+            optimizer.step()
+
+    report = watched(code)
+    assert bool((weight == weight[0]).all())
+    assert not told(report), report.summary()
+
+
+def test_a_bias_before_a_norm_is_not_accused() -> None:
+    """Its gradient is zero but for rounding: there is no update that it could have got."""
+
+    def code() -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32, affine=False), nn.Linear(32, 4)).bfloat16()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for step in range(6):
+            optimizer.zero_grad()
+            (model(normal(64, 16, seed=step).bfloat16()).float() - normal(64, 4, seed=50 + step)).square().mean().backward()
+            optimizer.step()
+
+    assert not [finding for finding in lost(watched(code)) if "0.bias" in finding.message]

@@ -1,0 +1,38 @@
+"""Loss scaling done wrong: each fault is called by its name, on its line, and its mended twin is left in peace."""
+
+from __future__ import annotations
+
+import re
+
+import mismatches
+import misorders
+import pytest
+from loops import Fault, line_of, marked, told, watched
+
+EVERY = pytest.mark.parametrize("fault", [*mismatches.FAULTS, *misorders.FAULTS], ids=lambda fault: fault.code.__name__)
+
+
+@EVERY
+def test_it_is_found_on_its_line(fault: Fault) -> None:
+    report = watched(fault.code, True, raises=fault.raises)
+    found = told(report)
+    assert found, "nothing found"
+    assert found[0].rule == fault.rule, report.summary()
+    assert found[0].severity == fault.severity
+    assert found[0].phase == "scaler"
+    assert line_of(found[0]) in marked(fault.code), report.summary()
+    assert re.search(fault.says, found[0].message), found[0].message
+    assert found[0].remedy
+
+
+@EVERY
+def test_nothing_else_is_accused(fault: Fault) -> None:
+    """One fault, one finding, though the wrong numbers go on to a step."""
+    report = watched(fault.code, True, raises=fault.raises)
+    assert len(told(report)) == 1, report.summary()
+
+
+@EVERY
+def test_done_right_nothing_is_said(fault: Fault) -> None:
+    report = watched(fault.code, False)
+    assert not told(report), report.summary()
