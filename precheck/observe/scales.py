@@ -180,9 +180,10 @@ class Scales:
         """What a scalar that is multiplied by a scale the program has asked for carries: it is a loss, scaled by hand, or its gradient."""
         if base != "mul" or len(args) != 2 or not isinstance(args[1], (int, float)) or args[1] not in self.asked or args[0].dim():
             return 1.0
-        if torch._C._current_graph_task_id() == -1 and args[0].requires_grad:
+        forward = torch._C._current_graph_task_id() == -1
+        if forward and args[0].requires_grad:
             self.meant.add(args[1])
-        return float(args[1]) if args[0].requires_grad or args[1] in self.meant else 1.0
+        return float(args[1]) if args[1] in self.meant and (args[0].requires_grad or not forward) else 1.0
 
     def _quotient(self, values: list[Any], first: float, where: Locate) -> float:
         if isinstance(values[0], torch.Tensor):
