@@ -42,8 +42,11 @@ def suspicious(operation: Operation, value: Value) -> bool:
 def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
     """Fills in the value of one output of a call."""
     operation, inputs = call.operation, call.inputs
-    if operation.packet.startswith("_amp_"):
-        return  # the scaler's own arithmetic
+    if operation.packet.startswith("_amp_"):  # the scaler's own arithmetic: what is not finite stays so
+        before = next((source for tensor, source in zip(call.floats, inputs, strict=True) if tensor is output), None)
+        if before is not None:
+            value.nonfinite, value.nans, value.beyond = before.nonfinite, before.nans, before.beyond
+        return
     if call.mode.later.defers(output):
         _measure_later(call, value, output, shadow, twin)
         return
