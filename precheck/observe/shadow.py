@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -140,9 +139,8 @@ class Shadow(TorchDispatchMode):
                 self.memory.drop(tensor)
 
     def _apart(self) -> contextlib.AbstractContextManager[Any]:
-        """Modes that were on before this one see the user's ops, not what is computed about them; that may be written to later, too."""
-        inference = torch.is_inference_mode_enabled()
-        return _set_apart(self.nested, inference) if self.nested or inference else contextlib.nullcontext()
+        """Modes that were on before this one see the user's ops, not what is computed about them."""
+        return _disable_current_modes() if self.nested else contextlib.nullcontext()
 
     def _on_here(self) -> bool:
         return any(mode is self for mode in _get_current_dispatch_mode_stack())
@@ -198,9 +196,3 @@ class Shadow(TorchDispatchMode):
         self.observation.updates = [seen.update for seen in self.updates.seen.values()]
         self.observation.parameters = dict(self.where.parameter_names)
         return self.observation
-
-
-@contextlib.contextmanager
-def _set_apart(nested: bool, inference: bool) -> Iterator[None]:
-    with _disable_current_modes() if nested else contextlib.nullcontext(), torch.inference_mode(False) if inference else contextlib.nullcontext():
-        yield

@@ -156,3 +156,22 @@ def test_weak_references_do_not_keep_memory() -> None:
         assert not reference.expired()
         del x, y
         assert reference.expired()
+
+
+def test_a_shadow_that_is_somebody_elses_is_copied() -> None:
+    """A cast to the dtype a tensor has is no copy: the next in-place op on the shadow would reach the tensor it was made of."""
+    cells, x, foreign = Memory(), torch.zeros(4, dtype=torch.bfloat16), torch.ones(4)
+    cells.keep(x, foreign.to(torch.float32), value(), twin=None, written=False, foreign=[foreign])
+    cell = cells.find(x)
+    assert cell is not None
+    cells.view(cell, x).add_(1)
+    assert foreign.tolist() == [1.0] * 4
+
+
+def test_floats_read_as_another_format_are_exact() -> None:
+    """Two bfloat16 where a float32 was: nothing says what the reference would have there."""
+    with precheck.watch() as report:
+        x = torch.ones(4) * normal(4).bfloat16()
+        halves = x.view(torch.bfloat16)
+        assert same(seen(halves * 1), halves.float())
+    assert report.facts["opaque"] == {}

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from beside import Program, check, normal
+from beside import Program, check, normal, same, seen
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+import precheck
 
 LOWS = (torch.bfloat16, torch.float16)
 
@@ -181,6 +183,23 @@ def in_inference(dtype: torch.dtype) -> list[torch.Tensor]:
     model(x.to(dtype)).float().sum().backward()
     torch.optim.SGD(model.parameters(), 0.1).step()
     return [first, low, *left(model)]
+
+
+def test_weights_that_inference_mode_reads_first_can_be_trained() -> None:
+    """Given in the format, so that their shadows are made there; torch refuses in-place ops on what inference mode made."""
+    model = mlp().bfloat16()
+    wide = copy.deepcopy(model).float()
+    trainers = [torch.optim.SGD(each.parameters(), 0.1) for each in (model, wide)]
+    with precheck.watch() as report:
+        with torch.inference_mode():
+            model(normal(5, 8).bfloat16())
+        model(normal(5, 8).bfloat16()).float().sum().backward()
+        trainers[0].step()
+        shadows = [seen(parameter) for parameter in model.parameters()]
+    wide(normal(5, 8)).sum().backward()
+    trainers[1].step()
+    assert report.facts["opaque"] == {}
+    assert all(same(shadow, parameter) for shadow, parameter in zip(shadows, wide.parameters(), strict=True))
 
 
 PROGRAMS: tuple[Program, ...] = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 
 import pytest
 import torch
@@ -145,3 +146,14 @@ def test_the_scale_is_that_of_the_backward_pass(kind: type[torch.amp.GradScaler]
         backward = {operation.scale for operation in shadow_now().observation.operations if operation.phase == "backward"}
     assert scales == [64.0, 128.0, 256.0]
     assert backward == {64.0, 128.0, 256.0}
+
+
+def test_a_scaler_of_another_thread_is_not_heard() -> None:
+    def work() -> None:
+        torch.amp.GradScaler("cpu", init_scale=4096.0).scale(torch.ones(()))
+
+    with precheck.watch():
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert shadow_now().where.scale == 1.0
