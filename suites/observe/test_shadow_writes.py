@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from beside import Program, check, normal, twins
+from beside import Program, check, normal, seen, shadow_now, twins
 
 import precheck
 
@@ -169,3 +169,8 @@ def test_a_shadow_never_shares_memory_with_the_run() -> None:
         return [wide, mixed, same]
 
     twins(program).unchanged()
+    with precheck.watch():
+        kept = program(torch.bfloat16)
+        shadows = [seen(tensor) for tensor in kept if shadow_now().memory.find(tensor) is not None]
+        assert shadows
+        assert not {tensor.data_ptr() for tensor in kept} & {shadow.data_ptr() for shadow in shadows}
