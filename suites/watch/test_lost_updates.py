@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from bugs.bug import normal
-from loops import told, watched
+from bugs.loops import told, watched
 from torch import nn
 
 from precheck.findings import Finding, Report

@@ -40,6 +40,7 @@ SAID = {
     "dtype-leak": Words("borrowed-eps", "above", (r"eps 0\.00781", r"differs by 23\d %")),
     "unstable-reference": Words("chaotic-map", "above", ("float32 does not determine", r"\d\d % of the elements")),
 }
+ELSEWHERE = {"lost-update", "scaler-order", "scaler-collapse"}  # in test_lost_updates and test_scaling_faults
 NAMED = {bug.name: bug for bug in ALL}
 RULES = pytest.mark.parametrize("rule", SAID)
 
@@ -49,7 +50,7 @@ def bug_of(rule: str) -> Bug:
 
 
 def test_every_rule_that_has_bugs_is_put_into_words() -> None:
-    assert set(SAID) == {bug.rule for bug in ALL}
+    assert set(SAID) == {bug.rule for bug in ALL} - ELSEWHERE
     assert all(bug_of(rule).rule == rule for rule in SAID)
 
 

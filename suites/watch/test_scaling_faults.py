@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 
-import mismatches
-import misorders
 import pytest
-from loops import Fault, line_of, marked, told, watched
+from bugs import mismatches, misorders
+from bugs.loops import Fault, line_of, marked, told, watched
 
 EVERY = pytest.mark.parametrize("fault", [*mismatches.FAULTS, *misorders.FAULTS], ids=lambda fault: fault.code.__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from loops import SCALE, Loop, told, watched
+from bugs.loops import SCALE, Loop, told, watched
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bugs.bug import normal
 from torch import nn
 from torch.nn import functional
 
 import precheck
+from bugs.bug import Bug, normal
 from precheck.findings import Finding, Report
 
 SCALE = 1024.0
@@ -64,11 +64,21 @@ class Loop:
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    code: Callable[[bool], None]
+    code: Callable[[bool], Any]
     says: str  # a pattern of what the message must say
     severity: str = "error"
     rule: str = "scaler-order"
     raises: type[Exception] | None = None  # what torch itself makes of it
+    link: str = ""
+    harm: float | None = 0.0  # as in Bug; None where the code returns what its user gets
+
+    @property
+    def name(self) -> str:
+        return self.code.__name__.replace("_", "-")
+
+    def bug(self) -> Bug:
+        return Bug(self.name, self.link, (self.rule,), "", lambda: self.code(True), lambda: self.code(False), phase="scaler",
+                   severity=self.severity, raises=self.raises, harm=self.harm)  # fmt: skip
 
 
 def watched(code: Callable[..., Any], *given: Any, raises: type[Exception] | None = None) -> Report:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from loops import SCALE, Fault, Loop
 from torch import nn
+
+from bugs.loops import SCALE, Fault, Loop
 
 
 def unscaled_twice(wrong: bool) -> None:
@@ -153,3 +154,5 @@ FAULTS = (
     Fault(scaled_by_hand, STEPPED), Fault(logged_norm, READ, "warning"), Fault(logged_loss, READ, "warning"),
     Fault(divided_by_the_next_scale, r"scaled by 16 is divided by another scale, 32: read the scale before", "warning"),
 )  # fmt: skip
+MECHANISM = "scaling"
+BUGS = tuple(fault.bug() for fault in FAULTS)

@@ -24,7 +24,7 @@ class Bug:
     name: str
     link: str  # "pytorch/vision#3371", an issue or a pull request on GitHub
     rules: tuple[str, ...]  # what the first finding may be called; the first of them is what it is called today
-    op: str  # "aten.mul.Tensor"
+    op: str  # "aten.mul.Tensor"; empty where the finding names none
     bug: Callable[[], Any]
     fixed: Callable[[], Any]
     phase: str = "forward"
@@ -32,6 +32,12 @@ class Bug:
     step: int = 1
     severity: str = "error"
     kernel: bool = False  # whether the harm hangs on how this build of torch carries an op out
+    mechanism: str = ""  # a row of the scoreboard; the MECHANISM of its file, or the file's name, where nothing is said
+    harm: float | None = None  # what the result is off the twin's at least, relative; None is 2 %, 0 where the harm is no number
+    raises: type[Exception] | None = None  # what torch itself makes of the bug
+    measured: Callable[[bool], dict[str, Any]] | None = None  # given "fixed?": arguments for precheck.measure, as keywords
+    expected_miss: str = ""  # why watch() finds no error; the tests fail when it does
+    note: str = ""  # what may be said against the entry
 
     @property
     def rule(self) -> str:
@@ -52,7 +58,7 @@ def tensors(result: Any) -> Iterator[torch.Tensor]:
     """The tensors of a result, detached, in float64."""
     if isinstance(result, torch.Tensor):
         yield result.detach().double()
-    else:
+    elif result is not None:
         for item in result:
             yield from tensors(item)
 

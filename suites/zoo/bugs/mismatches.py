@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from loops import SCALE, Fault, Loop
 from torch import nn
+
+from bugs.loops import SCALE, Fault, Loop
 
 
 def clip_norm(wrong: bool) -> None:
@@ -201,3 +202,5 @@ FAULTS = (
     Fault(update_between_optimizers, STEPPED),
     Fault(step_on_a_threshold, CLIPPED), Fault(average_of_norms, ADDED), Fault(gradient_penalty, ADDED),
 )  # fmt: skip
+MECHANISM = "scaling"
+BUGS = tuple(fault.bug() for fault in FAULTS)
