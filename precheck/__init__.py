@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from precheck.goldens.file import GoldenError as GoldenError
     from precheck.goldens.file import GoldenMissing as GoldenMissing
     from precheck.measurement import measure as measure
+    from precheck.observe.exemption import functions_in_float32 as functions_in_float32
     from precheck.observe.exemption import in_float32 as in_float32
     from precheck.observe.job import InputError as InputError
     from precheck.precisions import PRECISIONS as PRECISIONS
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "check": "precheck.checking",
+    "functions_in_float32": "precheck.observe.exemption",
     "in_float32": "precheck.observe.exemption",
     "measure": "precheck.measurement",
     "remedy": "precheck.remedies",

@@ -1,16 +1,16 @@
-"""`remedy`: from a failing measurement, the fewest modules to keep in float32 that make it pass, found by trying.
+"""`remedy`: from a failing measurement, the fewest modules, then functions, to keep in float32 that make it pass, found by trying.
 
 The story: keep the module that the first error blames, measure again, keep the next one that is blamed, until nothing is; where
 that leads nowhere, go to the parent, at last to the whole model. Then shrink it: bisect the set (QuickXplain, Junker 2004: about
 k log(n/k) trials for k of n), replace each module by those of its children that suffice, and see that none can be left out.
-Every trial runs the code that is printed.
+At last the same among the functions that these modules call. Every trial runs the code that is printed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -35,10 +35,13 @@ class Remedy:
     """What to keep in float32. `report` is that of the measurement which passed with it, `runs` how many were tried in all.
 
     `modules` are names as of `model.get_submodule`; "" is the model itself, where no part of it suffices. `minimal`: none of them
-    can be left out; False if the trials did not suffice to tell. `code` does the same to a variable `model`, without precheck.
+    can be left out; False if the trials did not suffice to tell. `functions` are those of torch ("pow", "softmax") that need
+    float32 in these modules; empty where all of a module does, or its weights, or where trials ran out. `code` does the same to a variable `model`,
+    without precheck.
     """
 
     modules: tuple[str, ...]
+    functions: tuple[str, ...]
     report: Report
     runs: int
     minimal: bool
@@ -48,7 +51,10 @@ class Remedy:
     def call(self) -> str:
         """What `code` comes to where precheck may be imported."""
         note = "" if self.minimal else "  # fewer may do: -o remedy_trials=24"
-        return f"from precheck import in_float32\nin_float32(model, {json.dumps(list(self.modules))}){note}"
+        what, modules, functions = "in_float32", json.dumps(list(self.modules)), json.dumps(list(self.functions))
+        if not self.functions:
+            return f"from precheck import {what}\n{what}(model, {modules}){note}"
+        return f"from precheck import functions_{what}\nfunctions_{what}(model, {modules}, {functions}){note}"
 
 
 def remedy(
@@ -86,60 +92,95 @@ def searched(job: Job, precision: Precision, report: Report, *, most: int = 24) 
     minimal = search.finished()
     if search.best is None:
         return None
-    names, passed = search.best
-    return Remedy(names, passed, search.runs, minimal, exemption.code(names, precision.name))
+    (names, functions), passed = search.best
+    return Remedy(names, functions, passed, search.runs, minimal, exemption.code(names, functions, precision.name))
 
 
 class _SpentError(Exception):
     """No trial is left."""
 
 
+class _Every:
+    """Stands for all functions, and remembers the names of those that are called."""
+
+    def __init__(self) -> None:
+        self.called: dict[str, None] = {}
+
+    def __contains__(self, name: object) -> bool:
+        self.called[str(name)] = None
+        return True
+
+
+Passes = Callable[[Sequence[str]], bool]
+Kept = tuple[tuple[str, ...], tuple[str, ...]]
+"""Modules, and the functions they call to which that is limited; none where all of the modules is kept."""
+
+
 class _Search:
     def __init__(self, job: Job, precision: Precision, report: Report, most: int) -> None:
         self.job, self.precision, self.most, self.runs = job, precision, most, 0
         self.modules = dict(job.model.named_modules())
-        self.known: dict[tuple[str, ...], Report | None] = {(): report}
-        self.best: tuple[tuple[str, ...], Report] | None = None
+        self.known: dict[Kept, Report | None] = {((), ()): report}
+        self.best: tuple[Kept, Report] | None = None
 
     def finished(self) -> bool:
         """Searches, and leaves in `best` what it found. True if that is minimal, False if trials ran out before that was shown."""
         try:
-            names = self._swept(self._shrunk(self._grown()))
+            names = self._swept(self._shrunk(self._grown()), self.passes)
             report = self.trial(names)
+            if report is None or report.errors:
+                return False
+            self._narrowed(self._closed(names))
         except _SpentError:
             return False
-        if report is None or report.errors:
-            return False
-        self.best = self._closed(names), report
         return True
 
-    def trial(self, names: Iterable[str]) -> Report | None:
-        """The report with those modules in float32; None where the model does not run so."""
-        key = self._closed(names)
+    def trial(self, names: Iterable[str], functions: Sequence[str] = ()) -> Report | None:
+        """The report with those modules, or those of their functions, in float32; None where the model does not run so."""
+        key = self._closed(names), tuple(functions)
         if key not in self.known:
-            if self.runs >= self.most:
-                raise _SpentError
-            self.runs += 1
-            report = self.known[key] = self._measured(key)
-            if report is not None and not report.errors:
-                self.best = key, report  # what is tried after a set that passed is a part of it
-        return self.known[key]
+            self.known[key] = self._measured(*key)
+        report = self.known[key]
+        if report is not None and not report.errors:
+            self.best = key, report  # what is tried after a set that passed is a part of it
+        return report
 
     def passes(self, names: Iterable[str]) -> bool:
         report = self.trial(names)
         return report is not None and not report.errors
 
-    def _measured(self, names: Sequence[str]) -> Report | None:
+    def _measured(self, names: Sequence[str], functions: Container[str]) -> Report | None:
+        if self.runs >= self.most:
+            raise _SpentError
+        self.runs += 1
         try:
-            with exemption.exempted(self.job.model, names):
+            with exemption.exempted(self.job.model, names, functions):
                 return Measurement(self.job, self.precision).report()
         except Exception:  # a trial is a model that nobody has written: whatever it raises, it is no remedy
             return None
 
+    def _narrowed(self, names: tuple[str, ...]) -> None:
+        """Leaves the fewest functions of those modules in `best`, if fewer than all of them suffice, on weights as they are."""
+        whole, every = self.best, _Every()
+
+        def passes(functions: Sequence[str]) -> bool:
+            return bool(functions) and (report := self.trial(names, functions)) is not None and not report.errors
+
+        try:
+            report = self._measured(names, every) if names else None
+            if report is None or report.errors:
+                return
+            needed = self._swept(self._needed([], list(every.called), passes), passes)
+        except _SpentError:
+            needed = list(every.called)
+        self.best = whole
+        if len(needed) < len(every.called):
+            self.trial(names, needed)
+
     def _grown(self) -> list[str]:
         """Modules that pass together: those that are blamed, one after another, or else the whole model, or else none."""
         held: list[str] = []
-        report = self.known[()]
+        report = self.known[(), ()]
         while "" not in held and self.runs < max(1, self.most // GROWTH):
             held = self._more(held, report)
             report = self.trial(held)
@@ -170,30 +211,30 @@ class _Search:
     def _shrunk(self, names: list[str], given: Sequence[str] = ()) -> list[str]:
         """Of `names`, which pass together with `given`, what is needed; of each of those, what is needed of its parts."""
         settled: list[str] = []
-        needed = self._needed(given, names)
+        needed = self._needed(given, names, self.passes)
         for place, name in enumerate(needed, 1):
             rest, parts = [*given, *settled, *needed[place:]], self._parts(name)
             inner = self._shrunk(parts, rest) if parts and self.passes([*rest, *parts]) else [name]
             settled += inner if inner != parts else [name]  # one name says it all
         return settled
 
-    def _swept(self, names: list[str]) -> list[str]:
+    def _swept(self, names: list[str], passes: Passes) -> list[str]:
         """`names` without any that can be left out after all."""
         for name in names:
             rest = [other for other in names if other != name]
-            if self.passes(rest):
-                return self._swept(rest)
+            if passes(rest):
+                return self._swept(rest, passes)
         return names
 
-    def _needed(self, given: Sequence[str], names: Sequence[str]) -> list[str]:
+    def _needed(self, given: Sequence[str], names: Sequence[str], passes: Passes) -> list[str]:
         """Of `names`, which pass together with `given`, a smallest part that does."""
-        if not names or self.passes(given):
+        if not names or passes(given):
             return []
         if len(names) == 1:
             return list(names)
         half = len(names) // 2
-        late = self._needed([*given, *names[:half]], names[half:])
-        return [*self._needed([*given, *late], names[:half]), *late]
+        late = self._needed([*given, *names[:half]], names[half:], passes)
+        return [*self._needed([*given, *late], names[:half], passes), *late]
 
     def _parts(self, name: str) -> list[str]:
         """The children of a module; of a list of modules, which is never called itself, its members."""

@@ -1,8 +1,9 @@
-"""Modules kept in float32 while the model around them runs low: by code that a user can paste, which is what runs here too.
+"""Modules, or some functions that they call, kept in float32 while the model around them runs low: by code that a user can paste,
+which is what runs here too.
 
 The module's class is replaced by a subclass of it, as FSDP2's `fully_shard` and `torch.nn.utils.parametrize` do, so that hooks,
 copies, names and state dicts are those of before. What runs inside sees float32 tensors, float32 weights and no autocast; what
-comes back is in the format of the model around it.
+comes back is in the format of the model around it. Of single functions, arguments are float32 and weights as they are.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import copy
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from precheck.observe import state
 
@@ -77,22 +79,86 @@ def in_float32(model: torch.nn.Module, names: Sequence[str]) -> None:
         module.__class__ = type(kind.__name__, (InFloat32, kind), {"around_dtype": around, **known})
 
 
-def code(names: Sequence[str], precision: str) -> str:
-    """A program text without precheck that does to a variable `model` what `in_float32` does."""
-    note = f"# Passed under {precision}. Runs where `model` is made; autocast and model.to(...) then leave these modules in float32.\n"
-    imports = "import copy\nimport itertools\nfrom collections.abc import Callable, Sequence\nfrom typing import Any\n\nimport torch\n"
-    parts = [inspect.getsource(part) for part in (each, InFloat32, in_float32)]
+class Widened(TorchFunctionMode):
+    """Carries out torch's functions of those names in float32; all others get the results in the format they would have had."""
+
+    def __init__(self, names: Container[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, named, low = function.__name__, kwargs or {}, []
+
+        def wide(tensor: torch.Tensor) -> torch.Tensor:
+            dtype = getattr(tensor, "narrow_dtype", tensor.dtype)
+            if dtype not in (torch.bfloat16, torch.float16):
+                return tensor
+            low.append(dtype)
+            return tensor.float()
+
+        def marked(tensor: torch.Tensor) -> torch.Tensor:
+            if low and tensor.dtype is torch.float32:
+                tensor.narrow_dtype = low[0]  # type: ignore[attr-defined]
+            return tensor
+
+        if name in ("__get__", "__set__", "__setitem__") or (name.endswith("_") and not name.endswith("__")):
+            return function(*args, **named)  # properties, and what writes in place
+        if name not in self.names:
+            return function(*each(args, narrow), **each(named, narrow))
+        with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+            return each(function(*each(args, wide), **each(named, wide)), marked)
+
+
+def narrow(tensor: torch.Tensor) -> torch.Tensor:
+    """A result of a widened function in the format that it would have had; any other tensor as it is."""
+    return tensor.to(getattr(tensor, "narrow_dtype", tensor.dtype))
+
+
+class PartlyInFloat32(torch.nn.Module):
+    """Mixed into a module's class: some of the functions that it calls compute in float32, on weights as they are."""
+
+    functions_in_float32: Container[str] = ()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with Widened(self.functions_in_float32):
+            result = super().forward(*args, **kwargs)
+        return each(result, narrow)
+
+
+def functions_in_float32(model: torch.nn.Module, names: Sequence[str], functions: Container[str]) -> None:
+    """Carries out torch's `functions` ("softmax", "pow": as `__name__` has it) in float32 where the modules of those names call them."""
+    for module in [model.get_submodule(name) for name in names]:
+        kind = type(module)
+        known = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        module.__class__ = type(kind.__name__, (PartlyInFloat32, kind), {"functions_in_float32": functions, **known})
+
+
+def code(names: Sequence[str], functions: Sequence[str], precision: str) -> str:
+    """A program text without precheck that does to a variable `model` what `in_float32`, or `functions_in_float32`, does."""
+    what = "carry those functions out in float32" if functions else "leave these modules in float32"
+    note = f"# Passed under {precision}. Runs where `model` is made; autocast and model.to(...) then {what}.\n"
     listed = "".join(f"    {json.dumps(name)},\n" for name in names)
-    return "\n\n".join([note + imports, *parts, f"in_float32(model, [\n{listed}])\n"])
+    if functions:
+        library = "import torch\nfrom torch.overrides import TorchFunctionMode\n"
+        imports = "import copy\nfrom collections.abc import Callable, Container, Sequence\n"
+        parts: tuple[Any, ...] = (each, Widened, narrow, PartlyInFloat32, functions_in_float32)
+        last = f"functions_in_float32(model, [\n{listed}], {json.dumps(list(functions))})\n"
+    else:
+        library, imports = "import torch\n", "import copy\nimport itertools\nfrom collections.abc import Callable, Sequence\n"
+        parts, last = (each, InFloat32, in_float32), f"in_float32(model, [\n{listed}])\n"
+    return "\n\n".join([note + imports + "from typing import Any\n\n" + library, *map(inspect.getsource, parts), last])
 
 
 @contextlib.contextmanager
-def exempted(model: torch.nn.Module, names: Sequence[str]) -> Iterator[None]:
-    """The modules of those names are kept in float32 inside the block, and as they were after it."""
+def exempted(model: torch.nn.Module, names: Sequence[str], functions: Container[str] = ()) -> Iterator[None]:
+    """The modules of those names, or those of their functions, are kept in float32 inside the block, and as they were after it."""
     classes = [(module, type(module)) for module in map(model.get_submodule, names)]
     with state.preserved(model):
         try:
-            in_float32(model, names)
+            if functions:
+                functions_in_float32(model, names, functions)
+            else:
+                in_float32(model, names)
             yield
         finally:
             for module, before in classes:

@@ -37,15 +37,16 @@ def test_a_failure_ends_with_op_line_and_what_to_keep_in_float32(pytester: pytes
             f"    by overflow: aten.pow.Tensor_Scalar at test_it.py:{line}: * in the reference is beyond the largest float16, 65504",
             "    cure: compute this module in float32*",
             "with this the check passes (tried):",
-            "    from precheck import in_float32",
-            '    in_float32(model, [[]"2"])',
+            "    from precheck import functions_in_float32",
+            '    functions_in_float32(model, [[]"2"], [[]"pow", "mean", "add", "rsqrt"])',
             'to see this again: pytest --precision=16-true "test_it.py::test_norm[[]16-true]"',
         ]
     )
 
 
-def test_the_cure_that_is_printed_cures(pytester: pytest.Pytester, project: Project) -> None:
-    project(BROKEN_NORM.replace("check_precision(model", 'precheck.in_float32(model, ["2"])\n    check_precision(model'))
+@pytest.mark.parametrize("cure", ['in_float32(model, ["2"])', 'functions_in_float32(model, ["2"], ["pow", "mean", "add", "rsqrt"])'])
+def test_the_cure_that_is_printed_cures(pytester: pytest.Pytester, project: Project, cure: str) -> None:
+    project(BROKEN_NORM.replace("check_precision(model", f"precheck.{cure}\n    check_precision(model"))
     assert pytester.runpytest_inprocess("--precision=16-true").ret == 0
 
 

@@ -225,3 +225,89 @@ def test_a_module_that_says_it_is_kept_is_left_alone_by_a_run(precision: str) ->
     low = torch.float16 if precision.startswith("16") else torch.bfloat16
     assert report.errors == []
     assert stored[f"inside {low}"] is torch.float32
+
+
+class Steps(nn.Module):
+    """Remembers the dtype of each step's result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.seen = nn.Linear(4, 4), {}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        square = self.seen["pow"] = x.pow(2)
+        mean = self.seen["mean"] = square.mean(-1, keepdim=True)
+        root = self.seen["sqrt"] = mean.sqrt()
+        scaled = self.seen["div"] = x / root
+        scaled += 1
+        scaled[0] = 0
+        return self.linear(scaled)
+
+
+def partly(module: nn.Module, functions: list[str], dtype: torch.dtype) -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4), module)
+    exemption.functions_in_float32(model, ["1"], functions)
+    model.to(dtype)
+    return module
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_functions_of_those_names_are_wide_and_the_others_low(dtype: torch.dtype) -> None:
+    module = partly(Steps(), ["pow", "mean"], dtype)
+    assert module(torch.randn(2, 4, dtype=dtype)).dtype is dtype
+    assert {name: value.dtype for name, value in module.seen.items()} == {"pow": torch.float32, "mean": torch.float32, "sqrt": dtype, "div": dtype}
+    assert module.linear.weight.dtype is dtype
+
+
+def test_between_widened_functions_nothing_is_rounded() -> None:
+    """300 squared is beyond float16, its mean's root is not."""
+    module, x = partly(Steps(), ["pow", "mean", "sqrt"], torch.float16), torch.full((2, 4), 300.0).half()
+    module(x)
+    assert torch.equal(module.seen["sqrt"], torch.full((2, 1), 300.0))
+    assert torch.equal(module.seen["div"][1], torch.full((4,), 2.0).half())
+
+
+def test_what_writes_into_a_widened_result_is_seen_by_all_who_hold_it() -> None:
+    module = partly(Steps(), ["div"], torch.bfloat16)
+    result = module(torch.randn(2, 4).bfloat16())
+    assert module.seen["div"].dtype is torch.float32
+    assert torch.equal(module.seen["div"][0], torch.zeros(4))
+    assert torch.equal(result[0], module.linear.bias)
+
+
+def test_a_widened_function_computes_in_float32_under_autocast_too() -> None:
+    module, x = partly(Steps(), ["linear"], torch.float32), torch.randn(2, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        low, wide = Steps.forward(module, x), module(x)
+        assert (x @ x.T).dtype is torch.bfloat16, "autocast goes on afterwards"
+    assert (low.dtype, wide.dtype) == (torch.bfloat16, torch.float32)
+
+
+def test_gradients_of_widened_functions_are_those_of_float32() -> None:
+    x = torch.linspace(-1, 1, 4).bfloat16().requires_grad_()
+    partly(Given(torch.Tensor.exp), ["exp"], torch.bfloat16)(x).sum().backward()
+    wide = x.detach().float().requires_grad_()
+    wide.exp().bfloat16().sum().backward()
+    assert torch.equal(x.grad, wide.grad.bfloat16())
+
+
+def test_a_result_that_leaves_the_module_is_in_the_models_format_wherever_it_is_nested() -> None:
+    module = partly(Given(lambda x: {"a": [x.exp()], "b": (x,)}), ["exp"], torch.bfloat16)
+    result = module(torch.zeros(2).bfloat16())
+    assert (result["a"][0].dtype, result["b"][0].dtype) == (torch.bfloat16, torch.bfloat16)
+    assert not hasattr(result["b"][0], "narrow_dtype")
+
+
+def test_a_model_with_widened_functions_is_afterwards_what_it_was() -> None:
+    model = Stack([2])
+    with exemption.exempted(model, ["blocks.2.norm"], ["mul"]):
+        assert isinstance(model.blocks[2].norm, exemption.PartlyInFloat32)
+    assert type(model.blocks[2].norm).__mro__[1] is nn.Module
+
+
+def test_copies_of_a_model_with_widened_functions_keep_them() -> None:
+    module = partly(Steps(), ["pow"], torch.bfloat16)
+    twin = copy.deepcopy(module)
+    twin(torch.randn(2, 4).bfloat16())
+    assert twin.seen["pow"].dtype is torch.float32
+    assert type(twin).__name__ == "Steps"

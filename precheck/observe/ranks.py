@@ -1,0 +1,130 @@
+"""The ranks of a distributed run that watch together: how they meet, what they send each other, how they part.
+
+All of it goes through the default store and through gloo groups of its own, so that nothing of it can meet the program's own
+messages, whatever becomes of a rank. Nothing here waits for longer than `PATIENCE` without a sign of the others.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+PATIENCE = 20.0
+"""Seconds. c10d's own barrier over a store starts to complain of missing ranks after 10 s; twice that, and they do not come."""
+_LONGEST_NAP = 0.002
+_SIGNS = 0.2  # seconds between two looks at whether another rank has given up
+
+
+class Parted(RuntimeError):
+    """Another rank has left, or did not come."""
+
+
+class Ranks:
+    """Ranks that watch together, from the meeting at the block's beginning to the parting at its end."""
+
+    def __init__(self, store: Any, number: int, rank: int, size: int) -> None:
+        self.store, self.number, self.rank, self.size = store, number, rank, size
+        self.lost = ""  # why nothing is sent any more
+        self.groups: dict[tuple[int, ...], Any] = {}
+
+    def key(self, *parts: object) -> str:
+        return "/".join(str(part) for part in (self.number, *parts))
+
+    def group(self, own: Any) -> Any:
+        """The gloo group of the ranks of `own`, a process group of the program's. All of them must ask for it."""
+        members = tuple(dist.get_process_group_ranks(own))
+        made = self.groups.get(members)
+        if made is None:
+            store = dist.PrefixStore(self.key("group", *members), self.store)
+            backend = dist.ProcessGroupGloo(store, own.rank(), len(members), datetime.timedelta(seconds=PATIENCE))
+            made = self.groups[members] = dist.ProcessGroup(store, own.rank(), len(members))
+            kind = dist.ProcessGroup.BackendType.GLOO
+            made._register_backend(torch.device("cpu"), kind, backend)
+            made._set_default_backend(kind)
+        return made
+
+    def lose(self, why: str) -> None:
+        """From now on nothing is sent; the others are told, so that they do not wait."""
+        if not self.lost:
+            self.lost = why
+            self.store.set(self.key("lost"), f"rank {self.rank}: {why}")
+
+    def awaited(self, work: Any) -> None:
+        """Waits for what was sent; raises Parted if another rank has left meanwhile, or does not come."""
+        came = _until(work.is_completed, PATIENCE, unless=lambda: bool(self.store.check([self.key("lost")])))
+        if not came:
+            told = self.store.check([self.key("lost")])
+            raise Parted(self.store.get(self.key("lost")).decode() if told else f"no answer within {PATIENCE:.0f} s")
+        work.wait()
+
+    def part(self, said: str, *, wait: bool) -> dict[int, str]:
+        """Tells the others what this rank has to say at the end, and with `wait` hears them: what was said, by rank."""
+        self.store.set(self.key("said", self.rank), said)
+        if not wait:
+            self.lose("its block has ended by an exception")
+            return {self.rank: said}
+        keys = {rank: self.key("said", rank) for rank in range(self.size)}
+        _until(lambda: self.store.check(list(keys.values())), PATIENCE)
+        heard = {rank: self.store.get(key).decode() for rank, key in keys.items() if self.store.check([key])}
+        if len(heard) == self.size and self.store.add(self.key("heard"), 1) == self.size:
+            for key in (*keys.values(), *(self.key("here", rank) for rank in range(self.size))):
+                self.store.delete_key(key)  # the last one clears up
+        self.groups.clear()
+        return heard
+
+
+def meet(reference: torch.dtype) -> tuple[Ranks | None, str]:
+    """The ranks that enter a watched block at the same time as this one; or None, and why, where there is anything to say."""
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return None, ""
+    if not dist.is_gloo_available():
+        return None, "this torch has no gloo, through which ranks would watch together"
+    store = dist.PrefixStore("precheck", dist.distributed_c10d._get_default_store())
+    rank, size, own = dist.get_rank(), dist.get_world_size(), str(reference)
+    number = store.add("meetings", 0)
+    while store.check([f"{number}/verdict"]) or store.compare_set(f"{number}/here/{rank}", "", own) != own.encode():
+        number += 1  # that meeting is over, or another thread of this rank is there
+    ranks = Ranks(store, number, rank, size)
+    if _decided(ranks) != "together":
+        return None, f"not all {size} ranks watch: what other ranks send is taken as it comes"
+    if any(store.get(ranks.key("here", other)) != own.encode() for other in range(size)):
+        return None, "ranks watch under different precisions: what other ranks send is taken as it comes"
+    return ranks, ""
+
+
+def _decided(ranks: Ranks) -> str:
+    """Whether all came in time. One rank decides for all: whoever is first to see the last one come, or to lose patience."""
+    store, verdict = ranks.store, ranks.key("verdict")
+    everyone = [ranks.key("here", rank) for rank in range(ranks.size)]
+    came = _until(lambda: store.check(everyone), PATIENCE, unless=lambda: bool(store.check([verdict])))
+    mine = "together" if came else "apart"
+    decided: str = store.compare_set(verdict, "", mine).decode()
+    if store.compare_set(ranks.key("closed"), "", str(ranks.rank)).decode() == str(ranks.rank):
+        store.add("meetings", 1)
+    return decided
+
+
+def finished(work: Any, patience: float | None) -> bool:
+    """Whether the program's own work comes to an end within `patience` seconds; None waits as long as the program would."""
+    return _until(work.is_completed, patience)
+
+
+def _until(met: Callable[[], bool], patience: float | None, unless: Callable[[], bool] = lambda: False) -> bool:
+    """Waits for a condition, in naps; False when patience ends, or when something else has happened first."""
+    began, nap, looked = time.monotonic(), 0.00002, 0.0
+    while not met():
+        waited = time.monotonic() - began
+        if patience is not None and waited > patience:
+            return False
+        if waited - looked > _SIGNS:
+            looked = waited
+            if unless():
+                return met()
+        time.sleep(nap)
+        nap = min(2 * nap, _LONGEST_NAP)
+    return True
