@@ -37,6 +37,7 @@ class Bug:
     raises: type[Exception] | None = None  # what torch itself makes of the bug
     measured: Callable[[bool], dict[str, Any]] | None = None  # given "fixed?": arguments for precheck.measure, as keywords
     expected_miss: str = ""  # why watch() finds no error; the tests fail when it does
+    measure_misses: str = ""  # the same of measure()
     note: str = ""  # what may be said against the entry
 
     @property

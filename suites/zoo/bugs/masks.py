@@ -30,9 +30,13 @@ class Masked(nn.Module):
         return torch.softmax(scores + (1 - keep) * self.constant, -1)
 
 
+def scores_and_keep() -> tuple[torch.Tensor, torch.Tensor]:
+    return normal(2, 4), torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0]])
+
+
 def masked(constant: float) -> torch.Tensor:
     model = Masked(constant).half()  # culprit: constant-buffer
-    return model(normal(2, 4).half(), torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0]]).half())
+    return model(*(each.half() for each in scores_and_keep()))
 
 
 def eager_attention(fill: float) -> torch.Tensor:
@@ -52,7 +56,8 @@ def tempered(large: float) -> torch.Tensor:
 
 BUGS = (
     Bug("lowest-plus-score", "huggingface/transformers#17306", ("overflow",), "aten.add.Tensor", lambda: padded(False), lambda: padded(True)),
-    Bug("constant-buffer", "NVIDIA/apex#93", ("overflow", "nan"), "aten._to_copy.default", lambda: masked(-1e9), lambda: masked(-1e4)),
+    Bug("constant-buffer", "NVIDIA/apex#93", ("overflow", "nan"), "aten._to_copy.default", lambda: masked(-1e9), lambda: masked(-1e4),
+        measured=lambda fixed: {"model": Masked(-1e4 if fixed else -1e9), "inputs": scores_and_keep(), "precision": "16-true"}),
     Bug("fill-beyond-half", "huggingface/lerobot#710", ("overflow",), "aten.scalar_tensor.default", lambda: eager_attention(-2.4e38),
         lambda: eager_attention(-1e4)),
     Bug("length-times-infinity", "JunnYu/GAU-alpha-pytorch#1", ("overflow", "nan"), "aten.mul.Tensor", lambda: tempered(1e12), lambda: tempered(1e4)),
