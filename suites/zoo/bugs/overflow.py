@@ -46,20 +46,37 @@ class Block(nn.Module):
         return self.out(self.norm(x))
 
 
-def block(wide: bool) -> torch.Tensor:
+def outlier() -> torch.Tensor:
     x = normal(4, 32, seed=1) * 40
-    x[:, 5] = 420.0  # one outlier channel
-    return Block(wide).half()(x.half())
+    x[:, 5] = 420.0
+    return x
 
 
-def attend(early: bool) -> torch.Tensor:
+def block(wide: bool) -> torch.Tensor:
+    return Block(wide).half()(outlier().half())
+
+
+class Attend(nn.Module):
     """A query that matches its key strongly; the product passes 65 504 before it is divided by 8."""
+
+    def __init__(self, early: bool) -> None:
+        super().__init__()
+        self.early = early
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = (q / 8) @ k.mT if self.early else (q @ k.mT) / 8  # culprit: attention-logits
+        return torch.softmax(scores, -1) @ v
+
+
+def heads() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     query, key, value = normal(2, 8, 64), normal(2, 8, 64, seed=1), normal(2, 8, 64, seed=2)
     query[..., :8] += 100 * torch.eye(8)
     key[..., :8] += 800 * torch.eye(8)
-    q, k, v = query.half(), key.half(), value.half()
-    scores = (q / 8) @ k.mT if early else (q @ k.mT) / 8  # culprit: attention-logits
-    return torch.softmax(scores, -1) @ v
+    return query, key, value
+
+
+def attend(early: bool) -> torch.Tensor:
+    return Attend(early)(*(each.half() for each in heads()))
 
 
 def running_means(dtype: torch.dtype | None) -> torch.Tensor:
@@ -95,10 +112,21 @@ def standardised(wide: bool) -> torch.Tensor:
     return (x - mean.to(x.dtype)) * torch.rsqrt(low + 1e-5)
 
 
+def dequantised(wide: bool) -> torch.Tensor:
+    """Small codes times a large scale: the product fits, the scale on its own does not."""
+    codes, scale = torch.tensor([1.0, 2.0, 3.0]).half() * 2**-16, torch.tensor(98_304.0)
+    if wide:
+        return (codes.float() * scale).half()
+    return codes * scale.to(codes.dtype)  # culprit: scale-cast
+
+
 BUGS = (
+    Bug("scale-cast", "Azure/MS-AMP#47", ("overflow",), "aten._to_copy.default", lambda: dequantised(False), lambda: dequantised(True)),
     Bug("box-area", "pytorch/vision#3371", ("overflow",), "aten.mul.Tensor", lambda: overlap(boxes().half()), lambda: overlap(boxes())),
-    Bug("norm-square", "pytorch/pytorch#133085", ("overflow",), "aten.pow.Tensor_Scalar", lambda: block(False), lambda: block(True), module="norm"),
-    Bug("attention-logits", "ultralytics/ultralytics#24990", ("overflow",), "aten.bmm.default", lambda: attend(False), lambda: attend(True)),
+    Bug("norm-square", "pytorch/pytorch#133085", ("overflow",), "aten.pow.Tensor_Scalar", lambda: block(False), lambda: block(True), module="norm",
+        measured=lambda fixed: {"model": Block(fixed), "inputs": (outlier(),), "precision": "16-true"}),
+    Bug("attention-logits", "ultralytics/ultralytics#24990", ("overflow",), "aten.bmm.default", lambda: attend(False), lambda: attend(True),
+        module="Attend", measured=lambda fixed: {"model": Attend(fixed), "inputs": heads(), "precision": "16-true"}),
     Bug("prefix-sum", "huggingface/transformers#25431", ("overflow",), "aten.cumsum.default", lambda: running_means(None),
         lambda: running_means(torch.float32)),
     Bug("softplus", "sbryngelson/ANEForge#113", ("overflow",), "aten.exp.default", lambda: smooth(False), lambda: smooth(True), module="0"),
