@@ -17,6 +17,34 @@ def sinusoids(positions: torch.Tensor, size: int = 64, longest: float = 1e4) -> 
     return torch.cat([phases.sin(), phases.cos()], -1).float()
 
 
+class Rotary(nn.Module):
+    """Rotates pairs of features by position x rate. The rates are a buffer, and `model.to(bfloat16)` rounds buffers with the weights."""
+
+    def __init__(self, afresh: bool) -> None:
+        super().__init__()
+        self.afresh = afresh
+        self.register_buffer("rates", self.fresh(), persistent=False)
+
+    @staticmethod
+    def fresh() -> torch.Tensor:
+        return 1e4 ** (-torch.arange(0, 24, 2) / 24)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.afresh:
+            angles = torch.arange(x.shape[-2]).float()[:, None] * self.fresh()
+        else:
+            angles = torch.arange(x.shape[-2]).to(self.rates.dtype)[:, None] * self.rates  # culprit: rotary-buffer
+        cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cosine - b * sine, a * sine + b * cosine], -1)
+
+
+def rotated(afresh: bool) -> torch.Tensor:
+    model = Rotary(afresh)
+    model = model.to(torch.bfloat16)  # culprit: rotary-buffer
+    return model(normal(1, 1500, 24).to(torch.bfloat16))
+
+
 def rotary(dtype: torch.dtype) -> torch.Tensor:
     """arange takes the dtype that someone made the default: bfloat16 has no odd number beyond 256."""
     positions = torch.arange(1000, dtype=dtype)  # culprit: rotary-positions
@@ -60,6 +88,22 @@ def timesteps(early: bool) -> torch.Tensor:
     return sinusoids(steps).to(torch.bfloat16)
 
 
+def noise_level(early: bool) -> torch.Tensor:
+    """750 of 1000 is 0.75, if it is divided before it is rounded; bfloat16 makes 752 of nothing near it but steps of 4."""
+    steps = torch.tensor([749.0, 905.0, 333.0, 613.0])
+    if early:
+        level = steps.to(torch.bfloat16) / 1000  # culprit: level-of-step
+    else:
+        level = steps / 1000
+    return sinusoids(level.float() * 1000).to(torch.bfloat16)
+
+
+def source_rows(dtype: torch.dtype) -> torch.Tensor:
+    """Rows of an image of 500 that the rows of one of 1000 are read from: the last comes out as 500, one beyond the end."""
+    scale = torch.tensor(499 / 999).to(dtype)
+    return (torch.arange(1000).to(dtype) * scale).float()  # culprit: upsampled-rows
+
+
 def spectrum(early: bool) -> torch.Tensor:
     """Mass to charge ratios, encoded at wavelengths down to 0.01."""
     ratios = torch.tensor([512.31, 733.87, 1201.66])
@@ -92,6 +136,12 @@ def forecast(wide: bool) -> torch.Tensor:
 
 CAST = "aten._to_copy.default"
 BUGS = (
+    Bug("rotary-buffer", "EleutherAI/gpt-neox#1003", ("integer-rounding", "amplified-rounding"), CAST, lambda: rotated(False), lambda: rotated(True),
+        module="Rotary", measured=lambda fixed: {"model": Rotary(fixed), "inputs": (normal(1, 1500, 24),), "precision": "bf16-true"}),
+    Bug("level-of-step", "huggingface/diffusers#9405", ("integer-rounding", "amplified-rounding"), CAST, lambda: noise_level(True),
+        lambda: noise_level(False)),
+    Bug("upsampled-rows", "pytorch/pytorch#88939", ("integer-rounding", "amplified-rounding"), CAST, lambda: source_rows(torch.bfloat16),
+        lambda: source_rows(torch.float32), harm=1e-3),
     Bug("rotary-positions", "huggingface/transformers#28685", ("integer-rounding", "amplified-rounding"), "aten.arange.default",
         lambda: rotary(torch.bfloat16), lambda: rotary(torch.int64)),
     Bug("mixed-labels", "kornia/kornia#4657", ("integer-rounding",), CAST, lambda: mixed(torch.bfloat16), lambda: mixed(torch.float32),
