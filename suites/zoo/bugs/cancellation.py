@@ -23,9 +23,15 @@ class Distance(nn.Module):
         return square.sqrt()
 
 
+def near_codes() -> tuple[torch.Tensor, torch.Tensor]:
+    """Points and codes that float16 holds."""
+    codes = (3 * normal(40, 16)).half().float()
+    return (codes + 0.02 * normal(40, 16, seed=1)).half().float(), codes
+
+
 def distances(direct: bool) -> torch.Tensor:
-    codes = (3 * normal(40, 16)).half()
-    return Distance(direct)((codes.float() + 0.02 * normal(40, 16, seed=1)).half(), codes)
+    x, codes = near_codes()
+    return Distance(direct)(x.half(), codes.half())
 
 
 class OnePass(nn.Module):
@@ -57,6 +63,15 @@ def exponentials(direct: bool) -> torch.Tensor:
     return -torch.log(1 - u.to(torch.bfloat16))  # culprit: log-of-one-less
 
 
+def gumbel(direct: bool) -> torch.Tensor:
+    """Samples by the largest of logits plus noise -log(-log u): a u that float16 rounds to 1 is noise of Inf, and its row NaN."""
+    logits, noise = normal(40, 2000).half(), uniform(40, 2000, seed=1)
+    if direct:
+        return torch.softmax(logits.float() - (-torch.log1p(-noise)).clamp_min(1e-30).log(), -1)
+    exponential = -torch.log(1 - noise.half())  # culprit: gumbel-noise
+    return torch.softmax(logits - exponential.log(), -1)  # culprit: gumbel-noise
+
+
 def unmerged(kept: bool) -> torch.Tensor:
     """An adapter merged into its weight and taken out again: the weight does not come back."""
     base, delta = (0.05 * normal(64, 64)).half(), (3 * normal(64, 4, seed=1) @ normal(4, 64, seed=2)).half()
@@ -76,11 +91,14 @@ def divergence(direct: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("expanded-distance", "lucidrains/vector-quantize-pytorch#106", ("cancellation",), "aten.sub.Tensor", lambda: distances(False),
-        lambda: distances(True), module="Distance"),
+        lambda: distances(True), module="Distance",
+        measured=lambda fixed: {"model": Distance(fixed), "inputs": near_codes(), "precision": "16-true"}),
     Bug("one-pass-variance", "tenstorrent/tt-metal#45968", ("cancellation",), "aten.sub.Tensor", lambda: standardised(False),
         lambda: standardised(True), module="OnePass"),
     Bug("log-of-one-less", "pytorch/pytorch#96947", ("cancellation", "amplified-rounding"), "aten.rsub.Scalar", lambda: exponentials(False),
         lambda: exponentials(True)),
+    Bug("gumbel-noise", "pytorch/pytorch#41663", ("cancellation", "amplified-rounding"), "aten.rsub.Scalar", lambda: gumbel(False),
+        lambda: gumbel(True)),
     Bug("unmerged-adapter", "huggingface/diffusers#4473", ("cancellation", "absorption"), "aten.sub.Tensor", lambda: unmerged(False),
         lambda: unmerged(True)),
     Bug("kl-estimate", "unslothai/unsloth-zoo#1240", ("cancellation",), "aten.sub.Tensor", lambda: divergence(False), lambda: divergence(True)),

@@ -20,10 +20,14 @@ class Unit(nn.Module):
         return functional.normalize(x, dim=-1, eps=self.eps)  # culprit: unit-rows
 
 
-def unit_rows(eps: float) -> torch.Tensor:
+def padded_rows() -> torch.Tensor:
     rows = normal(3, 8)
     rows[1] = 0
-    return Unit(eps)(rows.half())
+    return rows
+
+
+def unit_rows(eps: float) -> torch.Tensor:
+    return Unit(eps)(padded_rows().half())
 
 
 def minmax(eps: float) -> torch.Tensor:
@@ -58,6 +62,14 @@ def survival(wide: bool) -> torch.Tensor:
     return torch.nan_to_num(log_none.detach().float(), neginf=-1e4), logits.grad
 
 
+def focal(wide: bool) -> torch.Tensor:
+    """log p and log(1 - p), p held within [1e-4, 1 - 1e-4]: the upper bound is 1 in float16."""
+    logits, target = torch.tensor([13.0, -13.0, 0.25]).half(), torch.tensor([0.0, 1.0, 1.0]).half()
+    p = torch.sigmoid(logits.float() if wide else logits)
+    p = p.clamp(1e-4, 1 - 1e-4)  # culprit: focal-bound
+    return -(target * p.log() + (1 - target) * (1 - p).log())  # culprit: focal-bound
+
+
 class RootMeanSquare(nn.Module):
     """eps=None means finfo(x.dtype).eps: 0.0078 in bfloat16, 1.2e-7 in float32, beside a variance of 0.003."""
 
@@ -82,14 +94,17 @@ def shares(eps: float) -> torch.Tensor:
 
 BUGS = (
     Bug("unit-rows", "pytorch/pytorch#32137", ("vanished-constant",), "aten.clamp_min.default", lambda: unit_rows(1e-12), lambda: unit_rows(1e-4),
-        module="Unit"),
+        module="Unit", measured=lambda fixed: {"model": Unit(1e-4 if fixed else 1e-12), "inputs": (padded_rows(),), "precision": "16-true"}),
     Bug("minmax-eps", "lightonai/pylate#239", ("vanished-constant",), "aten.add.Tensor", lambda: minmax(1e-8), lambda: minmax(1e-4)),
     Bug("entropy-eps", "lucidrains/vector-quantize-pytorch#85", ("vanished-constant",), "aten.clamp.default", lambda: entropy(1e-20),
         lambda: entropy(1e-5)),
     Bug("adam-eps", "pytorch/pytorch#8860", ("vanished-constant", "underflow"), "aten.add_.Tensor", lambda: adam(torch.float16),
         lambda: adam(torch.float32), phase="optimizer"),
     Bug("bound-of-one", "fastino-ai/GLiNER2#155", ("vanished-constant",), "aten.clamp.default", lambda: survival(False), lambda: survival(True)),
+    Bug("focal-bound", "zylo117/Yet-Another-EfficientDet-Pytorch#502", ("cancellation", "vanished-constant"), "aten.rsub.Scalar",
+        lambda: focal(False), lambda: focal(True), note="the bound is the cause, and 1 - p what it is found by"),
     Bug("borrowed-eps", "pytorch/pytorch#189581", ("dtype-leak",), "aten.add.Tensor", lambda: small_rows(None), lambda: small_rows(1e-6),
-        module="0"),
+        module="0", measured=lambda fixed: {"model": RootMeanSquare(1e-6 if fixed else None), "inputs": (0.055 * normal(4, 32),),
+                                            "precision": "bf16-true"}),
     Bug("guarded-sum", "", ("dtype-leak",), "aten.add.Tensor", lambda: shares(torch.finfo(torch.bfloat16).eps), lambda: shares(1e-9)),
 )  # fmt: skip
