@@ -44,6 +44,23 @@ def corrected(dtype: torch.dtype) -> torch.Tensor:
     return optimizer.count.float()
 
 
+def epoch_mean(dtype: torch.dtype) -> torch.Tensor:
+    """The accuracy of 900 batches, each 1, added up in the dtype that the model has: 256 + 1 is 256."""
+    total = torch.zeros((), dtype=dtype)
+    for value in torch.ones(900).to(torch.bfloat16):
+        total += value.to(dtype)  # culprit: epoch-mean
+    return total / 900
+
+
+def shares(dtype: torch.dtype) -> torch.Tensor:
+    """A softmax whose sum is taken one by one, as portable kernels do: of 600 equal terms only 256 are counted."""
+    powers = torch.zeros(600).to(torch.bfloat16).exp()
+    total = torch.zeros((), dtype=dtype)
+    for value in powers:
+        total = total + value.to(dtype)  # culprit: portable-softmax
+    return powers.to(dtype) / total
+
+
 def merged(dtype: torch.dtype) -> torch.Tensor:
     """A low-rank update added to a released weight: most of it is less than half a spacing."""
     base = (0.05 * normal(96, 96)).to(torch.bfloat16)
@@ -94,6 +111,10 @@ BUGS = (
         lambda: micro_batches(torch.float32), phase="backward"),
     Bug("step-counter", "pytorch/ao#4915", ("absorption", "integer-rounding"), "aten.add_.Tensor", lambda: corrected(torch.bfloat16),
         lambda: corrected(torch.float32), phase="optimizer", step=256 + 8),
+    Bug("epoch-mean", "Lightning-AI/pytorch-lightning#18620", ("absorption",), "aten.add_.Tensor", lambda: epoch_mean(torch.bfloat16),
+        lambda: epoch_mean(torch.float32), note="a number for the log: a warning would do as well"),
+    Bug("portable-softmax", "pytorch/executorch#20089", ("absorption",), "aten.add.Tensor", lambda: shares(torch.bfloat16),
+        lambda: shares(torch.float32)),
     Bug("merged-adapter", "huggingface/peft#1388", ("absorption",), "aten.add_.Tensor", lambda: merged(torch.bfloat16),
         lambda: merged(torch.float32)),
     Bug("scattered-mean", "rusty1s/pytorch_scatter#269", ("local-drift",), "aten.index_put.default", lambda: pooled(torch.bfloat16),
