@@ -37,6 +37,7 @@ class Loop:
             self.model = self.model or nn.Linear(4, 1)
         self.optimizer = self.optimizer(self.model.parameters())
         self.scaler = self.scaler or torch.amp.GradScaler("cpu", init_scale=self.scale, growth_interval=self.growth)
+        self.start = self.weight.clone()
         self.x, self.y = normal(16, 4, seed=self.seed + 1), normal(16, 1, seed=self.seed + 2)
 
     def loss(self, part: slice = slice(None)) -> torch.Tensor:
@@ -60,6 +61,11 @@ class Loop:
     @property
     def weight(self) -> torch.Tensor:
         return next(self.model.parameters()).detach()
+
+    @property
+    def moved(self) -> torch.Tensor:
+        """What the weight has moved so far."""
+        return self.weight - self.start
 
 
 @dataclasses.dataclass(frozen=True)

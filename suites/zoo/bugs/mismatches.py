@@ -8,13 +8,14 @@ from torch import nn
 from bugs.loops import SCALE, Fault, Loop
 
 
-def clip_norm(wrong: bool) -> None:
+def clip_norm(wrong: bool) -> torch.Tensor:
     loop = Loop()
     loop.backward()
     if not wrong:
         loop.scaler.unscale_(loop.optimizer)
     nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0)  # at fault
     loop.step()
+    return loop.moved
 
 
 def clip_norm_one_by_one(wrong: bool) -> None:
@@ -71,7 +72,7 @@ def clip_by_foreach(wrong: bool) -> None:
     loop.step()
 
 
-def step_without_scaler(wrong: bool) -> None:
+def step_without_scaler(wrong: bool) -> torch.Tensor:
     loop = Loop()
     for _ in range(3):
         loop.backward()
@@ -80,10 +81,11 @@ def step_without_scaler(wrong: bool) -> None:
             loop.scaler.update(SCALE)
         else:
             loop.step()
+    return loop.moved
 
 
 def penalty_of_its_own(wrong: bool) -> None:
-    """NVIDIA/OpenSeq2Seq#127: what unscale_ divides was not scaled."""
+    """What unscale_ divides was not scaled."""
     loop = Loop()
     loop.backward()
     penalty = 0.5 * loop.model.weight.pow(2).sum()
@@ -106,7 +108,6 @@ def penalty_added_late(wrong: bool) -> None:
 
 
 def noise(wrong: bool) -> None:
-    """rwth-i6/returnn#1595."""
     loop, drawn = Loop(), torch.Generator().manual_seed(0)
     loop.backward()
     if not wrong:
@@ -138,7 +139,7 @@ def update_between_micro_batches(wrong: bool) -> None:
 
 
 def update_between_optimizers(wrong: bool) -> None:
-    """neosr-project/neosr#9: the second optimizer's gradients are divided by a scale that they were not made under."""
+    """The second optimizer's gradients are divided by a scale that they were not made under."""
     one = Loop(scale=4.0, growth=1)
     two = Loop(seed=5, scaler=one.scaler)
     for _ in range(3):
@@ -195,11 +196,13 @@ CLIPPED_BY = CLIPPED.replace("1024", "1/1024")
 ADDED = r"is added to one scaled by .*scaler\.scale, or unscale_ first"
 STEPPED = r"a step on gradients still scaled by \S+: use scaler\.step"
 FAULTS = (
-    Fault(clip_norm, CLIPPED_BY), Fault(clip_norm_one_by_one, CLIPPED_BY), Fault(clip_after_zeroing, CLIPPED_BY),
-    Fault(clip_value, CLIPPED), Fault(clip_by_hand, CLIPPED_BY), Fault(clip_by_foreach, CLIPPED_BY), Fault(step_without_scaler, STEPPED),
-    Fault(penalty_of_its_own, ADDED),
-    Fault(penalty_added_late, ADDED), Fault(noise, ADDED), Fault(decay_by_hand, ADDED), Fault(update_between_micro_batches, ADDED),
-    Fault(update_between_optimizers, STEPPED),
+    Fault(clip_norm, CLIPPED_BY, link="Lightning-AI/pytorch-lightning#9599", harm=None),
+    Fault(clip_norm_one_by_one, CLIPPED_BY), Fault(clip_after_zeroing, CLIPPED_BY), Fault(clip_value, CLIPPED), Fault(clip_by_hand, CLIPPED_BY),
+    Fault(clip_by_foreach, CLIPPED_BY),
+    Fault(step_without_scaler, STEPPED, link="nerfstudio-project/nerfacc#307", harm=None),
+    Fault(penalty_of_its_own, ADDED, link="NVIDIA/OpenSeq2Seq#127"), Fault(penalty_added_late, ADDED),
+    Fault(noise, ADDED, link="rwth-i6/returnn#1595"), Fault(decay_by_hand, ADDED), Fault(update_between_micro_batches, ADDED),
+    Fault(update_between_optimizers, STEPPED, link="neosr-project/neosr#9"),
     Fault(step_on_a_threshold, CLIPPED), Fault(average_of_norms, ADDED), Fault(gradient_penalty, ADDED),
 )  # fmt: skip
 MECHANISM = "scaling"

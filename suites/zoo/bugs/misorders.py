@@ -18,7 +18,6 @@ def unscaled_twice(wrong: bool) -> None:
 
 
 def unscaled_in_every_micro_batch(wrong: bool) -> None:
-    """huggingface/accelerate#641."""
     loop = Loop()
     for part in (slice(0, 8), slice(8, 16)):
         loop.scaler.scale(loop.loss(part) / 2).backward()
@@ -28,7 +27,7 @@ def unscaled_in_every_micro_batch(wrong: bool) -> None:
 
 
 def no_update_after_a_skip(wrong: bool) -> None:
-    """Haian-Jin/LVSM#19: torch refuses one step later, where nothing is wrong."""
+    """Torch refuses one step later, where nothing is wrong."""
     loop = Loop()
     for step in range(3):
         loop.backward()
@@ -48,7 +47,7 @@ def half_parameters(wrong: bool) -> None:
     loop.scaler.update()
 
 
-def resumed_without_its_scale(wrong: bool) -> None:
+def resumed_without_its_scale(wrong: bool) -> torch.Tensor:
     first = Loop(scale=16.0)
     first.backward()
     first.step()
@@ -60,9 +59,10 @@ def resumed_without_its_scale(wrong: bool) -> None:
         again.load_state_dict(kept[1])
     second.backward()
     second.step()
+    return torch.tensor(again.get_scale())
 
 
-def schedule_through_skips(wrong: bool) -> None:
+def schedule_through_skips(wrong: bool) -> torch.Tensor:
     """The scale starts so high that the first steps, five or more, are skipped; the warm-up ends before training begins."""
     loop = Loop(scale=2.0**36)
     schedule = torch.optim.lr_scheduler.LinearLR(loop.optimizer, total_iters=8)
@@ -73,17 +73,20 @@ def schedule_through_skips(wrong: bool) -> None:
         loop.step()
         if wrong or loop.scaler.get_scale() >= before:
             schedule.step()  # at fault
+    return torch.tensor(float(schedule.last_epoch))
 
 
-def collapse(wrong: bool) -> None:
-    """A permanent NaN: three halvings from 8 are 1, the fourth is the collapse."""
+def collapse(wrong: bool) -> torch.Tensor:
+    """A root of zero, whose gradient is 0 x Inf in every step: three halvings from 8 are 1, the fourth is the collapse."""
     loop = Loop(scale=8.0)
     for _ in range(6):
         loop.optimizer.zero_grad()
-        loss = loop.loss()
-        loop.scaler.scale(loss * (torch.zeros(()).log() * 0 if wrong else 1)).backward()
+        unused = 0 * loop.model.weight
+        loss = loop.loss() + (unused.square() + (0.0 if wrong else 1e-8)).sqrt().sum()
+        loop.scaler.scale(loss).backward()
         loop.scaler.step(loop.optimizer)  # at fault
         loop.scaler.update()
+    return loop.moved
 
 
 class Scaler(torch.amp.GradScaler):
@@ -115,7 +118,6 @@ def scaled_by_hand(wrong: bool) -> None:
 
 
 def logged_norm(wrong: bool) -> None:
-    """languini-kitchen/languini-kitchen#7."""
     loop = Loop()
     loop.backward()
     if not wrong:
@@ -134,7 +136,7 @@ def logged_loss(wrong: bool) -> None:
 
 
 def divided_by_the_next_scale(wrong: bool) -> None:
-    """facebookresearch/fairchem#617: off by two after each growth."""
+    """Off by two after each growth."""
     loop = Loop(scale=16.0, growth=1)
     loss = loop.scaler.scale(loop.loss())
     loss.backward()
@@ -147,12 +149,19 @@ REFUSED = r"the scaler refuses \(.*\): unscale_ once an optimizer and step"
 STEPPED = r"a step on gradients still scaled by 1024: use scaler\.step"
 READ = "Python reads a number that is scaled by 1024"
 FAULTS = (
-    Fault(unscaled_twice, REFUSED, raises=RuntimeError), Fault(unscaled_in_every_micro_batch, REFUSED, raises=RuntimeError),
-    Fault(no_update_after_a_skip, REFUSED, raises=RuntimeError), Fault(half_parameters, "2 parameters are float16", raises=ValueError),
-    Fault(resumed_without_its_scale, r"restore it with scaler\.load_state_dict"), Fault(schedule_through_skips, "the schedule went on 3 times"),
-    Fault(collapse, r"the loss scale fell to 0\.5", rule="scaler-collapse"), Fault(subclass, "scaled by 1/1024 is compared"),
-    Fault(scaled_by_hand, STEPPED), Fault(logged_norm, READ, "warning"), Fault(logged_loss, READ, "warning"),
-    Fault(divided_by_the_next_scale, r"scaled by 16 is divided by another scale, 32: read the scale before", "warning"),
+    Fault(unscaled_twice, REFUSED, raises=RuntimeError),
+    Fault(unscaled_in_every_micro_batch, REFUSED, raises=RuntimeError, link="huggingface/accelerate#641"),
+    Fault(no_update_after_a_skip, REFUSED, raises=RuntimeError, link="Haian-Jin/LVSM#19"),
+    Fault(half_parameters, "2 parameters are float16", raises=ValueError, link="huggingface/peft#341", harm=None),
+    Fault(resumed_without_its_scale, r"restore it with scaler\.load_state_dict", link="huggingface/transformers#11323", harm=None),
+    Fault(schedule_through_skips, "the schedule went on 3 times", link="huggingface/transformers#11106", harm=None),
+    Fault(collapse, r"the loss scale fell to 0\.5", rule="scaler-collapse", link="pytorch/pytorch#101569", harm=None),
+    Fault(subclass, "scaled by 1/1024 is compared"),
+    Fault(scaled_by_hand, STEPPED),
+    Fault(logged_norm, READ, "warning", link="languini-kitchen/languini-kitchen#7"),
+    Fault(logged_loss, READ, "warning"),
+    Fault(divided_by_the_next_scale, r"scaled by 16 is divided by another scale, 32: read the scale before", "warning",
+          link="facebookresearch/fairchem#617"),
 )  # fmt: skip
 MECHANISM = "scaling"
 BUGS = tuple(fault.bug() for fault in FAULTS)
