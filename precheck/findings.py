@@ -92,6 +92,7 @@ class Finding:
     cause: str = ""  # the op behind what a boundary shows: "aten.pow.Tensor_Scalar at models/norm.py:8: …"
 
     cause_rule: str = ""  # the mechanism by which that op did it, where one is known
+    ranks: tuple[int, ...] = ()  # of a distributed run, those that it was found on; empty in a run of one process
 
     @property
     def remedy(self) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,10 +14,12 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from precheck.diagnosis import facts
-from precheck.findings import Report
+from precheck.findings import Finding, Report
 from precheck.judge import ops
+from precheck.judge.ranks import merged
 from precheck.observe.job import InputError
 from precheck.observe.operations import Observation
+from precheck.observe.ranks import Ranks, meet
 from precheck.observe.shadow import Shadow
 from precheck.observe.whereabouts import Whereabouts
 from precheck.precisions import Precision, resolve
@@ -30,6 +34,9 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     it the first module with children that runs is the model. `precision` also applies that precision's policy to the block:
     autocast for *-mixed, emulated rounding for tf32 and fp8.
 
+    In a distributed run in which every rank enters its block, what ranks send each other carries its shadow along, and each
+    rank's report has the findings of all.
+
     Raises PrecisionError for an unknown precision, InputError for arguments that cannot be watched.
     """
     chosen = None if precision is None else resolve(precision)
@@ -38,12 +45,21 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     where = Whereabouts(model)
     exact = chosen is not None and chosen.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if exact else Shadow(where)
+    with _disable_current_modes():
+        ranks, apart = meet(shadow.replay.reference)
+    shadow.collectives.ranks = ranks
+    ended = False
     try:
         with _policy(chosen), _eager(), where.followed(), shadow.scalers.watched(), shadow:
             yield report
+        ended = True
     finally:
         with _disable_current_modes(), torch.no_grad():
             filled(report, shadow.finish(), where)
+            if apart:
+                report.facts["ranks"] = apart
+            if ranks is not None:
+                _joined(report, ranks, ended)
 
 
 def filled(report: Report, observation: Observation, where: Whereabouts) -> None:
@@ -53,6 +69,22 @@ def filled(report: Report, observation: Observation, where: Whereabouts) -> None
     report.facts |= facts(observation)
     if where.compiled:
         report.facts["compiled"] = "what torch.compile made was left aside: the block ran in eager mode"
+
+
+def _joined(report: Report, ranks: Ranks, ended: bool) -> None:
+    """Makes one report of those of all ranks, of those at least that have ended their blocks."""
+    said = json.dumps({"ended": ended, "findings": [dataclasses.asdict(finding) for finding in report.findings]})
+    heard = {rank: json.loads(text) for rank, text in ranks.part(said, wait=ended).items()}
+    findings = {rank: [Finding(**{**each, "ranks": ()}) for each in one["findings"]] for rank, one in heard.items()}
+    report.findings = []
+    report.add(merged(findings, ranks.size))
+    raised = [rank for rank, one in heard.items() if not one["ended"]]
+    silent = [rank for rank in range(ranks.size) if rank not in heard]
+    report.facts["ranks"] = f"{len(heard)} of {ranks.size} ranks in this report"
+    for which, why in ((raised, "ended by an exception"), (silent if ended else [], "not heard of")):
+        report.facts["ranks"] += f"; {why}: {', '.join(map(str, which))}" if which else ""
+    if ranks.lost:
+        report.facts["ranks"] += f"; what other ranks sent was not followed to the end: {ranks.lost}"
 
 
 def _checked(model: Any, precision: Precision | None) -> None:

@@ -9,9 +9,18 @@ from precheck.observe.operations import Observation, Operation, Value
 from precheck.observe.source import shortened
 
 SAMPLE = 1 << 16  # as of observe.statistics, which needs torch
-SUMS = frozenset({"add", "sub", "rsub"})
+REDUCED = frozenset({"c10d::allreduce", "c10d::allreduce_coalesced", "c10d::reduce_scatter", "c10d::_reduce_scatter_base",
+                     "c10d::reduce_scatter_tensor_coalesced", "_c10d_functional::all_reduce", "_c10d_functional::all_reduce_coalesced",
+                     "_c10d_functional::reduce_scatter_tensor", "_c10d_functional::reduce_scatter_tensor_coalesced"})  # fmt: skip
+"""Sums over ranks."""
+SUMS = frozenset({"add", "sub", "rsub"}) | REDUCED
+GATHERED = frozenset({"c10d::broadcast", "c10d::allgather", "c10d::_allgather_base", "c10d::allgather_coalesced", "c10d::alltoall_base",
+                      "c10d::allgather_into_tensor_coalesced", "c10d::scatter", "_c10d_functional::broadcast",
+                      "_c10d_functional::all_gather_into_tensor", "_c10d_functional::all_gather_into_tensor_coalesced",
+                      "_c10d_functional::all_to_all_single"})  # fmt: skip
+"""Copies from other ranks."""
 MOVING = frozenset({"_to_copy", "clone", "copy", "gather", "index", "index_select", "cat", "stack", "expand_copy", "slice_copy", "select_copy",
-                    "neg", "abs", "squeeze", "where", "masked_fill", "embedding"})  # fmt: skip
+                    "neg", "abs", "squeeze", "where", "masked_fill", "embedding", "_chunk_cat", "split_with_sizes_copy"}) | GATHERED  # fmt: skip
 REDUCTIONS = frozenset(
     {"mm", "bmm", "addmm", "baddbmm", "sum", "mean", "convolution", "mkldnn_convolution", "cumsum", "linalg_vector_norm", "dot", "mv"}
 )

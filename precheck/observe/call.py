@@ -14,7 +14,8 @@ from precheck.observe.statistics import compare
 
 EPSILONS = {torch.finfo(dtype).eps for dtype in (torch.bfloat16, torch.float16)}
 _GUARDS = frozenset({"add", "clamp_min", "clamp"})
-_MOVING = MOVES | frozenset({"copy_", "gather", "index", "index_select", "cat", "stack", "neg", "abs", "where", "masked_fill", "embedding"})
+_MOVING = MOVES | frozenset({"copy_", "_foreach_copy_", "gather", "index", "index_select", "cat", "stack", "neg", "abs", "where", "masked_fill",
+                             "embedding", "split_with_sizes_copy", "_chunk_cat"})  # fmt: skip
 
 
 class Call:
@@ -99,6 +100,8 @@ class Call:
     def _described(self) -> Operation:
         mode, where = self.mode, self.mode.where
         backward, derived, line, module = mode.lines.locate(where.module, depth=5)
+        if not backward and torch._C._current_autograd_node() is None and torch._C._current_graph_task_id() != -1:
+            backward = derived = True  # what autograd's engine calls last, as DDP and FSDP have it do
         phase: Phase = "backward" if backward else "optimizer" if where.optimizing else "forward"
         if phase == "forward" and where.entered and not where.stack and not torch.is_grad_enabled():
             phase = "data"
@@ -132,13 +135,13 @@ class Call:
             return
         shadows = self._replayed(outputs)
         seconds = twins.of(self, outputs) if shadows is not None and mode.twins else None
-        self._store(outputs, shadows, seconds)
+        self.store(outputs, shadows, seconds)
         mode.record(operation)
 
     def give_up(self, result: Any, why: str) -> None:
         """The shadow could not follow; it starts again from what the run has."""
         self.operation.opaque = why
-        self._store(self._outputs(result), None, None)
+        self.store(self._outputs(result), None, None)
         self.mode.record(self.operation)
 
     def _outputs(self, result: Any) -> list[torch.Tensor]:
@@ -245,7 +248,8 @@ class Call:
             return [self.shadows[id(self.floats[0])] * outputs[1] * scale, outputs[1]]
         return None
 
-    def _store(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor] | None, seconds: list[torch.Tensor] | None) -> None:
+    def store(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor] | None, seconds: list[torch.Tensor] | None) -> None:
+        """Gives outputs their shadows, and `seconds` for twins; without shadows these start again from what the run has."""
         operation, mode = self.operation, self.mode
         values: list[Value] = []
         for place, output in enumerate(outputs):

@@ -114,10 +114,14 @@ def _starved(operation: Operation, divisor: torch.Tensor) -> None:
 
 
 def _local(call: Any, output: torch.Tensor) -> float:
-    """How far the op is off what exact arithmetic makes of the inputs that it had, relative; a spacing of subnormals each is free."""
+    """How far the op is off what exact arithmetic makes of the inputs that it had."""
     replay = call.mode.replay
     wide = {id(tensor): tensor.to(replay.wide(tensor.dtype)) for tensor in call.floats}
-    exact = replay.call(call.func, call.plan, call.args, call.kwargs, lambda tensor: wide.get(id(tensor), tensor))[0]
+    return off(output, replay.call(call.func, call.plan, call.args, call.kwargs, lambda tensor: wide.get(id(tensor), tensor))[0])
+
+
+def off(output: torch.Tensor, exact: torch.Tensor) -> float:
+    """Distance from the exact result, relative to that; a spacing of subnormals each is free, and what is not finite is another matter."""
     error = torch.nan_to_num(output.to(exact.dtype) - exact, nan=0.0, posinf=0.0, neginf=0.0)
     subnormal = torch.finfo(output.dtype).smallest_normal * torch.finfo(output.dtype).eps * math.sqrt(output.numel())
     return ratio(max(0.0, norm(error) - subnormal), norm(exact))

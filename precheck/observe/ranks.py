@@ -7,16 +7,18 @@ messages, whatever becomes of a rank. Nothing here waits for longer than `PATIEN
 from __future__ import annotations
 
 import datetime
+import secrets
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 PATIENCE = 20.0
 """Seconds. c10d's own barrier over a store starts to complain of missing ranks after 10 s; twice that, and they do not come."""
-_LONGEST_NAP = 0.002
+_NAP, _STORE_NAP = 0.002, 0.02  # seconds, at most, between two looks: at a work of this process, at the store
 _SIGNS = 0.2  # seconds between two looks at whether another rank has given up
 
 
@@ -40,7 +42,7 @@ class Ranks:
         members = tuple(dist.get_process_group_ranks(own))
         made = self.groups.get(members)
         if made is None:
-            store = dist.PrefixStore(self.key("group", *members), self.store)
+            store = PrefixStore(self.key("group", *members), self.store)
             backend = dist.ProcessGroupGloo(store, own.rank(), len(members), datetime.timedelta(seconds=PATIENCE))
             made = self.groups[members] = dist.ProcessGroup(store, own.rank(), len(members))
             kind = dist.ProcessGroup.BackendType.GLOO
@@ -69,7 +71,7 @@ class Ranks:
             self.lose("its block has ended by an exception")
             return {self.rank: said}
         keys = {rank: self.key("said", rank) for rank in range(self.size)}
-        _until(lambda: self.store.check(list(keys.values())), PATIENCE)
+        _until(lambda: self.store.check(list(keys.values())), PATIENCE, _STORE_NAP)
         heard = {rank: self.store.get(key).decode() for rank, key in keys.items() if self.store.check([key])}
         if len(heard) == self.size and self.store.add(self.key("heard"), 1) == self.size:
             for key in (*keys.values(), *(self.key("here", rank) for rank in range(self.size))):
@@ -84,15 +86,15 @@ def meet(reference: torch.dtype) -> tuple[Ranks | None, str]:
         return None, ""
     if not dist.is_gloo_available():
         return None, "this torch has no gloo, through which ranks would watch together"
-    store = dist.PrefixStore("precheck", dist.distributed_c10d._get_default_store())
-    rank, size, own = dist.get_rank(), dist.get_world_size(), str(reference)
+    store = PrefixStore("precheck", _get_default_store())
+    rank, size, own = dist.get_rank(), dist.get_world_size(), f"{reference} {secrets.token_hex(4)}"
     number = store.add("meetings", 0)
-    while store.check([f"{number}/verdict"]) or store.compare_set(f"{number}/here/{rank}", "", own) != own.encode():
+    while store.check([f"{number}/verdict"]) or store.compare_set(f"{number}/here/{rank}", "", own).decode() != own:
         number += 1  # that meeting is over, or another thread of this rank is there
     ranks = Ranks(store, number, rank, size)
     if _decided(ranks) != "together":
         return None, f"not all {size} ranks watch: what other ranks send is taken as it comes"
-    if any(store.get(ranks.key("here", other)) != own.encode() for other in range(size)):
+    if any(store.get(ranks.key("here", other)).decode().split()[0] != str(reference) for other in range(size)):
         return None, "ranks watch under different precisions: what other ranks send is taken as it comes"
     return ranks, ""
 
@@ -101,7 +103,7 @@ def _decided(ranks: Ranks) -> str:
     """Whether all came in time. One rank decides for all: whoever is first to see the last one come, or to lose patience."""
     store, verdict = ranks.store, ranks.key("verdict")
     everyone = [ranks.key("here", rank) for rank in range(ranks.size)]
-    came = _until(lambda: store.check(everyone), PATIENCE, unless=lambda: bool(store.check([verdict])))
+    came = _until(lambda: store.check(everyone), PATIENCE, _STORE_NAP, unless=lambda: bool(store.check([verdict])))
     mine = "together" if came else "apart"
     decided: str = store.compare_set(verdict, "", mine).decode()
     if store.compare_set(ranks.key("closed"), "", str(ranks.rank)).decode() == str(ranks.rank):
@@ -114,7 +116,7 @@ def finished(work: Any, patience: float | None) -> bool:
     return _until(work.is_completed, patience)
 
 
-def _until(met: Callable[[], bool], patience: float | None, unless: Callable[[], bool] = lambda: False) -> bool:
+def _until(met: Callable[[], bool], patience: float | None, longest: float = _NAP, unless: Callable[[], bool] = lambda: False) -> bool:
     """Waits for a condition, in naps; False when patience ends, or when something else has happened first."""
     began, nap, looked = time.monotonic(), 0.00002, 0.0
     while not met():
@@ -126,5 +128,5 @@ def _until(met: Callable[[], bool], patience: float | None, unless: Callable[[],
             if unless():
                 return met()
         time.sleep(nap)
-        nap = min(2 * nap, _LONGEST_NAP)
+        nap = min(2 * nap, longest)
     return True

@@ -5,6 +5,7 @@ An `OpPlan` is what can be told from an op's schema once and for all; `Replay` c
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,6 +36,10 @@ CHOOSERS = frozenset({"topk", "sort", "max", "min", "median", "kthvalue", "mode"
 FACTORIES = ("empty", "new_empty", "_efficientzerotensor")
 """Results without contents of their own, by the beginnings of their names."""
 COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
+RECEIVING = ("output", "tensors")
+"""Beginnings of the names of the arguments that collectives write."""
+OPENED_LIBRARIES = frozenset({"fsdp"})
+"""Whose ops are Python functions, made of others on any device: packing and unpacking of what is sent."""
 FOLLOWED_LIBRARIES = frozenset({"aten", "prims", "torchvision"})
 """Where ops are pure and take any floating dtype. One of another library may count, send, or take its inputs' bytes for bfloat16."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -51,7 +56,7 @@ class OpPlan:
     passes: bool  # a view, an alias, or nothing to shadow
     known: bool  # whether it may be carried out again
     collective: bool  # writes what other processes send, when it comes
-    composite: bool  # whether it is made of other ops, which inference mode leaves to the mode
+    composite: bool  # whether it is made of other ops, as those are that inference mode leaves to the mode
     written: tuple[int, ...]
     written_names: tuple[str, ...]
     mutable: bool
@@ -87,7 +92,10 @@ def plan(func: Any) -> OpPlan:
     composite = _has(func, "CompositeImplicitAutograd") and not _has(func, "CPU") and not _has(func, "CUDA")
     written = [place for place, argument in enumerate(schema.arguments) if argument.alias_info is not None and argument.alias_info.is_write]
     written += HIDDEN_WRITES.get(packet, ())
-    mutable = bool(schema.is_mutable or packet in HIDDEN_WRITES)
+    collective = library in COLLECTIVES
+    if collective:  # whose schemas keep quiet about it
+        written += [place for place, argument in enumerate(schema.arguments) if argument.name.startswith(RECEIVING)]
+    mutable = bool(schema.is_mutable or packet in HIDDEN_WRITES or (collective and written))
     return OpPlan(
         name=f"{packet if library == 'aten' else schema.name}.{func._overloadname or 'default'}",
         packet=packet,
@@ -96,8 +104,8 @@ def plan(func: Any) -> OpPlan:
         written_names=tuple(schema.arguments[place].name for place in written),
         mutable=mutable,
         known=library in FOLLOWED_LIBRARIES,
-        collective=library in COLLECTIVES,
-        composite=composite,
+        collective=collective,
+        composite=composite or library in OPENED_LIBRARIES,
         tagged=torch.Tag.nondeterministic_seeded in func.tags,
         names=tuple(argument.name for argument in schema.arguments),
         defaults=tuple(argument.default_value if argument.has_default_value() else None for argument in schema.arguments),
@@ -155,7 +163,18 @@ class Replay:
         return dtype
 
     def call(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> list[torch.Tensor]:
-        """The floating and other results of the call on changed arguments; raises what the op raises."""
+        """The floating and other results of the call on changed arguments; raises what the op raises.
+
+        A float64 reference runs in float32 what has no float64 kernel (oneDNN's recurrent layers, grouped products).
+        """
+        if self.reference is not torch.float64 or planned.mutable:
+            return self._call(func, planned, args, kwargs, change)
+        if planned.packet not in PAYLOADS:
+            with contextlib.suppress(RuntimeError):  # NotImplementedError is one
+                return self._call(func, planned, args, kwargs, change)
+        return self._call(func, planned, args, kwargs, lambda tensor: _single(change(tensor)))
+
+    def _call(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> list[torch.Tensor]:
         again = tuple(self._changed(arg, change) for arg in args)
         named = {name: self._changed(value, change) for name, value in kwargs.items()}
         special = attention.REPLAYED.get(planned.packet)
@@ -180,6 +199,10 @@ class Replay:
         if isinstance(value, (list, tuple)):
             return type(value)(self._changed(item, change) for item in value)
         return value
+
+
+def _single(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.float() if tensor.dtype is torch.float64 else tensor
 
 
 def with_written(results: list[torch.Tensor], written: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -26,7 +26,8 @@ POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0}
 KEPT = frozenset({"neg", "abs", "sum", "mean", "norm", "linalg_vector_norm", "clone", "_to_copy", "contiguous", "cumsum", "max", "min", "amax",
                   "amin",
                   "index", "gather", "index_select", "relu", "squeeze", "median", "sort", "topk", "std", "expand_copy", "repeat", "masked_select",
-                  "slice_backward", "select_backward", "nan_to_num", "constant_pad_nd", "native_dropout"})  # fmt: skip
+                  "slice_backward", "select_backward", "nan_to_num", "constant_pad_nd", "native_dropout",
+                  "_chunk_cat", "split_with_sizes_copy"})  # fmt: skip
 COMPARISONS = frozenset({"gt", "lt", "ge", "le", "clamp", "clamp_min", "clamp_max", "maximum", "minimum"})
 JOINED = frozenset({"cat", "stack", "where", "masked_fill", "index_put", "scatter", "scatter_add", "index_add", "index_copy", "slice_scatter"})
 FRESH = frozenset({"ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "empty_like", "new_zeros", "new_ones", "new_empty", "new_full"})
@@ -121,6 +122,8 @@ class Scales:
         values = [value for operand in operands for value in (operand if isinstance(operand, (list, tuple)) else (operand,)) if _is_number(value)]
         carried = [self.of(value) for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
         first = carried[0] if carried else 1.0
+        if planned.collective:
+            return float(carried[-1]) if carried else 1.0  # outputs come before inputs
         if base == "zero" or (base == "fill" and len(carried) == 1):
             return 1.0
         if any(math.isnan(factor) for factor in carried):

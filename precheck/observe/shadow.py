@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from precheck.observe.accumulation import Accumulation
 from precheck.observe.call import Call
+from precheck.observe.collectives import Collectives
 from precheck.observe.later import Later
 from precheck.observe.memory import Memory
 from precheck.observe.operations import Observation, Operation, Value
@@ -61,6 +62,7 @@ class Shadow(TorchDispatchMode):
         self.lock = threading.RLock()
         self.noise: dict[torch.device, torch.Generator] = {}
         self.accumulation = Accumulation(self.memory, self.later)
+        self.collectives = Collectives(self)
         self.twins = False  # whether any cell has one
         where.on_gradient = self.gradient
         where.on_step.append(self._step_begins)
@@ -87,7 +89,7 @@ class Shadow(TorchDispatchMode):
         with self.lock:
             if not self.scales.factors:
                 return self._watched(func, planned, args, kwargs)
-            with self._apart():
+            with self.apart():
                 factors = self.scales.before(planned, args, kwargs, lambda: self.described(planned.name))
             result = self._watched(func, planned, args, kwargs)
             self.scales.after(factors, args, result)
@@ -101,9 +103,12 @@ class Shadow(TorchDispatchMode):
     def _taken_apart(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The op as torch itself makes it of others, which come by one by one."""
         self.observation.seen -= 1
+        key = torch._C.DispatchKey.CompositeImplicitAutograd
+        if not func.has_kernel_for_dispatch_key(key):
+            key = getattr(torch._C.DispatchKey, torch._C._dispatch_key_for_device(next(tensors_in(*args)).device.type))
         super().__enter__()  # type: ignore[no-untyped-call]
         try:
-            return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+            return func._op_dk(key, *args, **kwargs)
         finally:
             super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
@@ -114,31 +119,30 @@ class Shadow(TorchDispatchMode):
 
     def _watched(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         floats = [tensor for tensor in tensors_in(*args, *kwargs.values()) if continuous(tensor) and addressable(tensor)]
-        if planned.mutable or planned.collective:
-            self._forgotten(planned, args, kwargs)
         if planned.collective:
-            return func(*args, **kwargs)
+            return self.collectives(func, planned, args, kwargs)
+        if planned.mutable:
+            self._forgotten(planned, args, kwargs)
         cells = [self.memory.find(tensor) for tensor in floats]
         lowers = any(isinstance(value, torch.dtype) and value in self.low for value in (*args, *kwargs.values()))
         lowers = lowers or (not floats and torch.get_default_dtype() in self.low)
         if not lowers and not any(cells) and not any(tensor.dtype in self.low for tensor in floats):
             return func(*args, **kwargs)
         call = Call(self, func, planned, args, kwargs, floats, cells)
-        with self._apart():
+        with self.apart():
             call.prepare()
         result = func(*args, **kwargs)
-        with self._apart():
+        with self.apart():
             call.finish(result)
         return result
 
     def _forgotten(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Lets go of the shadows of what other processes write, and of bits written by way of an integer view of floats."""
-        written = tensors_in(*args, *kwargs.values()) if planned.collective else written_in(planned, args, kwargs)
-        for tensor in written:
-            if addressable(tensor) and (planned.collective or not continuous(tensor)):
+        """Lets go of the shadows of bits written by way of an integer view of floats."""
+        for tensor in written_in(planned, args, kwargs):
+            if addressable(tensor) and not continuous(tensor):
                 self.memory.drop(tensor)
 
-    def _apart(self) -> contextlib.AbstractContextManager[Any]:
+    def apart(self) -> contextlib.AbstractContextManager[Any]:
         """Modes that were on before this one see the user's ops, not what is computed about them."""
         return _disable_current_modes() if self.nested else contextlib.nullcontext()
 

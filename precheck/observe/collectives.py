@@ -1,0 +1,198 @@
+"""Collectives beside the reference precision: what a rank sends goes a second time as its shadow, so that what comes has one.
+
+Every rank does the same, by a rule that all agree on: an op that is carried, on tensors of floating dtypes. Whether a rank has
+shadows is no part of it; one without sends its own numbers, widened. Low-format reductions go a third time, as the run has
+the addends, which tells what the reduction itself lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from precheck.observe.call import Call
+from precheck.observe.measuring import off
+from precheck.observe.operations import Value
+from precheck.observe.ranks import PATIENCE, Parted, Ranks, finished
+from precheck.observe.replay import OpPlan, addressable, continuous, tensors_in
+
+REDUCING = frozenset({"allreduce_", "allreduce_coalesced_", "reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_",
+                      "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "reduce_scatter_tensor",
+                      "reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_out"})  # fmt: skip
+CARRIED = REDUCING | frozenset({"broadcast_", "allgather_", "_allgather_base_", "allgather_into_tensor_coalesced_", "allgather_coalesced_",
+                                "alltoall_base_", "scatter_", "broadcast", "all_gather_into_tensor", "all_gather_into_tensor_out",
+                                "all_gather_into_tensor_coalesced", "all_to_all_single"})  # fmt: skip
+"""Collectives whose results every rank has. Messages from one rank to another, and `reduce`, leave what they write without a shadow."""
+_GROUPS = ("process_group", "group_name")
+_FIGURES = ("drift", "norm", "nonfinite", "nans", "zeros", "zeroed", "largest_zeroed", "dead", "roundoff", "kept_low")
+"""What ranks tell each other of what they send: its errors are theirs, not the reduction's."""
+
+
+class Collectives:
+    """The collectives of a watched run. Without `ranks` that watch together, what comes from others starts the shadow afresh."""
+
+    def __init__(self, mode: Any) -> None:
+        self.mode = mode
+        self.ranks: Ranks | None = None
+
+    def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The program's collective, and its shadows' if all ranks watch. Raises only what the program's own raises."""
+        tensors = list(tensors_in(*args, *kwargs.values()))
+        exchange = None
+        with self.mode.apart():
+            if self.ranks is not None and self._agreed(planned, tensors):
+                exchange = _Exchange(self.mode, self.ranks, func, planned, args, kwargs)
+                exchange.prepare()
+            else:
+                self._forget(tensors)
+        result = func(*args, **kwargs)
+        with self.mode.apart():
+            done = planned.packet not in CARRIED or self._waited(planned, args, kwargs, result)
+            if exchange is not None:
+                exchange.finish(result, done)
+                if exchange.failed:
+                    self._forget([*tensors, *tensors_in(result)])
+        return result
+
+    def _agreed(self, planned: OpPlan, tensors: list[torch.Tensor]) -> bool:
+        carried = self.ranks is not None and not self.ranks.lost and planned.packet in CARRIED
+        return carried and bool(tensors) and all(continuous(tensor) and addressable(tensor) for tensor in tensors)
+
+    def _forget(self, tensors: list[torch.Tensor]) -> None:
+        for tensor in tensors:
+            if addressable(tensor):
+                self.mode.memory.drop(tensor)
+
+    def _waited(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
+        """Whether the program's own collective is over: then its callbacks, as comm hooks set them, run here and are seen.
+
+        What the program waits for at once, or before a backward pass ends, is waited for as long as it would.
+        """
+        at_once = planned.argument("async_op", args, kwargs) is False or torch._C._current_graph_task_id() != -1
+        if not at_once and self.ranks is None:
+            return False
+        works = _works(result)
+        if not works and self.ranks is not None:
+            for tensor in tensors_in(result):
+                torch.ops._c10d_functional.wait_tensor(tensor)
+        return all(finished(work, None if at_once else PATIENCE) for work in works)
+
+
+class _Exchange:
+    """One collective of the program, carried out again on shadows."""
+
+    def __init__(self, mode: Any, ranks: Ranks, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.mode, self.ranks, self.func, self.plan, self.args, self.kwargs = mode, ranks, func, planned, args, kwargs
+        self.given: list[torch.Tensor] = []  # what this rank sends
+        self.shadows: dict[int, torch.Tensor] = {}  # by the identity of the program's tensor, on the host
+        self.exact: dict[int, torch.Tensor] = {}
+        self.failed = False
+
+    def prepare(self) -> None:
+        """Before the program's own: copies of what is sent. Raises nothing."""
+        mode, planned = self.mode, self.plan
+        floats = list(tensors_in(*self.args, *self.kwargs.values()))
+        self.call = Call(mode, self.func, planned, self.args, self.kwargs, floats, [mode.memory.find(tensor) for tensor in floats])
+        self.call.prepare()
+        if self.call.why:
+            self._lose(self.call.why)
+            return
+        filled = {id(tensor) for name, tensor in self._named() if name.startswith("output")}
+        self.given = [tensor for tensor in floats if id(tensor) not in filled]
+        for tensor in floats:
+            self.shadows[id(tensor)] = _copy(self.call.shadows[id(tensor)])
+        if planned.packet in REDUCING and floats[0].dtype in mode.low:
+            self.exact = {id(tensor): _copy(tensor.to(mode.replay.wide(tensor.dtype))) for tensor in floats}
+
+    def finish(self, result: Any, done: bool) -> None:
+        """After it: the same on shadows, and both compared. Raises nothing."""
+        if self.failed:
+            return
+        try:
+            if not done:
+                raise Parted(f"the program's own {self.plan.packet} did not end within {PATIENCE:.0f} s")
+            self._exchanged(result)
+        except Exception as error:
+            self._lose(f"{type(error).__name__}: {error}".splitlines()[0][:200])
+
+    def _lose(self, why: str) -> None:
+        self.failed = True
+        self.ranks.lose(f"{self.plan.name}: {why}")
+
+    def _exchanged(self, result: Any) -> None:
+        call, mode = self.call, self.mode
+        sources = [value for tensor, value in zip(call.floats, call.inputs, strict=True) if any(tensor is given for given in self.given)]
+        mode.later.flush()
+        group = self.ranks.group(self._program()[1])
+        heard = self._heard(group, sources)
+        shadows = self._again(group, self.shadows)
+        exact = self._again(group, self.exact) if self.exact else None
+        outputs = call.written or list(tensors_in(result))
+        call.inputs = call.operation.inputs = (*sources, *heard)
+        call.operation.derived = False  # nobody's derivative, in whatever pass it is made
+        call.store(outputs, [shadow.to(output.device) for shadow, output in zip(shadows, outputs, strict=True)], None)
+        mode.record(call.operation)
+        mode.later.flush()
+        from_others = any(value.nonfinite for value in heard) and not any(value.nonfinite for value in sources)
+        for place, value in enumerate(call.operation.outputs):
+            if exact is not None:
+                value.local = off(_copy(outputs[place]), exact[place])
+            if value.nonfinite and from_others:
+                value.maker = None  # another rank's fault, and told there
+
+    def _again(self, group: Any, tensors: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+        """The op on other tensors, in another group of the same ranks; what it wrote or returned."""
+        program, _ = self._program()
+        swapped = {id(program): group.group_name if isinstance(program, str) else group.boxed(), **tensors}
+        kwargs = {name: _changed(value, swapped) for name, value in self.kwargs.items()}
+        result = self.func(*_changed(self.args, swapped), **kwargs)
+        for work in _works(result):
+            self.ranks.awaited(work)
+        if self.call.written:
+            return [tensors[id(tensor)] for tensor in self.call.written]
+        return [torch.ops._c10d_functional.wait_tensor(tensor) for tensor in tensors_in(result)]
+
+    def _program(self) -> tuple[Any, Any]:
+        """The program's process group, as the op's arguments have it and as it is."""
+        given = next(value for name in _GROUPS if (value := self.plan.argument(name, self.args, self.kwargs)) is not None)
+        return given, c10d._resolve_process_group(given) if isinstance(given, str) else dist.ProcessGroup.unbox(given)  # type: ignore[attr-defined, arg-type]
+
+    def _named(self) -> list[tuple[str, torch.Tensor]]:
+        pairs = [*zip(self.plan.names, self.args, strict=False), *self.kwargs.items()]
+        return [(name, tensor) for name, value in pairs for tensor in tensors_in(value)]
+
+    def _heard(self, group: Any, sources: list[Value]) -> list[Value]:
+        """What the other ranks say of what they send."""
+        worst = max(sources, key=lambda value: (value.nonfinite, value.drift), default=Value(None, (), "", 0.0))
+        told = torch.tensor([float(getattr(worst, name)) for name in _FIGURES], dtype=torch.float64)
+        rows = [torch.empty_like(told) for _ in range(group.size())]
+        self.ranks.awaited(group.allgather([rows], [told]))
+        heard = []
+        for rank, row in enumerate(rows):
+            if rank != group.rank():
+                value = dataclasses.replace(worst, maker=None)
+                for name, figure in zip(_FIGURES, row.tolist(), strict=True):
+                    setattr(value, name, type(getattr(value, name))(figure))
+                heard.append(value)
+        return heard
+
+
+def _changed(value: Any, swapped: dict[int, Any]) -> Any:
+    """An argument with tensors and group exchanged for others, by identity."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_changed(each, swapped) for each in value)
+    return swapped.get(id(value), value)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _works(result: Any) -> list[Any]:
+    """The handles among an op's results."""
+    parts = result if isinstance(result, (list, tuple)) else (result,)
+    return [dist.Work.unbox(part) for part in parts if isinstance(part, torch.ScriptObject)]
