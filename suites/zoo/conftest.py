@@ -46,6 +46,6 @@ def score(record_property: Callable[[str, object], None]) -> Callable[..., None]
     """Notes facts of a case: of a `Bug`, or of anything else with a `name` and a `mechanism`."""
 
     def note(case: Any, **facts: bool) -> None:
-        record_property(PROPERTY, {"name": case.name, "mechanism": case.mechanism, **facts})
+        record_property(PROPERTY, {"name": case.name, "mechanism": case.mechanism, "link": getattr(case, "link", ""), **facts})
 
     return note

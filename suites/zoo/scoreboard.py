@@ -42,7 +42,7 @@ class Scoreboard:
             by.setdefault(bug["mechanism"], []).append(bug)
         width = max(map(len, [*by, "watch(), by mechanism"]))
         lines = [f"{'watch(), by mechanism':{width}}" + "".join(f"{head:>15}" for head in HEADS)]
-        for name, some in [*sorted(by.items()), ("all", bugs)]:
+        for name, some in [*sorted(by.items()), ("with a public issue", [bug for bug in bugs if bug["link"]]), ("all", bugs)]:
             lines.append(f"{name:{width}}{len(some):15}" + "".join(f"{share(some, fact):>15}" for fact in WATCHED))
         missed = sorted(bug["name"] for bug in bugs if bug.get("found") is False)
         return [*lines, f"missed: {', '.join(missed)}"] if missed else lines

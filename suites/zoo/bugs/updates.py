@@ -9,7 +9,7 @@ from torch import nn
 
 from bugs.bug import Bug, normal
 
-STEPS, RATE = 16, 1e-4
+STEPS, RATE = 6, 1e-4
 
 
 def layer() -> nn.Linear:
