@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from beside import normal, same, seen
+from beside import normal, off, same, seen
 from torch import nn
 from torch.nn import functional
 
@@ -200,6 +200,18 @@ def test_the_tag_of_random_ops_is_believed_where_they_draw(p: float, draws: bool
 
 
 @pytest.mark.filterwarnings("ignore")  # what torch.distributed warns of on one process is its own affair
+def test_what_has_no_float64_kernel_is_replayed_in_float32() -> None:
+    """The reference of float32 itself is float64; beside tf32's error of 1e-3, float32's 1e-7 is none."""
+    a, b, ends = normal(4, 16), normal(2, 16, 8, seed=1), torch.tensor([2, 4], dtype=torch.int32)
+    with precheck.watch(precision="tf32") as report:
+        own = torch._grouped_mm(a, b, offs=ends)
+        shadow = seen(own)
+    assert report.facts["opaque"] == {}
+    assert shadow.dtype is torch.float64
+    exact = torch.cat([a[:2].double() @ b[0].double(), a[2:].double() @ b[1].double()])
+    assert off(shadow, exact) < 1e-6
+
+
 def test_collectives_are_never_made_twice(tmp_path: Path) -> None:
     """A second all-reduce on one rank alone would wait for ever; what comes from other ranks is exact."""
     distributed = torch.distributed
