@@ -1,0 +1,334 @@
+"""Steps that are not simply steps: skipped, sparse, without gradient, by closures, by hand."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from twin import lost, told
+
+import precheck
+from precheck.findings import Report
+
+BF16 = torch.bfloat16
+START = 1.234375
+ENOUGH, TOO_LITTLE = 0.02, 1e-4
+"""Steps from START, where bf16 numbers are 2^-7 = 0.0078 apart: more than two spacings, and a fortieth of the half of one."""
+RATES = pytest.mark.parametrize("rate", [ENOUGH, TOO_LITTLE], ids=["enough", "too-little"])
+
+
+def weight(size: int = 64) -> nn.Parameter:
+    return nn.Parameter(torch.full((size,), START, dtype=BF16))
+
+
+def moved(parameter: torch.Tensor) -> bool:
+    return bool((parameter.detach() != START).any())
+
+
+def watched(code: Callable[[], Any]) -> Report:
+    with precheck.watch() as report:
+        code()
+    return report
+
+
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("steps", [1, 5])
+def test_a_skipped_step_is_not_lost(fused: bool, steps: int) -> None:
+    """The first loss is infinite; a fused optimizer's step runs all the same, hooks too, and its kernel does nothing."""
+    own = weight()
+    optimizer, scaler = torch.optim.AdamW([own], lr=ENOUGH, fused=fused), torch.amp.GradScaler("cpu", init_scale=4.0)
+
+    def code() -> None:
+        for step in range(steps):
+            optimizer.zero_grad()
+            scaler.scale((own.float() * (torch.inf if step == 0 else 1.0)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    report = watched(code)
+    assert moved(own) == (steps > 1)
+    assert not lost(report), report.summary()
+
+
+FUSED = pytest.mark.parametrize("fused", [
+    pytest.param(True, marks=pytest.mark.xfail(reason="the shadow does not follow found_inf: it takes the step that is skipped, and is NaN ever after")),
+    False,
+])  # fmt: skip
+
+
+@FUSED
+def test_a_step_after_a_skipped_one_can_be_lost(fused: bool) -> None:
+    own = weight()
+    optimizer, scaler = torch.optim.AdamW([own], lr=TOO_LITTLE, fused=fused), torch.amp.GradScaler("cpu", init_scale=4.0)
+
+    def code() -> None:
+        for step in range(5):
+            optimizer.zero_grad()
+            scaler.scale((own.float() * (torch.inf if step == 0 else 1.0)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+    report = watched(code)
+    assert not moved(own)
+    assert lost(report)
+
+
+@FUSED
+def test_what_comes_after_a_skipped_step_is_still_judged(fused: bool) -> None:
+    """float32 weights under float16 autocast, as it is mostly done: one skipped step, and then a product that overflows."""
+    own = nn.Linear(8, 8)
+    optimizer, scaler = torch.optim.AdamW(own.parameters(), lr=1e-3, fused=fused), torch.amp.GradScaler("cpu", init_scale=4.0)
+
+    def code() -> None:
+        for step in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                out = own(torch.ones(4, 8))
+            scaler.scale((out.float() * (torch.inf if step == 0 else 1.0)).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        with torch.autocast("cpu", torch.float16):
+            own(torch.full((4, 8), 6e4)) * 6e4
+
+    assert "overflow" in {finding.rule for finding in watched(code).errors}
+
+
+@RATES
+def test_a_group_that_joins_later(rate: float) -> None:
+    first, second = weight(), weight()
+    optimizer = torch.optim.SGD([first], lr=ENOUGH)
+
+    def code() -> None:
+        for step in range(6):
+            if step == 2:
+                optimizer.add_param_group({"params": [second], "lr": rate})
+            optimizer.zero_grad()
+            (first.sum() + second.sum()).backward()
+            optimizer.step()
+
+    report = watched(code)
+    assert bool(lost(report)) == (not moved(second)), report.summary()
+    assert all("of 4 step(s)" in finding.message for finding in lost(report))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.SparseAdam, torch.optim.Adagrad])
+@pytest.mark.parametrize("rate", [ENOUGH, pytest.param(TOO_LITTLE, marks=pytest.mark.xfail(reason="sparse gradients are passed over"))])
+def test_sparse_gradients(kind: Any, rate: float) -> None:
+    table = nn.Embedding(32, 8, sparse=True).to(BF16)
+    nn.init.constant_(table.weight, START)
+    optimizer = kind(table.parameters(), lr=rate)
+
+    def code() -> None:
+        for _ in range(4):
+            optimizer.zero_grad()
+            table(torch.tensor([1, 2, 3, 3])).sum().backward()
+            optimizer.step()
+
+    report = watched(code)
+    assert bool(lost(report)) == (not moved(table.weight)), report.summary()
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_what_has_no_gradient_has_no_update(kind: Any) -> None:
+    used, unused = weight(), weight()
+    optimizer = kind([used, unused], lr=ENOUGH)
+
+    def code() -> None:
+        for _ in range(4):
+            optimizer.zero_grad()
+            used.sum().backward()
+            optimizer.step()
+
+    report = watched(code)
+    assert moved(used)
+    assert not moved(unused)
+    assert not told(report), report.summary()
+
+
+def test_decay_alone_can_be_lost() -> None:
+    """AdamW's decay of 1e-4 a step, on weights whose gradient is zero: rows of an embedding that are not in the batch."""
+    own = weight()
+    optimizer = torch.optim.AdamW([own], lr=1e-3, weight_decay=0.1)
+
+    def code() -> None:
+        for _ in range(6):
+            own.grad = torch.zeros_like(own)
+            optimizer.step()
+
+    report = watched(code)
+    assert not moved(own)
+    assert lost(report)
+
+
+def test_complex_weights_that_bf16_passes_by() -> None:
+    own = nn.Parameter(torch.ones(16, dtype=torch.complex64))
+    optimizer = torch.optim.AdamW([own], lr=1e-5)
+
+    def code() -> None:
+        for _ in range(4):
+            optimizer.zero_grad()
+            (own * torch.linspace(1, 2, 16).to(BF16)).abs().to(BF16).sum().backward()
+            optimizer.step()
+
+    report = watched(code)
+    assert bool((own.detach() != 1).all())
+    assert not told(report), report.summary()
+
+
+# --- closures ------------------------------------------------------------------------------------------------------------
+
+
+def lbfgs(own: nn.Parameter, rate: float, calls: int = 3, **options: Any) -> Callable[[], None]:
+    """Towards 0.5, which bf16 holds."""
+    optimizer = torch.optim.LBFGS([own], lr=rate, **options)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (own.float() - 0.5).square().sum()
+        loss.backward()
+        return loss
+
+    def code() -> None:
+        for _ in range(calls):
+            optimizer.step(closure)
+
+    return code
+
+
+@pytest.mark.xfail(reason="absorption accuses the steps of an optimizer that has arrived: closer than half a spacing there is nothing to go")
+def test_a_closure_that_arrives() -> None:
+    own = weight()
+    report = watched(lbfgs(own, 0.3))
+    assert own[0].item() == pytest.approx(0.5, abs=2.0**-8)  # a spacing
+    assert not told(report), report.summary()
+
+
+@pytest.mark.xfail(reason="gradient-underflow: the run has come to where its gradient is zero, and the shadow to 1e-9 beside it")
+def test_a_closure_with_a_line_search_that_arrives() -> None:
+    own = weight()
+    report = watched(lbfgs(own, 1.0, line_search_fn="strong_wolfe"))
+    assert own[0].item() == 0.5
+    assert not told(report), report.summary()
+
+
+@pytest.mark.parametrize("calls", [
+    pytest.param(1, marks=pytest.mark.xfail(reason="before the first step of a closure there is no gradient, and the parameter is passed over")),
+    pytest.param(3, marks=pytest.mark.xfail(reason="a gradient kept in the state looks like the remainder: that of w² lacks just what w lacks")),
+    10,
+])  # fmt: skip
+def test_a_closure_whose_steps_are_lost(calls: int) -> None:
+    own = weight()
+    report = watched(lbfgs(own, TOO_LITTLE, calls))
+    assert not moved(own)
+    assert lost(report), report.summary()
+
+
+# --- loops without torch.optim -------------------------------------------------------------------------------------------
+
+NOT_SEEN = pytest.mark.xfail(reason="what a loop adds by itself is seen as absorption, and only where a tensor is added by add or sub")
+
+
+def _subtracted(own: nn.Parameter, rate: float) -> None:
+    own.data -= rate * own.grad  # type: ignore[operator]
+
+
+def _in_place(own: nn.Parameter, rate: float) -> None:
+    own.data.sub_(rate * own.grad)  # type: ignore[operator]
+
+
+def _alpha(own: nn.Parameter, rate: float) -> None:
+    own.add_(own.grad, alpha=-rate)  # type: ignore[arg-type]
+
+
+def _copied(own: nn.Parameter, rate: float) -> None:
+    own.copy_(own - rate * own.grad)  # type: ignore[operator]
+
+
+def _replaced(own: nn.Parameter, rate: float) -> None:
+    own.data = own.data - rate * own.grad  # type: ignore[operator]
+
+
+def _foreach(own: nn.Parameter, rate: float) -> None:
+    torch._foreach_add_([own], [own.grad], alpha=-rate)
+
+
+def _wide(own: nn.Parameter, rate: float) -> None:
+    own.copy_(own.float() - rate * own.grad.float())  # type: ignore[union-attr]
+
+
+def _by_number(own: nn.Parameter, rate: float) -> None:
+    own.sub_(rate * float(own.grad[0]))  # type: ignore[index]
+
+
+def _divided(own: nn.Parameter, rate: float) -> None:
+    own.addcdiv_(own.grad, torch.ones_like(own), value=-rate)  # type: ignore[arg-type]
+
+
+BY_HAND = [_subtracted, _in_place, _alpha, _copied, _replaced, _foreach, _wide, _by_number, _divided]
+
+
+@pytest.mark.parametrize(("way", "rate"), [
+    *(pytest.param(way, ENOUGH, id=f"{way.__name__}-enough") for way in BY_HAND),
+    *(pytest.param(way, TOO_LITTLE, id=f"{way.__name__}-too-little", marks=NOT_SEEN if way in BY_HAND[5:] else ()) for way in BY_HAND),
+])  # fmt: skip
+def test_steps_by_hand(way: Callable[[nn.Parameter, float], None], rate: float) -> None:
+    own = weight()
+
+    def code() -> None:
+        for _ in range(6):
+            own.grad = None
+            (own * torch.ones(64, dtype=BF16)).sum().backward()
+            with torch.no_grad():
+                way(own, rate)
+
+    report = watched(code)
+    assert moved(own) == (rate == ENOUGH)
+    assert {finding.rule for finding in told(report)} <= {"lost-update", "absorption"}
+    assert bool(report.errors) == (not moved(own)), report.summary()
+
+
+class Momentum:
+    """An optimizer that torch has never heard of."""
+
+    def __init__(self, parameters: list[nn.Parameter], rate: float) -> None:
+        self.parameters, self.rate, self.moments = parameters, rate, [torch.zeros_like(each) for each in parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for own, moment in zip(self.parameters, self.moments, strict=True):
+            moment.mul_(0.9).add_(own.grad)  # type: ignore[arg-type]
+            own.add_(moment, alpha=-self.rate)
+
+
+@pytest.mark.parametrize("rate", [ENOUGH, TOO_LITTLE / 10], ids=["enough", "too-little"])
+def test_an_optimizer_that_is_none_of_torch(rate: float) -> None:
+    own = weight()
+    optimizer = Momentum([own], rate)
+
+    def code() -> None:
+        for _ in range(6):
+            own.grad = None
+            own.sum().backward()
+            optimizer.step()
+
+    report = watched(code)
+    assert bool(report.errors) == (not moved(own)), report.summary()
+
+
+def test_a_block_that_raises_in_its_step_still_tells() -> None:
+    own = weight()
+    optimizer = torch.optim.SGD([own], lr=TOO_LITTLE)
+    reports = []
+    with contextlib.suppress(KeyboardInterrupt), precheck.watch() as report:
+        reports.append(report)
+        for step in range(3):
+            own.grad = torch.ones_like(own)
+            optimizer.step()
+            if step == 2:
+                raise KeyboardInterrupt
+    assert lost(reports[0]), reports[0].summary()
