@@ -9,30 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from twin import lost, told
+from twin import BF16, ENOUGH, START, TOO_LITTLE, lost, moved, told, watched, weight
 
 import precheck
-from precheck.findings import Report
 
-BF16 = torch.bfloat16
-START = 1.234375
-ENOUGH, TOO_LITTLE = 0.02, 1e-4
-"""Steps from START, where bf16 numbers are 2^-7 = 0.0078 apart: more than two spacings, and a fortieth of the half of one."""
 RATES = pytest.mark.parametrize("rate", [ENOUGH, TOO_LITTLE], ids=["enough", "too-little"])
-
-
-def weight(size: int = 64) -> nn.Parameter:
-    return nn.Parameter(torch.full((size,), START, dtype=BF16))
-
-
-def moved(parameter: torch.Tensor) -> bool:
-    return bool((parameter.detach() != START).any())
-
-
-def watched(code: Callable[[], Any]) -> Report:
-    with precheck.watch() as report:
-        code()
-    return report
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -55,7 +36,7 @@ def test_a_skipped_step_is_not_lost(fused: bool, steps: int) -> None:
 
 
 FUSED = pytest.mark.parametrize("fused", [
-    pytest.param(True, marks=pytest.mark.xfail(reason="the shadow does not follow found_inf: it takes the step that is skipped, and is NaN ever after")),
+    pytest.param(True, marks=pytest.mark.xfail(reason="the shadow takes the step that found_inf skips, and is NaN ever after")),
     False,
 ])  # fmt: skip
 
@@ -226,98 +207,6 @@ def test_a_closure_whose_steps_are_lost(calls: int) -> None:
     report = watched(lbfgs(own, TOO_LITTLE, calls))
     assert not moved(own)
     assert lost(report), report.summary()
-
-
-# --- loops without torch.optim -------------------------------------------------------------------------------------------
-
-NOT_SEEN = pytest.mark.xfail(reason="what a loop adds by itself is seen as absorption, and only where a tensor is added by add or sub")
-
-
-def _subtracted(own: nn.Parameter, rate: float) -> None:
-    own.data -= rate * own.grad  # type: ignore[operator]
-
-
-def _in_place(own: nn.Parameter, rate: float) -> None:
-    own.data.sub_(rate * own.grad)  # type: ignore[operator]
-
-
-def _alpha(own: nn.Parameter, rate: float) -> None:
-    own.add_(own.grad, alpha=-rate)  # type: ignore[arg-type]
-
-
-def _copied(own: nn.Parameter, rate: float) -> None:
-    own.copy_(own - rate * own.grad)  # type: ignore[operator]
-
-
-def _replaced(own: nn.Parameter, rate: float) -> None:
-    own.data = own.data - rate * own.grad  # type: ignore[operator]
-
-
-def _foreach(own: nn.Parameter, rate: float) -> None:
-    torch._foreach_add_([own], [own.grad], alpha=-rate)
-
-
-def _wide(own: nn.Parameter, rate: float) -> None:
-    own.copy_(own.float() - rate * own.grad.float())  # type: ignore[union-attr]
-
-
-def _by_number(own: nn.Parameter, rate: float) -> None:
-    own.sub_(rate * float(own.grad[0]))  # type: ignore[index]
-
-
-def _divided(own: nn.Parameter, rate: float) -> None:
-    own.addcdiv_(own.grad, torch.ones_like(own), value=-rate)  # type: ignore[arg-type]
-
-
-BY_HAND = [_subtracted, _in_place, _alpha, _copied, _replaced, _foreach, _wide, _by_number, _divided]
-
-
-@pytest.mark.parametrize(("way", "rate"), [
-    *(pytest.param(way, ENOUGH, id=f"{way.__name__}-enough") for way in BY_HAND),
-    *(pytest.param(way, TOO_LITTLE, id=f"{way.__name__}-too-little", marks=NOT_SEEN if way in BY_HAND[5:] else ()) for way in BY_HAND),
-])  # fmt: skip
-def test_steps_by_hand(way: Callable[[nn.Parameter, float], None], rate: float) -> None:
-    own = weight()
-
-    def code() -> None:
-        for _ in range(6):
-            own.grad = None
-            (own * torch.ones(64, dtype=BF16)).sum().backward()
-            with torch.no_grad():
-                way(own, rate)
-
-    report = watched(code)
-    assert moved(own) == (rate == ENOUGH)
-    assert {finding.rule for finding in told(report)} <= {"lost-update", "absorption"}
-    assert bool(report.errors) == (not moved(own)), report.summary()
-
-
-class Momentum:
-    """An optimizer that torch has never heard of."""
-
-    def __init__(self, parameters: list[nn.Parameter], rate: float) -> None:
-        self.parameters, self.rate, self.moments = parameters, rate, [torch.zeros_like(each) for each in parameters]
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for own, moment in zip(self.parameters, self.moments, strict=True):
-            moment.mul_(0.9).add_(own.grad)  # type: ignore[arg-type]
-            own.add_(moment, alpha=-self.rate)
-
-
-@pytest.mark.parametrize("rate", [ENOUGH, TOO_LITTLE / 10], ids=["enough", "too-little"])
-def test_an_optimizer_that_is_none_of_torch(rate: float) -> None:
-    own = weight()
-    optimizer = Momentum([own], rate)
-
-    def code() -> None:
-        for _ in range(6):
-            own.grad = None
-            own.sum().backward()
-            optimizer.step()
-
-    report = watched(code)
-    assert bool(report.errors) == (not moved(own)), report.summary()
 
 
 def test_a_block_that_raises_in_its_step_still_tells() -> None:

@@ -16,6 +16,10 @@ from precheck.findings import Finding, Report
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 Gradients = list[list[torch.Tensor]]
 STEPS = 4
+BF16 = torch.bfloat16
+START = 1.234375
+ENOUGH, TOO_LITTLE = 0.02, 1e-4
+"""Steps from START, where bf16 numbers are 2^-7 = 0.0078 apart: more than two spacings, and a fortieth of the half of one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,3 +122,17 @@ def lost(report: Report) -> list[Finding]:
 def told(report: Report) -> list[Finding]:
     """Errors and warnings."""
     return [finding for finding in report.findings if finding.severity != "note"]
+
+
+def weight(size: int = 64) -> nn.Parameter:
+    return nn.Parameter(torch.full((size,), START, dtype=BF16))
+
+
+def moved(parameter: torch.Tensor) -> bool:
+    return bool((parameter.detach() != START).any())
+
+
+def watched(code: Callable[[], Any]) -> Report:
+    with precheck.watch() as report:
+        code()
+    return report

@@ -1,0 +1,99 @@
+"""Loops that take their steps by hand, or by an optimizer that torch has never heard of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from twin import BF16, ENOUGH, TOO_LITTLE, moved, told, watched, weight
+
+NOT_SEEN = pytest.mark.xfail(reason="what a loop adds by itself is seen as absorption, and only where a tensor is added by add or sub")
+
+
+def _subtracted(own: nn.Parameter, rate: float) -> None:
+    own.data -= rate * own.grad  # type: ignore[operator]
+
+
+def _in_place(own: nn.Parameter, rate: float) -> None:
+    own.data.sub_(rate * own.grad)  # type: ignore[operator]
+
+
+def _alpha(own: nn.Parameter, rate: float) -> None:
+    own.add_(own.grad, alpha=-rate)  # type: ignore[arg-type]
+
+
+def _copied(own: nn.Parameter, rate: float) -> None:
+    own.copy_(own - rate * own.grad)  # type: ignore[operator]
+
+
+def _replaced(own: nn.Parameter, rate: float) -> None:
+    own.data = own.data - rate * own.grad  # type: ignore[operator]
+
+
+def _foreach(own: nn.Parameter, rate: float) -> None:
+    torch._foreach_add_([own], [own.grad], alpha=-rate)
+
+
+def _wide(own: nn.Parameter, rate: float) -> None:
+    own.copy_(own.float() - rate * own.grad.float())  # type: ignore[union-attr]
+
+
+def _by_number(own: nn.Parameter, rate: float) -> None:
+    own.sub_(rate * float(own.grad[0]))  # type: ignore[index]
+
+
+def _divided(own: nn.Parameter, rate: float) -> None:
+    own.addcdiv_(own.grad, torch.ones_like(own), value=-rate)  # type: ignore[arg-type]
+
+
+BY_HAND = [_subtracted, _in_place, _alpha, _copied, _replaced, _foreach, _wide, _by_number, _divided]
+
+
+@pytest.mark.parametrize(("way", "rate"), [
+    *(pytest.param(way, ENOUGH, id=f"{way.__name__}-enough") for way in BY_HAND),
+    *(pytest.param(way, TOO_LITTLE, id=f"{way.__name__}-too-little", marks=NOT_SEEN if way in BY_HAND[5:] else ()) for way in BY_HAND),
+])  # fmt: skip
+def test_steps_by_hand(way: Callable[[nn.Parameter, float], None], rate: float) -> None:
+    own = weight()
+
+    def code() -> None:
+        for _ in range(6):
+            own.grad = None
+            (own * torch.ones(64, dtype=BF16)).sum().backward()
+            with torch.no_grad():
+                way(own, rate)
+
+    report = watched(code)
+    assert moved(own) == (rate == ENOUGH)
+    assert {finding.rule for finding in told(report)} <= {"lost-update", "absorption"}
+    assert bool(report.errors) == (not moved(own)), report.summary()
+
+
+class Momentum:
+    """An optimizer that torch has never heard of."""
+
+    def __init__(self, parameters: list[nn.Parameter], rate: float) -> None:
+        self.parameters, self.rate, self.moments = parameters, rate, [torch.zeros_like(each) for each in parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for own, moment in zip(self.parameters, self.moments, strict=True):
+            moment.mul_(0.9).add_(own.grad)  # type: ignore[arg-type]
+            own.add_(moment, alpha=-self.rate)
+
+
+@pytest.mark.parametrize("rate", [ENOUGH, TOO_LITTLE / 10], ids=["enough", "too-little"])
+def test_an_optimizer_that_is_none_of_torch(rate: float) -> None:
+    own = weight()
+    optimizer = Momentum([own], rate)
+
+    def code() -> None:
+        for _ in range(6):
+            own.grad = None
+            own.sum().backward()
+            optimizer.step()
+
+    report = watched(code)
+    assert bool(report.errors) == (not moved(own)), report.summary()
