@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,11 @@ class Collector:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--zoo-rivals", action="store_true", help="run what a user has without precheck on the zoo's cases, too")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    rivals = collection_path.name == "test_rivals.py" and not config.getoption("zoo_rivals", False)
+    return True if rivals else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

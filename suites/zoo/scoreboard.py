@@ -17,7 +17,9 @@ def share(cases: Iterable[Case], fact: str) -> str:
 
 
 class Scoreboard:
-    """Facts by case. `found`, `rule`, `line`, `accused` are of watch(), `measure_…` of measure(), `control` and `<rival>…` of theirs."""
+    """Facts by case. `found`, `rule`, `line`, `accused` are of watch(), `measure_…` of measure(), `control` of watch() on
+    healthy code, `<rival>|bug`, `|twin` and `|control` of what a user has otherwise.
+    """
 
     def __init__(self) -> None:
         self.cases: dict[str, Case] = {}
@@ -34,7 +36,18 @@ class Scoreboard:
             lines.append(f"measure(): {share(models, 'measure_found')} bugs found, {share(models, 'measure_accused')} twins and controls accused")
         if controls:
             lines.append(f"controls accused by watch(): {share(controls, 'control')}")
-        return lines
+        return [*lines, *self._rivals()]
+
+    def _rivals(self) -> list[str]:
+        """A row for each thing that a user has without precheck, in the order in which they came."""
+        names = list(dict.fromkeys(fact.partition("|")[0] for case in self.cases.values() for fact in case if "|" in fact))
+        if not names:
+            return []
+        kinds = {"bug": "bugs found", "twin": "twins accused", "control": "controls accused"}
+        width, cases = max(map(len, [*names, "without precheck"])), list(self.cases.values())
+        head = f"{'without precheck':{width}}" + "".join(f"{head:>18}" for head in kinds.values())
+        rows = [f"{name:{width}}" + "".join(f"{share(cases, f'{name}|{kind}'):>18}" for kind in kinds) for name in names]
+        return [head, *rows, *([] if any("pytest-torch" in name for name in names) else ["pytest-torch: not installed"])]
 
     def _watched(self, bugs: list[Case]) -> list[str]:
         by: dict[str, list[Case]] = {}

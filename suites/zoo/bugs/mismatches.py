@@ -18,16 +18,17 @@ def clip_norm(wrong: bool) -> torch.Tensor:
     return loop.moved
 
 
-def clip_norm_one_by_one(wrong: bool) -> None:
+def clip_norm_one_by_one(wrong: bool) -> torch.Tensor:
     loop = Loop()
     loop.backward()
     if not wrong:
         loop.scaler.unscale_(loop.optimizer)
     nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0, foreach=False)  # at fault
     loop.step()
+    return loop.moved
 
 
-def clip_after_zeroing(wrong: bool) -> None:
+def clip_after_zeroing(wrong: bool) -> torch.Tensor:
     """Gradients that are kept and zeroed carry the scale of what is added to them next."""
     loop = Loop()
     loop.backward()
@@ -38,18 +39,20 @@ def clip_after_zeroing(wrong: bool) -> None:
         loop.scaler.unscale_(loop.optimizer)
     nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0)  # at fault
     loop.step()
+    return loop.moved
 
 
-def clip_value(wrong: bool) -> None:
+def clip_value(wrong: bool) -> torch.Tensor:
     loop = Loop()
     loop.backward()
     if not wrong:
         loop.scaler.unscale_(loop.optimizer)
     nn.utils.clip_grad_value_(loop.model.parameters(), 0.5)  # at fault
     loop.step()
+    return loop.moved
 
 
-def clip_by_hand(wrong: bool) -> None:
+def clip_by_hand(wrong: bool) -> torch.Tensor:
     loop = Loop()
     loop.backward()
     if not wrong:
@@ -59,9 +62,10 @@ def clip_by_hand(wrong: bool) -> None:
     for gradient in loop.gradients:
         gradient.mul_(share)
     loop.step()
+    return loop.moved
 
 
-def clip_by_foreach(wrong: bool) -> None:
+def clip_by_foreach(wrong: bool) -> torch.Tensor:
     loop = Loop()
     loop.backward()
     if not wrong:
@@ -70,6 +74,7 @@ def clip_by_foreach(wrong: bool) -> None:
     share = torch.clamp(1.0 / (norm + 1e-6), max=1.0)  # at fault
     torch._foreach_mul_(loop.gradients, share)
     loop.step()
+    return loop.moved
 
 
 def step_without_scaler(wrong: bool) -> torch.Tensor:
@@ -84,7 +89,7 @@ def step_without_scaler(wrong: bool) -> torch.Tensor:
     return loop.moved
 
 
-def penalty_of_its_own(wrong: bool) -> None:
+def penalty_of_its_own(wrong: bool) -> torch.Tensor:
     """What unscale_ divides was not scaled."""
     loop = Loop()
     loop.backward()
@@ -94,9 +99,10 @@ def penalty_of_its_own(wrong: bool) -> None:
     else:
         loop.scaler.scale(penalty).backward()
     loop.step()
+    return loop.moved
 
 
-def penalty_added_late(wrong: bool) -> None:
+def penalty_added_late(wrong: bool) -> torch.Tensor:
     loop = Loop()
     penalty = 0.5 * loop.model.weight.pow(2).sum()
     if wrong:
@@ -105,9 +111,10 @@ def penalty_added_late(wrong: bool) -> None:
         loss = loop.scaler.scale(loop.loss() + penalty)
     loss.backward()
     loop.step()
+    return loop.moved
 
 
-def noise(wrong: bool) -> None:
+def noise(wrong: bool) -> torch.Tensor:
     loop, drawn = Loop(), torch.Generator().manual_seed(0)
     loop.backward()
     if not wrong:
@@ -115,18 +122,20 @@ def noise(wrong: bool) -> None:
     for gradient in loop.gradients:
         gradient.add_(torch.randn(gradient.shape, generator=drawn) * 0.1)  # at fault
     loop.step()
+    return loop.moved
 
 
-def decay_by_hand(wrong: bool) -> None:
+def decay_by_hand(wrong: bool) -> torch.Tensor:
     loop = Loop()
     loop.backward()
     if not wrong:
         loop.scaler.unscale_(loop.optimizer)
     loop.model.weight.grad.add_(loop.model.weight.detach(), alpha=0.01)  # at fault
     loop.step()
+    return loop.moved
 
 
-def update_between_micro_batches(wrong: bool) -> None:
+def update_between_micro_batches(wrong: bool) -> torch.Tensor:
     loop = Loop(growth=1)
     loop.backward()
     loop.step()
@@ -136,9 +145,10 @@ def update_between_micro_batches(wrong: bool) -> None:
         if wrong:
             loop.scaler.update(2 * loop.scaler.get_scale())
     loop.step()
+    return loop.moved
 
 
-def update_between_optimizers(wrong: bool) -> None:
+def update_between_optimizers(wrong: bool) -> torch.Tensor:
     """The second optimizer's gradients are divided by a scale that they were not made under."""
     one = Loop(scale=4.0, growth=1)
     two = Loop(seed=5, scaler=one.scaler)
@@ -150,9 +160,10 @@ def update_between_optimizers(wrong: bool) -> None:
             one.scaler.update()
         one.scaler.step(two.optimizer)  # at fault
         one.scaler.update()
+    return one.moved
 
 
-def step_on_a_threshold(wrong: bool) -> None:
+def step_on_a_threshold(wrong: bool) -> torch.Tensor:
     """A rule that leaves out batches whose gradient is large."""
     loop = Loop()
     for _ in range(2):
@@ -165,9 +176,10 @@ def step_on_a_threshold(wrong: bool) -> None:
         else:
             loop.optimizer.zero_grad()
         loop.scaler.update()
+    return loop.moved
 
 
-def average_of_norms(wrong: bool) -> None:
+def average_of_norms(wrong: bool) -> torch.Tensor:
     loop, average = Loop(), torch.ones(())
     for _ in range(2):
         loop.backward()
@@ -177,9 +189,10 @@ def average_of_norms(wrong: bool) -> None:
         average = 0.9 * average + 0.1 * norm  # at fault
         loop.step()
     assert average > 0
+    return loop.moved
 
 
-def gradient_penalty(wrong: bool) -> None:
+def gradient_penalty(wrong: bool) -> torch.Tensor:
     """The recipe of torch's documentation, with and without the division by the scale."""
     loop = Loop()
     loss = loop.loss()
@@ -189,6 +202,7 @@ def gradient_penalty(wrong: bool) -> None:
     loss = loss + torch.stack([gradient.pow(2).sum() for gradient in gradients]).sum().sqrt()  # at fault
     loop.scaler.scale(loss).backward()
     loop.step()
+    return loop.moved
 
 
 CLIPPED = r"scaled by 1024 is compared with, or clipped by, one scaled by 1: call scaler\.unscale_\(optimizer\) first"

@@ -8,25 +8,27 @@ from torch import nn
 from bugs.loops import SCALE, Fault, Loop
 
 
-def unscaled_twice(wrong: bool) -> None:
+def unscaled_twice(wrong: bool) -> torch.Tensor:
     loop = Loop()
     loop.backward()
     loop.scaler.unscale_(loop.optimizer)
     if wrong:
         loop.scaler.unscale_(loop.optimizer)  # at fault
     loop.step()
+    return loop.moved
 
 
-def unscaled_in_every_micro_batch(wrong: bool) -> None:
+def unscaled_in_every_micro_batch(wrong: bool) -> torch.Tensor:
     loop = Loop()
     for part in (slice(0, 8), slice(8, 16)):
         loop.scaler.scale(loop.loss(part) / 2).backward()
         if wrong or part.start:
             loop.scaler.unscale_(loop.optimizer)  # at fault
     loop.step()
+    return loop.moved
 
 
-def no_update_after_a_skip(wrong: bool) -> None:
+def no_update_after_a_skip(wrong: bool) -> torch.Tensor:
     """Torch refuses one step later, where nothing is wrong."""
     loop = Loop()
     for step in range(3):
@@ -36,15 +38,17 @@ def no_update_after_a_skip(wrong: bool) -> None:
             loop.scaler.step(loop.optimizer)
         if step != 1 or not wrong:
             loop.scaler.update()
+    return loop.moved
 
 
-def half_parameters(wrong: bool) -> None:
+def half_parameters(wrong: bool) -> torch.Tensor:
     loop = Loop()
     if wrong:
         loop.model.half()
     loop.backward()
     loop.scaler.step(loop.optimizer)  # at fault
     loop.scaler.update()
+    return loop.moved
 
 
 def resumed_without_its_scale(wrong: bool) -> torch.Tensor:
@@ -96,16 +100,17 @@ class Scaler(torch.amp.GradScaler):
         return super().step(optimizer, *args, **kwargs)
 
 
-def subclass(wrong: bool) -> None:
+def subclass(wrong: bool) -> torch.Tensor:
     loop = Loop(scaler=Scaler("cpu", init_scale=SCALE))
     loop.backward()
     if not wrong:
         loop.scaler.unscale_(loop.optimizer)
     nn.utils.clip_grad_norm_(loop.model.parameters(), 1.0)  # at fault
     loop.step()
+    return loop.moved
 
 
-def scaled_by_hand(wrong: bool) -> None:
+def scaled_by_hand(wrong: bool) -> torch.Tensor:
     loop = Loop()
     loop.backward()  # a first step, which makes the scale
     loop.step()
@@ -115,27 +120,30 @@ def scaled_by_hand(wrong: bool) -> None:
         loop.optimizer.step()  # at fault
     else:
         loop.step()
+    return loop.moved
 
 
-def logged_norm(wrong: bool) -> None:
+def logged_norm(wrong: bool) -> torch.Tensor:
     loop = Loop()
     loop.backward()
     if not wrong:
         loop.scaler.unscale_(loop.optimizer)
     assert torch.stack([gradient.norm() for gradient in loop.gradients]).norm().item() > 0  # at fault
     loop.step()
+    return loop.moved
 
 
-def logged_loss(wrong: bool) -> None:
+def logged_loss(wrong: bool) -> torch.Tensor:
     loop = Loop()
     loss = loop.loss()
     scaled = loop.scaler.scale(loss)
     scaled.backward()
     assert float((scaled if wrong else loss).detach()) > 0  # at fault
     loop.step()
+    return loop.moved
 
 
-def divided_by_the_next_scale(wrong: bool) -> None:
+def divided_by_the_next_scale(wrong: bool) -> torch.Tensor:
     """Off by two after each growth."""
     loop = Loop(scale=16.0, growth=1)
     loss = loop.scaler.scale(loop.loss())
@@ -143,6 +151,7 @@ def divided_by_the_next_scale(wrong: bool) -> None:
     before = loop.scaler.get_scale()
     loop.step()
     assert loss.detach() / (loop.scaler.get_scale() if wrong else before) is not None  # at fault
+    return loop.moved
 
 
 REFUSED = r"the scaler refuses \(.*\): unscale_ once an optimizer and step"
