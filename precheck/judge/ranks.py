@@ -29,5 +29,5 @@ def _named(found: dict[int, Finding], size: int) -> Finding:
 
 def _words(ranks: tuple[int, ...], size: int) -> str:
     if len(ranks) == size:
-        return f"on all {size} ranks"
+        return f"on all {size} ranks" if size > 2 else "on both ranks"
     return f"on rank {ranks[0]}" if len(ranks) == 1 else f"on ranks {', '.join(map(str, ranks))}"

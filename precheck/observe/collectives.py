@@ -8,16 +8,18 @@ the addends, which tells what the reduction itself lost.
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future
 from torch.distributed import distributed_c10d as c10d
 
 from precheck.observe.call import Call
 from precheck.observe.measuring import off
 from precheck.observe.operations import Value
-from precheck.observe.ranks import PATIENCE, Parted, Ranks, finished
+from precheck.observe.ranks import PATIENCE, Ranks
 from precheck.observe.replay import OpPlan, addressable, continuous, tensors_in
 
 REDUCING = frozenset({"allreduce_", "allreduce_coalesced_", "reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_",
@@ -28,6 +30,7 @@ CARRIED = REDUCING | frozenset({"broadcast_", "allgather_", "_allgather_base_", 
                                 "all_gather_into_tensor_coalesced", "all_to_all_single"})  # fmt: skip
 """Collectives whose results every rank has. Messages from one rank to another, and `reduce`, leave what they write without a shadow."""
 _GROUPS = ("process_group", "group_name")
+_PATIENCE = datetime.timedelta(seconds=PATIENCE)
 _FIGURES = ("drift", "norm", "nonfinite", "nans", "zeros", "zeroed", "largest_zeroed", "dead", "roundoff", "kept_low")
 """What ranks tell each other of what they send: its errors are theirs, not the reduction's."""
 
@@ -51,7 +54,7 @@ class Collectives:
                 self._forget(tensors)
         result = func(*args, **kwargs)
         with self.mode.apart():
-            done = planned.packet not in CARRIED or self._waited(planned, args, kwargs, result)
+            done, result = self._ended(planned, args, kwargs, result) if planned.packet in CARRIED else (False, result)
             if exchange is not None:
                 exchange.finish(result, done)
                 if exchange.failed:
@@ -67,19 +70,27 @@ class Collectives:
             if addressable(tensor):
                 self.mode.memory.drop(tensor)
 
-    def _waited(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> bool:
-        """Whether the program's own collective is over: then its callbacks, as comm hooks set them, run here and are seen.
+    def _ended(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> tuple[bool, Any]:
+        """Waits for the program's own collective; whether it is over, and its results.
 
-        What the program waits for at once, or before a backward pass ends, is waited for as long as it would.
+        Callbacks, as comm hooks set them, then run in the program's thread, where they are seen. What the program waits for at
+        once, or before a backward pass ends, is waited for as long as it would.
         """
         at_once = planned.argument("async_op", args, kwargs) is False or torch._C._current_graph_task_id() != -1
         if not at_once and self.ranks is None:
-            return False
+            return False, result
         works = _works(result)
-        if not works and self.ranks is not None:
-            for tensor in tensors_in(result):
-                torch.ops._c10d_functional.wait_tensor(tensor)
-        return all(finished(work, None if at_once else PATIENCE) for work in works)
+        if not works:  # a functional one, whose works torch keeps
+            return self.ranks is not None, [torch.ops._c10d_functional.wait_tensor(tensor) for tensor in tensors_in(result)] and result
+        host = all(tensor.device.type == "cpu" for tensor in tensors_in(*args))
+        try:
+            for work in works:
+                work.wait() if at_once or not host else work.wait(_PATIENCE)
+        except RuntimeError:
+            return False, result  # it has failed or takes its time: the program will see
+        if host and not all(work.is_completed() for work in works):
+            result = _over(result)
+        return True, result
 
 
 class _Exchange:
@@ -114,7 +125,7 @@ class _Exchange:
             return
         try:
             if not done:
-                raise Parted(f"the program's own {self.plan.packet} did not end within {PATIENCE:.0f} s")
+                raise TimeoutError(f"the program's own did not end within {PATIENCE:.0f} s")
             self._exchanged(result)
         except Exception as error:
             self._lose(f"{type(error).__name__}: {error}".splitlines()[0][:200])
@@ -151,7 +162,7 @@ class _Exchange:
         kwargs = {name: _changed(value, swapped) for name, value in self.kwargs.items()}
         result = self.func(*_changed(self.args, swapped), **kwargs)
         for work in _works(result):
-            self.ranks.awaited(work)
+            work.wait()
         if self.call.written:
             return [tensors[id(tensor)] for tensor in self.call.written]
         return [torch.ops._c10d_functional.wait_tensor(tensor) for tensor in tensors_in(result)]
@@ -170,7 +181,7 @@ class _Exchange:
         worst = max(sources, key=lambda value: (value.nonfinite, value.drift), default=Value(None, (), "", 0.0))
         told = torch.tensor([float(getattr(worst, name)) for name in _FIGURES], dtype=torch.float64)
         rows = [torch.empty_like(told) for _ in range(group.size())]
-        self.ranks.awaited(group.allgather([rows], [told]))
+        group.allgather([rows], [told]).wait()
         heard = []
         for rank, row in enumerate(rows):
             if rank != group.rank():
@@ -190,6 +201,14 @@ def _changed(value: Any, swapped: dict[int, Any]) -> Any:
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _over(result: Any) -> Any:
+    """The results with a handle of something done: gloo's scatter copies its result again each time that it is waited for."""
+    done: Any = torch.futures.Future()
+    done.set_result(list(tensors_in(result)))
+    work = _create_work_from_future(done).boxed()
+    return tuple(work if isinstance(part, torch.ScriptObject) else part for part in result) if isinstance(result, (list, tuple)) else work
 
 
 def _works(result: Any) -> list[Any]:

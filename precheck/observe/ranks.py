@@ -18,12 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 PATIENCE = 20.0
 """Seconds. c10d's own barrier over a store starts to complain of missing ranks after 10 s; twice that, and they do not come."""
-_NAP, _STORE_NAP = 0.002, 0.02  # seconds, at most, between two looks: at a work of this process, at the store
-_SIGNS = 0.2  # seconds between two looks at whether another rank has given up
-
-
-class Parted(RuntimeError):
-    """Another rank has left, or did not come."""
+_NAP = 0.02  # seconds, at most, between two looks at the store
 
 
 class Ranks:
@@ -51,18 +46,11 @@ class Ranks:
         return made
 
     def lose(self, why: str) -> None:
-        """From now on nothing is sent; the others are told, so that they do not wait."""
+        """From now on nothing is sent; the others, who find their connections closed, are told why."""
         if not self.lost:
-            self.lost = why
-            self.store.set(self.key("lost"), f"rank {self.rank}: {why}")
-
-    def awaited(self, work: Any) -> None:
-        """Waits for what was sent; raises Parted if another rank has left meanwhile, or does not come."""
-        came = _until(work.is_completed, PATIENCE, unless=lambda: bool(self.store.check([self.key("lost")])))
-        if not came:
-            told = self.store.check([self.key("lost")])
-            raise Parted(self.store.get(self.key("lost")).decode() if told else f"no answer within {PATIENCE:.0f} s")
-        work.wait()
+            told = self.store.compare_set(self.key("lost"), "", f"rank {self.rank}: {why}").decode()
+            self.lost = told if told.startswith(f"rank {self.rank}:") else f"{told} (here {why})"
+            self.groups.clear()
 
     def part(self, said: str, *, wait: bool) -> dict[int, str]:
         """Tells the others what this rank has to say at the end, and with `wait` hears them: what was said, by rank."""
@@ -71,7 +59,7 @@ class Ranks:
             self.lose("its block has ended by an exception")
             return {self.rank: said}
         keys = {rank: self.key("said", rank) for rank in range(self.size)}
-        _until(lambda: self.store.check(list(keys.values())), PATIENCE, _STORE_NAP)
+        _until(lambda: self.store.check(list(keys.values())))
         heard = {rank: self.store.get(key).decode() for rank, key in keys.items() if self.store.check([key])}
         if len(heard) == self.size and self.store.add(self.key("heard"), 1) == self.size:
             for key in (*keys.values(), *(self.key("here", rank) for rank in range(self.size))):
@@ -103,7 +91,7 @@ def _decided(ranks: Ranks) -> str:
     """Whether all came in time. One rank decides for all: whoever is first to see the last one come, or to lose patience."""
     store, verdict = ranks.store, ranks.key("verdict")
     everyone = [ranks.key("here", rank) for rank in range(ranks.size)]
-    came = _until(lambda: store.check(everyone), PATIENCE, _STORE_NAP, unless=lambda: bool(store.check([verdict])))
+    came = _until(lambda: store.check(everyone), unless=lambda: bool(store.check([verdict])))
     mine = "together" if came else "apart"
     decided: str = store.compare_set(verdict, "", mine).decode()
     if store.compare_set(ranks.key("closed"), "", str(ranks.rank)).decode() == str(ranks.rank):
@@ -111,22 +99,12 @@ def _decided(ranks: Ranks) -> str:
     return decided
 
 
-def finished(work: Any, patience: float | None) -> bool:
-    """Whether the program's own work comes to an end within `patience` seconds; None waits as long as the program would."""
-    return _until(work.is_completed, patience)
-
-
-def _until(met: Callable[[], bool], patience: float | None, longest: float = _NAP, unless: Callable[[], bool] = lambda: False) -> bool:
-    """Waits for a condition, in naps; False when patience ends, or when something else has happened first."""
-    began, nap, looked = time.monotonic(), 0.00002, 0.0
+def _until(met: Callable[[], bool], unless: Callable[[], bool] = lambda: False) -> bool:
+    """Whether something comes about while patience lasts, and nothing else has come before it."""
+    began, nap = time.monotonic(), 0.0001
     while not met():
-        waited = time.monotonic() - began
-        if patience is not None and waited > patience:
-            return False
-        if waited - looked > _SIGNS:
-            looked = waited
-            if unless():
-                return met()
+        if unless() or time.monotonic() - began > PATIENCE:
+            return met()
         time.sleep(nap)
-        nap = min(2 * nap, longest)
+        nap = min(2 * nap, _NAP)
     return True
