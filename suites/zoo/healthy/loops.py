@@ -36,7 +36,7 @@ def masters_and_average() -> tuple[torch.Tensor, torch.Tensor]:
     master = nn.Parameter(0.1 * normal(24, 6, seed=2))
     visible = nn.Parameter(master.detach().to(LOW))
     optimizer, average = torch.optim.AdamW([master], lr=1e-3), visible.detach().float()
-    for _ in range(30):
+    for _ in range(12):
         visible.grad = None
         (given @ visible - target).float().square().mean().backward()
         master.grad = visible.grad.float()
