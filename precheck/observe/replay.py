@@ -136,6 +136,12 @@ def wraps(kind: Any) -> bool:
     return kind not in _PLAIN and getattr(kind, "__torch_dispatch__", _NO_DISPATCH) is not _NO_DISPATCH
 
 
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank has of a tensor that is spread over ranks; of others, all."""
+    mine: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
+    return mine
+
+
 def continuous(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
 

@@ -27,6 +27,7 @@ from precheck.observe.replay import (
     Replay,
     addressable,
     continuous,
+    local,
     plan,
     tensors_in,
     wraps,
@@ -165,6 +166,9 @@ class Shadow(TorchDispatchMode):
     def _step_begins(self, optimizer: Any) -> None:
         with _disable_current_modes(), torch.no_grad():
             self.updates.begin(optimizer, self.low)
+            if self.collectives.ranks is not None:  # gradients have been reduced since they came
+                for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None):
+                    self.gradient(self.where.parameter_names.get(id(parameter), ""), parameter)
 
     def _step_ends(self, optimizer: Any) -> None:
         with _disable_current_modes(), torch.no_grad():
@@ -174,8 +178,9 @@ class Shadow(TorchDispatchMode):
         """Writes down what a parameter's gradient is made of, now that it has come."""
         self.observation.came.add(id(parameter))
         gradient = parameter.grad
-        if gradient is not None and addressable(gradient):
-            cell = self.memory.find(gradient)
+        mine = None if gradient is None else local(gradient)
+        if mine is not None and addressable(mine):
+            cell = self.memory.find(mine)
             if cell is not None:
                 self.later([], functools.partial(self.observation.came_as, id(parameter), name, cell.value, self.where.scale))
 

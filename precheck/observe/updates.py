@@ -15,6 +15,7 @@ from precheck.observe.later import SAMPLE as LATER
 from precheck.observe.later import Later
 from precheck.observe.memory import Memory
 from precheck.observe.operations import Operation, Update, Value
+from precheck.observe.replay import local
 from precheck.observe.statistics import SAMPLE, norm, sampled
 
 Samples = tuple[torch.Tensor, torch.Tensor]
@@ -59,33 +60,35 @@ class Updates:
         """Before a step: samples of each low parameter that has a gradient, and of its shadow."""
         self.before.clear()
         for parameter in _parameters(optimizer):
-            if parameter.dtype in low and parameter.grad is not None and parameter.layout is torch.strided and parameter.numel():
-                gradient = self.memory.find(parameter.grad) if parameter.grad.layout is torch.strided else None
-                values, shadow = self._sample(parameter)
+            mine = local(parameter)
+            if parameter.dtype in low and parameter.grad is not None and parameter.layout is torch.strided and mine.numel():
+                gradient = self.memory.find(local(parameter.grad)) if parameter.grad.layout is torch.strided else None
+                values, shadow = self._sample(mine, whole=True)
                 self.before[id(parameter)] = (values.clone(), shadow.clone(), gradient.value if gradient is not None else None)
 
     def end(self, optimizer: Any, names: dict[int, str], operation: Operation) -> None:
         """After it: what was meant and what came."""
         for parameter in _parameters(optimizer):
-            was, cell = self.before.pop(id(parameter), None), self.memory.find(parameter)
+            mine = local(parameter)
+            was, cell = self.before.pop(id(parameter), None), self.memory.find(mine)
             if was is None or cell is None:
                 continue
             seen = self.seen.get(id(parameter))
             if seen is None:
-                update = Update(names.get(id(parameter), ""), tuple(parameter.shape), cell.value.dtype, operation)
+                update = Update(names.get(id(parameter), ""), tuple(mine.shape), cell.value.dtype, operation)
                 seen = self.seen[id(parameter)] = _Seen(update)
-            states = [state for state in optimizer.state.get(parameter, {}).values() if isinstance(state, torch.Tensor)]
-            fitting = [state for state in states if state.shape == parameter.shape and state.layout is torch.strided]
+            states = [local(state) for state in optimizer.state.get(parameter, {}).values() if isinstance(state, torch.Tensor)]
+            fitting = [state for state in states if state.shape == mine.shape and state.layout is torch.strided]
             samples = [each for state in fitting for each in self._sample(state)]
-            self.later([*was[:2], *self._sample(parameter), *samples], functools.partial(seen.stepped, was[2]))
+            self.later([*was[:2], *self._sample(mine, whole=True), *samples], functools.partial(seen.stepped, was[2]))
 
-    def _sample(self, tensor: torch.Tensor) -> Samples:
-        """Of a tensor and of its shadow; of one without, zeros in the shadow's place, since all of it may be remainder."""
+    def _sample(self, tensor: torch.Tensor, *, whole: bool = False) -> Samples:
+        """Of a tensor and of its shadow; of one without, zeros in the shadow's place, since all but a `whole` one may be remainder."""
         limit = LATER if self.later.defers(tensor) else SAMPLE
         values, cell = sampled(tensor.detach(), limit), self.memory.find(tensor)
         if cell is not None:
             return values, sampled(self.memory.view(cell, tensor), limit)
-        return values, values if isinstance(tensor, torch.nn.Parameter) else torch.zeros_like(values)
+        return values, values if whole else torch.zeros_like(values)
 
 
 def _parameters(optimizer: Any) -> list[torch.Tensor]:
