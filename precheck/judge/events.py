@@ -182,7 +182,9 @@ def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> l
         maker = value.maker
         if maker is None or value.zeroed <= LOST or value in spoiled or not determined(maker, value):
             continue
-        _, cause = zero_origin(value)
+        rule, cause = zero_origin(value)
+        if rule == "cancellation":
+            continue  # no scale would have kept it
         under = f"under a loss scale of {scale:g}" if scale > 1 else "without a loss scale"
         text = f"{100 * value.zeroed:.0f} % of the gradient of {name or 'a parameter'} is flushed to zero {under}, first here"
         severity: Severity = "warning" if scale > 1 else "error"  # a scaler may yet grow to where it fits

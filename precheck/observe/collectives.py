@@ -101,6 +101,7 @@ class _Exchange:
         self.given: list[torch.Tensor] = []  # what this rank sends
         self.shadows: dict[int, torch.Tensor] = {}  # by the identity of the program's tensor, on the host
         self.exact: dict[int, torch.Tensor] = {}
+        self.known: list[bool] = []  # whether each had a shadow
         self.failed = False
 
     def prepare(self) -> None:
@@ -108,6 +109,7 @@ class _Exchange:
         mode, planned = self.mode, self.plan
         floats = list(tensors_in(*self.args, *self.kwargs.values()))
         self.call = Call(mode, self.func, planned, self.args, self.kwargs, floats, [mode.memory.find(tensor) for tensor in floats])
+        self.known = [cell is not None for cell in self.call.cells]
         self.call.prepare()
         if self.call.why:
             self._lose(self.call.why)
@@ -136,6 +138,7 @@ class _Exchange:
 
     def _exchanged(self, result: Any) -> None:
         call, mode = self.call, self.mode
+        fresh = [tensor for tensor, known in zip(call.floats, self.known, strict=True) if not known]
         sources = [value for tensor, value in zip(call.floats, call.inputs, strict=True) if any(tensor is given for given in self.given)]
         mode.later.flush()
         group = self.ranks.group(self._program()[1])
@@ -154,6 +157,8 @@ class _Exchange:
                 value.local = off(_copy(outputs[place]), exact[place])
             if value.nonfinite and from_others:
                 value.maker = None  # another rank's fault, and told there
+            if not value.low and not value.drift and not value.nonfinite and (not call.written or any(outputs[place] is each for each in fresh)):
+                mode.memory.drop(outputs[place])  # no rank has anything low in it
 
     def _again(self, group: Any, tensors: dict[int, torch.Tensor]) -> list[torch.Tensor]:
         """The op on other tensors, in another group of the same ranks; what it wrote or returned."""

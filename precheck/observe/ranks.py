@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+from torch._C._distributed_c10d import _register_process_group, _unregister_process_group
+from torch.distributed.distributed_c10d import GroupName, PrefixStore, _get_default_store
 
 PATIENCE = 20.0
 """Seconds. c10d's own barrier over a store starts to complain of missing ranks after 10 s; twice that, and they do not come."""
@@ -37,12 +38,15 @@ class Ranks:
         members = tuple(dist.get_process_group_ranks(own))
         made = self.groups.get(members)
         if made is None:
-            store = PrefixStore(self.key("group", *members), self.store)
+            name = GroupName(f"precheck/{self.key(*members)}")
+            store = PrefixStore(name, self.store)
             backend = dist.ProcessGroupGloo(store, own.rank(), len(members), datetime.timedelta(seconds=PATIENCE))
             made = self.groups[members] = dist.ProcessGroup(store, own.rank(), len(members))
             kind = dist.ProcessGroup.BackendType.GLOO
             made._register_backend(torch.device("cpu"), kind, backend)
             made._set_default_backend(kind)
+            made._set_group_name(name)
+            _register_process_group(name, made)  # functional collectives go by names
         return made
 
     def lose(self, why: str) -> None:
@@ -50,7 +54,7 @@ class Ranks:
         if not self.lost:
             told = self.store.compare_set(self.key("lost"), "", f"rank {self.rank}: {why}").decode()
             self.lost = told if told.startswith(f"rank {self.rank}:") else f"{told} (here {why})"
-            self.groups.clear()
+            self._close()
 
     def part(self, said: str, *, wait: bool) -> dict[int, str]:
         """Tells the others what this rank has to say at the end, and with `wait` hears them: what was said, by rank."""
@@ -64,8 +68,13 @@ class Ranks:
         if len(heard) == self.size and self.store.add(self.key("heard"), 1) == self.size:
             for key in (*keys.values(), *(self.key("here", rank) for rank in range(self.size))):
                 self.store.delete_key(key)  # the last one clears up
-        self.groups.clear()
+        self._close()
         return heard
+
+    def _close(self) -> None:
+        for group in self.groups.values():
+            _unregister_process_group(group.group_name)
+        self.groups.clear()
 
 
 def meet(reference: torch.dtype) -> tuple[Ranks | None, str]:

@@ -88,7 +88,7 @@ class Scales:
             return []
         if planned.packet.startswith(("_foreach_", "_amp_foreach_")):
             return self._lanes(planned, args, kwargs, where)
-        return [self._combined(planned, [*args, *kwargs.values()], where)]
+        return [self._combined(planned, [*args, *(value for name, value in kwargs.items() if name != "out")], where)]
 
     def after(self, factors: list[float], args: tuple[Any, ...], result: Any) -> None:
         """After it has run: its results, or what it wrote into, carry that."""
