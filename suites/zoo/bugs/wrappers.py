@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from bugs.bug import Bug, normal, uniform
+from bugs.loops import Loop
 
 HALF, LOW, WIDE = torch.float16, torch.bfloat16, torch.float32
 WIDER = "the numbers are right, and more of them than wanted: watch() compares numbers, and asks nobody which dtype they should have"
@@ -166,6 +167,18 @@ def shared_maximum(count: torch.dtype) -> torch.Tensor:
     return 70_000 * (attained / number).float()
 
 
+def logged_norms(unscaled: bool) -> torch.Tensor:
+    """Norms of gradients that still carry their scale, kept in a list for a chart; nobody takes a number out of them here."""
+    loop, norms = Loop(scale=64.0, growth=2), []
+    for _ in range(4):
+        loop.backward()
+        if unscaled:
+            loop.scaler.unscale_(loop.optimizer)
+        norms.append(torch.cat([each.flatten() for each in loop.gradients]).norm())  # culprit: charted-norms
+        loop.step()
+    return torch.stack(norms)
+
+
 class Process(nn.Module):
     """A Gaussian process' mean: squared distances of numbers near 110 by a² + b² - 2ab, of which tf32 rounds the product."""
 
@@ -217,6 +230,8 @@ BUGS = (
         expected_miss="a product with a small number is taken for a sum that cancelled, of which float32 knows nothing either"),
     Bug("shared-maximum", "tinygrad/tinygrad#15363", ("overflow",), "aten.sum.default", lambda: shared_maximum(HALF),
         lambda: shared_maximum(WIDE)),
+    Bug("charted-norms", "languini-kitchen/languini-kitchen#7", ("scaler-order",), "", lambda: logged_norms(False), lambda: logged_norms(True),
+        phase="scaler", severity="warning", expected_miss="a scaled number is told where Python reads it; these stay tensors to the end"),
     Bug("expanded-distances", "cornellius-gp/gpytorch#1960", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: process("emulated"), lambda: process("by hand"),
         expected_miss="the rounding is arithmetic on bits, where a shadow starts afresh; on a GPU it happens inside the kernel"),
