@@ -148,6 +148,8 @@ class _Exchange:
         outputs = call.written or list(tensors_in(result))
         call.inputs = call.operation.inputs = (*sources, *heard)
         call.operation.derived = False  # nobody's derivative, in whatever pass it is made
+        for output in call.written:
+            mode.memory.find(output).twin = None  # which other ranks may not have
         call.store(outputs, [shadow.to(output.device) for shadow, output in zip(shadows, outputs, strict=True)], None)
         mode.record(call.operation)
         mode.later.flush()
