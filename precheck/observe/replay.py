@@ -16,7 +16,8 @@ from precheck.observe import attention
 
 LOW = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})
 ALIASES = frozenset({"detach", "alias", "lift_fresh", "_unsafe_view", "_reshape_alias", "set_", "resize_", "resize_as_", "is_same_size",
-                     "sym_size", "sym_stride", "record_stream", "_has_same_storage_numel", "prim_layout", "_version"})  # fmt: skip
+                     "sym_size", "sym_stride", "record_stream", "_has_same_storage_numel", "prim_layout", "_version",
+                     "wait_tensor", "_wrap_tensor_autograd"})  # fmt: skip
 MOVES = frozenset({"clone", "_to_copy", "contiguous"})
 """Ops whose result is their input, whole, in another dtype or layout."""
 UNSHADOWED = frozenset({"_amp_update_scale_"})
