@@ -142,22 +142,27 @@ def late_interaction(dtype: torch.dtype) -> torch.Tensor:
     return total.float()
 
 
-def scanned(wide: bool) -> dict[str, Any]:
-    return {"model": Scan(wide), "inputs": loud_tokens(), "precision": "16-true"}
+def asked(model: nn.Module, inputs: torch.Tensor, precision: str) -> dict[str, Any]:
+    return {"model": model, "inputs": inputs, "precision": precision}
+
+
+def pixels() -> torch.Tensor:
+    return torch.round(8 * normal(2, 1280)) / 8
 
 
 BUGS = (
     Bug("delta-state", "ollama/ollama#15865", ("accumulated-drift",), "aten._to_copy.default", lambda: delta_rule(LOW), lambda: delta_rule(WIDE)),
     Bug("cached-state", "vllm-project/vllm#13466", ("accumulated-drift", "absorption"), "aten._to_copy.default", lambda: decoded(None),
-        lambda: decoded(WIDE), module="Decoder"),
+        lambda: decoded(WIDE), module="Decoder",
+        measured=lambda fixed: asked(Decoder(WIDE if fixed else None), (0.25 + uniform(900, 16)).to(LOW).float(), "bf16-true")),
     Bug("endless-memory", "state-spaces/mamba#996", ("overflow",), "aten.add.Tensor", lambda: Scan(False).half()(loud_tokens().half()),
-        lambda: Scan(True).half()(loud_tokens().half()), module="Scan", measured=scanned),
+        lambda: Scan(True).half()(loud_tokens().half()), module="Scan", measured=lambda fixed: asked(Scan(fixed), loud_tokens(), "16-true")),
     Bug("lanes-of-squares", "sgl-project/sglang#27540", ("absorption",), "aten.add.Tensor", lambda: Lanes(False)(outliers().to(LOW)),
-        lambda: Lanes(True)(outliers().to(LOW)), module="Lanes"),
+        lambda: Lanes(True)(outliers().to(LOW)), module="Lanes", measured=lambda fixed: asked(Lanes(fixed), outliers(), "bf16-true")),
     Bug("event-times", "numpy/numpy#24443", ("absorption",), "aten.add.Tensor", lambda: arrivals(LOW), lambda: arrivals(WIDE)),
     Bug("moved-pixels", "princeton-vl/RAFT#54", ("cancellation", "absorption"), "aten.sub.Tensor",
-        lambda: Flow(False)(torch.round(8 * normal(2, 1280)).div(8).half()), lambda: Flow(True)(torch.round(8 * normal(2, 1280)).div(8).half()),
-        module="Flow"),
+        lambda: Flow(False)(pixels().half()), lambda: Flow(True)(pixels().half()), module="Flow",
+        measured=lambda fixed: asked(Flow(fixed), pixels(), "16-true")),
     Bug("stuck-moment", "Nerogar/OneTrainer#1005", ("accumulated-drift", "absorption"), "aten.mul_.Tensor", lambda: quieter(LOW),
         lambda: quieter(WIDE)),
     Bug("parameter-table", "google/CommonLoopUtils#380", ("absorption",), "aten.add.Tensor", lambda: overview(LOW), lambda: overview(WIDE)),

@@ -53,9 +53,9 @@ class Spectrum(nn.Module):
         return power.clamp(min=1e-3).log10()[:, 20]  # one bin is loud
 
 
-def spectrum(wide: bool) -> torch.Tensor:
+def spectrum(wide: bool) -> dict[str, Any]:
     wave = 0.9 * torch.sin(2 * math.pi * 20 * torch.arange(2048.0) / 1024) + 0.05 * normal(2048)
-    return Spectrum(wide).half()(wave.reshape(2, 1024).half())
+    return {"model": Spectrum(wide), "inputs": (wave.reshape(2, 1024),), "precision": "16-true"}
 
 
 class Rays(nn.Module):
@@ -167,8 +167,8 @@ def at_half(given: dict[str, Any]) -> torch.Tensor:
 BUGS = (
     Bug("frame-count", "vadimkantorov/convasr#73", ("overflow",), "aten.sum.dim_IntList", lambda: at_half(recording(False)),
         lambda: at_half(recording(True)), module="Standardised", measured=recording),
-    Bug("power-spectrum", "adobe-research/convmelspec#3", ("overflow",), "aten.pow.Tensor_Scalar", lambda: spectrum(False),
-        lambda: spectrum(True), module="Spectrum"),
+    Bug("power-spectrum", "adobe-research/convmelspec#3", ("overflow",), "aten.pow.Tensor_Scalar", lambda: at_half(spectrum(False)),
+        lambda: at_half(spectrum(True)), module="Spectrum", measured=spectrum),
     Bug("ray-density", "nerfstudio-project/nerfstudio#104", ("overflow",), "aten.exp.default", lambda: at_half(rays(False)),
         lambda: at_half(rays(True)), module="Rays", measured=rays),
     Bug("triangle-product", "aqlaboratory/openfold#295", ("overflow",), "aten.bmm.default", lambda: triangle(False), lambda: triangle(True),
