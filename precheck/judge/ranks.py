@@ -9,7 +9,7 @@ from precheck.findings import Finding
 
 
 def merged(heard: Mapping[int, Sequence[Finding]], size: int) -> list[Finding]:
-    """The findings of all ranks: those of the same rule and place are one, worded as on the first of its ranks."""
+    """The findings of all ranks: those of the same rule and line are one, as they are within a rank, worded as on the first."""
     by_place: dict[tuple[object, ...], dict[int, Finding]] = {}
     for rank in sorted(heard):
         for finding in heard[rank]:
@@ -18,7 +18,7 @@ def merged(heard: Mapping[int, Sequence[Finding]], size: int) -> list[Finding]:
 
 
 def _place(finding: Finding) -> tuple[object, ...]:
-    return finding.rule, finding.severity, finding.phase, finding.op, finding.module, finding.source
+    return finding.rule, finding.severity, finding.phase, finding.source
 
 
 def _named(found: dict[int, Finding], size: int) -> Finding:

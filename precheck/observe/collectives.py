@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch.distributed import distributed_c10d as c10d
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from precheck.observe.call import Call
 from precheck.observe.measuring import off
@@ -164,8 +165,18 @@ class _Exchange:
 
     def _again(self, group: Any, tensors: dict[int, torch.Tensor]) -> list[torch.Tensor]:
         """The op on other tensors, in another group of the same ranks; what it wrote or returned."""
+        try:
+            return self._sent(group, tensors, {})
+        except RuntimeError as error:
+            if "ReduceOp.AVG" not in str(error):  # which gloo does not know, and says before it sends anything
+                raise
+        given = self.plan.argument("reduce_op", self.args, self.kwargs)
+        summed = self._sent(group, tensors, {id(given): "sum" if isinstance(given, str) else _sum(group)})
+        return [each.div_(group.size()) for each in summed]
+
+    def _sent(self, group: Any, tensors: dict[int, torch.Tensor], otherwise: dict[int, Any]) -> list[torch.Tensor]:
         program, _ = self._program()
-        swapped = {id(program): group.group_name if isinstance(program, str) else group.boxed(), **tensors}
+        swapped = {id(program): group.group_name if isinstance(program, str) else group.boxed(), **tensors, **otherwise}
         kwargs = {name: _changed(value, swapped) for name, value in self.kwargs.items()}
         result = self.func(*_changed(self.args, swapped), **kwargs)
         for work in _works(result):
@@ -204,6 +215,21 @@ def _changed(value: Any, swapped: dict[int, Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_changed(each, swapped) for each in value)
     return swapped.get(id(value), value)
+
+
+class _Caught(TorchDispatchMode):
+    """Keeps the arguments of the last op."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        self.args = args
+        return func(*args, **(kwargs or {}))
+
+
+def _sum(group: Any) -> Any:
+    """ReduceOp.SUM as ops have it, which Python cannot make."""
+    with _Caught() as caught:  # type: ignore[no-untyped-call]
+        group.allreduce([torch.zeros(1)]).wait()
+    return caught.args[2]
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from precheck.findings import Finding
 from precheck.judge.ranks import merged
 
-LOST = Finding("overflow", "error", "aten.exp.default at train.py:8: 1e+09 is beyond float16\nsecond line", op="aten.exp.default", source="train.py:8")
+LOST = Finding("overflow", "error", "aten.exp.default at train.py:8: 1e+09 is beyond float16\nsecond line", source="train.py:8")
 
 
 def test_a_finding_of_all_is_one() -> None:
@@ -30,7 +31,8 @@ def test_the_same_fault_with_other_numbers_is_the_same_fault() -> None:
 
 
 def test_another_place_rule_or_gravity_is_another_finding() -> None:
-    others = [dataclasses.replace(LOST, **change) for change in ({"source": "train.py:9"}, {"rule": "nan"}, {"severity": "note"}, {"module": "head"})]
+    changes: list[dict[str, Any]] = [{"source": "train.py:9"}, {"rule": "nan"}, {"severity": "note"}, {"phase": "backward"}]
+    others = [dataclasses.replace(LOST, **change) for change in changes]
     assert len(merged({0: [LOST], 1: others}, 2)) == 5
 
 

@@ -1,5 +1,6 @@
 """Collectives of two ranks under a shadow, beside the same in float32: run by torchrun from test_collectives."""
 
+import contextlib
 import json
 import sys
 from collections.abc import Callable
@@ -9,8 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
+from precheck.observe.collectives import _Caught
 from precheck.observe.ranks import meet
+from precheck.observe.replay import plan
 from precheck.observe.shadow import Shadow
 from precheck.observe.whereabouts import Whereabouts
 
@@ -96,8 +100,34 @@ def among_some(x: torch.Tensor) -> list[torch.Tensor]:
     return [x]
 
 
+def averaged(x: torch.Tensor) -> list[torch.Tensor]:
+    """As NCCL averages for FSDP; gloo, which shadows go through, cannot."""
+    shadows = [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Shadow)]
+    with _disable_current_modes():
+        boxed = {}
+        for name in ("SUM", "AVG"):
+            with _Caught() as caught, contextlib.suppress(RuntimeError):
+                dist.all_reduce(torch.zeros(1), op=getattr(dist.ReduceOp, name))
+            boxed[name] = caught.args[2]
+
+        def on_nccl(tensors: list[torch.Tensor], group: Any, op: Any, *rest: Any) -> Any:
+            own = dist.ProcessGroup.unbox(group) is dist.group.WORLD
+            result = torch.ops.c10d.allreduce_(tensors, group, boxed["SUM"] if own else op, *rest)
+            if own:
+                dist.Work.unbox(result[1]).wait()
+                tensors[0].div_(2)
+            return result
+
+        given = ([x], dist.group.WORLD.boxed(), boxed["AVG"], None, False)
+        if shadows:
+            shadows[0].collectives(on_nccl, plan(torch.ops.c10d.allreduce_.default), given, {})
+        else:
+            on_nccl(*given)
+    return [x]
+
+
 CASES = (reduced, reduced_later, largest, gathered, gathered_whole, scattered, scattered_later, sent_around, exchanged, part_of_a_whole,
-         functionally, functionally_gathered, functionally_scattered, among_some)  # fmt: skip
+         functionally, functionally_gathered, functionally_scattered, among_some, averaged)  # fmt: skip
 
 
 def beside(case: Case) -> dict[str, Any]:

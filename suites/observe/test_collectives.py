@@ -28,7 +28,8 @@ STUCK = 120
 """Seconds after which a launch is taken to hang; it takes 10 s on an idle machine, and nothing is judged by it."""
 ROUNDOFF = 2.0**-8
 NAMES = [case.__name__ for case in CASES]
-SUMS = ["reduced", "reduced_later", "scattered", "scattered_later", "part_of_a_whole", "functionally", "functionally_scattered", "among_some"]
+SUMS = ["reduced", "reduced_later", "scattered", "scattered_later", "part_of_a_whole", "functionally", "functionally_scattered", "among_some",
+        "averaged"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
