@@ -216,7 +216,7 @@ def judged(
     report.add(boundaries.undetermined(rows, reference, precision))
     report.add(boundaries.missing_gradients(seen, reference))
     report.add(boundaries.drifted(rows, precision, explained=explained, unstable=unstable))
-    report.add(updates.lost(rows))
+    report.add(updates.lost(rows, seen.aged))
     report.add(boundaries.leaks(seen, precision))
     report.add(extent.headroom(seen, precision))
     report.boundaries = boundaries.table(rows)

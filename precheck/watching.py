@@ -15,11 +15,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from precheck.diagnosis import facts
 from precheck.findings import Finding, Report
-from precheck.judge import ops
+from precheck.judge import ops, updates
 from precheck.judge.ranks import merged
 from precheck.observe.job import InputError
 from precheck.observe.operations import Observation
-from precheck.observe.ranks import Ranks, meet
+from precheck.observe.ranks import Ranks, distributed, meet
 from precheck.observe.shadow import Shadow
 from precheck.observe.whereabouts import Whereabouts
 from precheck.precisions import Precision, resolve
@@ -56,6 +56,8 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     finally:
         with _disable_current_modes(), torch.no_grad():
             filled(report, shadow.finish(), where)
+            if ranks is None and not apart and distributed():
+                apart = "the block began before torch.distributed did: what other ranks send is taken as it comes"
             if apart:
                 report.facts["ranks"] = apart
             if ranks is not None:
@@ -66,6 +68,7 @@ def filled(report: Report, observation: Observation, where: Whereabouts) -> None
     """Puts the verdict on `observation` into `report`."""
     report.add(ops.found(observation))
     report.ops = sorted(observation.rows.values(), key=lambda row: row.first)
+    report.updates = updates.table(observation)
     report.facts |= facts(observation)
     if where.compiled:
         report.facts["compiled"] = "what torch.compile made was left aside: the block ran in eager mode"

@@ -18,6 +18,8 @@ ROUNDINGS = 8.0
 UPDATES = 8
 ARRIVED = 0.5
 """Share of the displacement below which most of what was meant did not happen."""
+ASTRAY = 0.5
+"""Drift of what is added to from which it is not the reference's accumulator: what it then absorbs is not what did it."""
 INTENDED = 2.0
 """Displacement in unit roundoffs of what the accumulator held, from which the format could have shown it. (What a Kahan
 summation's remainder holds is all rounding error; its shadow does not move at all.)"""
@@ -45,6 +47,8 @@ def _judged(operation: Operation, value: Value, seen: Absorbed) -> Suspect | Non
     u = value.roundoff
     if not u or (operation.parameter and operation.in_optimizer):
         return None  # updates of weights are judged by what of the whole step arrived
+    if operation.in_place and seen.first is not None and seen.first.inputs and seen.first.inputs[0].drift >= ASTRAY:
+        return None  # it was something else already
     if seen.share >= 0.5 and seen.times >= TIMES and seen.drift >= ROUNDINGS * u and seen.intended >= INTENDED * u and seen.arrived < 1:
         text = f"{seen.times} additions left at least half of it unchanged; it is {100 * seen.drift:.0f} % off"
         return Suspect("absorption", operation, text, seen.drift / u, ROUNDINGS)

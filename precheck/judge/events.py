@@ -185,6 +185,8 @@ def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> l
         rule, cause = zero_origin(value)
         if rule == "cancellation":
             continue  # no scale would have kept it
+        if any(made.low and made.zeroed and made.largest_zeroed > 2 * half_tiniest(made) for made in cause.outputs):
+            continue  # the format could hold it: the run has come to where the gradient is zero, and the reference beside it
         under = f"under a loss scale of {scale:g}" if scale > 1 else "without a loss scale"
         text = f"{100 * value.zeroed:.0f} % of the gradient of {name or 'a parameter'} is flushed to zero {under}, first here"
         severity: Severity = "warning" if scale > 1 else "error"  # a scaler may yet grow to where it fits

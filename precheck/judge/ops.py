@@ -17,15 +17,17 @@ def suspects(observation: Observation) -> list[Suspect]:
     spoiled = descendants(observation, roots)  # what follows from Inf and NaN is no fault of its own
     rounding = Rounding(observation, origins, spoiled).judged()  # traces the origins on its way
     choice = [suspect for suspect in choices.flipped(observation, origins) if not spoiled.intersection(suspect.operation.outputs)]
+    unarrived = updates.unarrived(observation)
+    steps = {suspect.operation.source for suspect in unarrived}  # a step by hand that is lost is an addition that was absorbed
     found = [
         *events.nonfinite(roots, origins),
         *events.flooded(observation, spoiled),
         *events.starved_gradients(observation, spoiled),
         *rounding,
-        *absorption.absorbed(observation),
+        *(suspect for suspect in absorption.absorbed(observation) if suspect.operation.source not in steps),
         *choice,
         *gradients.missing(observation),
-        *updates.unarrived(observation),
+        *unarrived,
         *scaling.faults(observation),
     ]
     return sorted(found, key=lambda suspect: suspect.operation.number)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from precheck import formats
 from precheck.findings import Finding
@@ -64,61 +66,109 @@ def _displacement(row: Comparison) -> Displacement:
     return Displacement(moved, meant, arrived, 4 * sketching + min(4 * stochastic, _LEAST_CERTAINTY))
 
 
-def lost(rows: Iterable[Comparison]) -> list[Finding]:
-    """One finding that names the worst parameter and counts the others."""
+def lost(rows: Iterable[Comparison], aged: Mapping[str, tuple[float, int]] = MappingProxyType({})) -> list[Finding]:
+    """One finding that names the worst parameter and counts the others.
+
+    `aged`: by parameter, what the optimizer alone brings home on a few of its elements, and after how many steps.
+    """
     every = displacements(rows)
-    found = sorted((d for d in every if d.lost), key=lambda d: d.arrived)
+    found = sorted((d for d in every if d.lost and aged.get(d.record.name, (0.0, 0))[0] < LOST), key=lambda d: d.arrived)
     if not found:
         return []
-    worst = found[0]
+    worst = found[0].record
+    count = math.sqrt(worst.numel)
+    numbers = Numbers(worst.dtype, worst.weight_norm / count, found[0].reference.norm / count / worst.step)
+    told = [(d.record.name, max(0.0, d.arrived)) for d in found]
     return [
         Finding(
-            "lost-update",
-            "error",
-            f"{worst.record.name}: {worst.arrived:.0%} of the update of {worst.record.step} step(s) arrived in {worst.record.dtype}; "
-            f"{_numbers(worst)}; {len(found)} of {len(every)} parameters lost more than half",
-            phase="optimizer", module=module_of(worst.record.name, "update"), step=worst.record.step, tensor=worst.record.name,
-            measured=worst.arrived, limit=LOST,
+            "lost-update", "error", _text(told, len(every), worst.step, numbers, _horizon(aged.get(worst.name))), phase="optimizer",
+            module=module_of(worst.name, "update"), step=worst.step, tensor=worst.name, measured=found[0].arrived, limit=LOST,
         )
     ]  # fmt: skip
 
 
-def _numbers(displacement: Displacement) -> str:
-    fmt = formats.of_dtype(displacement.record.dtype)
-    count = math.sqrt(displacement.record.numel)
-    weight, update = displacement.record.weight_norm / count, displacement.reference.norm / count
-    return f"weights are about {weight:.3g}, where {fmt.name} rounds away less than {fmt.ulp(weight) / 2:.2g}; the update is about {update:.2g}"
+@dataclasses.dataclass(frozen=True, slots=True)
+class Numbers:
+    """Of a parameter, root mean squares of its elements and of what a step means to change them by; its learning rate, if known."""
+
+    dtype: str
+    weight: float
+    step: float
+    rate: float = 0.0
+
+    def __str__(self) -> str:
+        """The dead zone in numbers, and the rate that would leave it."""
+        fmt = formats.of_dtype(self.dtype)
+        down, up = fmt.half_ulp(self.weight)
+        zone = f"{up:.2g}" if up == down else f"{up:.2g} up, {down:.2g} down"
+        text = f"weights are about {self.weight:.3g}, where {fmt.name} rounds away less than {zone}; a step is about {self.step:.2g}"
+        enough = self.rate * down / self.step if self.step else 0.0
+        return text if not self.rate or enough <= self.rate else f"{text} (lr {self.rate:.2g}; it would take {enough:.1g})"
 
 
+def _text(found: Sequence[tuple[str, float]], of: int, steps: int, numbers: Numbers, further: str = "") -> str:
+    """The words of a lost update; `found` are names and arrived shares, the worst first."""
+    (name, share), others = found[0], found[1 : 1 + NAMED]
+    more = ", …" if len(found) > 1 + NAMED else ""
+    listed = " (" + ", ".join(f"{other or 'unnamed'} {part:.0%}" for other, part in others) + f"{more})" if others else ""
+    return (
+        f"{name or 'a parameter'}: {share:.0%} of the update of {steps} step(s) arrived in {numbers.dtype}{further}; {numbers}; "
+        f"{len(found)} of {of} parameters lost more than half{listed}"
+    )
+
+
+def _horizon(aged: tuple[float, int] | None) -> str:
+    return "" if aged is None else f", and {max(0.0, aged[0]):.0%} would after {aged[1]}"
+
+
+NAMED = 3
+"""Further parameters that a message lists: which kinds are hit (norms, biases, matrices) shows in the first few."""
 AIMLESS = 0.5
 """Drift of a gradient from which it is not the same gradient any more: what a step makes of it is not lost but never was."""
 
 
 def unarrived(observation: Observation) -> list[Suspect]:
-    """lost-update, of a watched run: parameters whose steps did not arrive, by the worse witness for the fault.
+    """lost-update, of a watched run: parameters whose steps did not arrive, by the best witness for their health.
 
-    EDQ asks step by step, the displacement over all steps; stochastic rounding and Kahan summation satisfy the second.
+    EDQ asks step by step, the displacement over all steps, which stochastic rounding and Kahan summation satisfy; where few
+    steps do not tell, the optimizer alone, grown old.
     """
-    found = []
-    for update in observation.updates:
-        best = update_share(update) + _luck(update)
-        if update.wanted and not update.held and update.gradient_drift < AIMLESS and best < LOST:
-            found.append(update)
+    found = sorted((update for update in observation.updates if _is_lost(update)), key=update_share)
     if not found:
         return []
-    worst = min(found, key=update_share)
-    share, fmt = max(0.0, update_share(worst)), formats.of_dtype(worst.dtype)
-    weight = worst.size / math.sqrt(max(1, worst.sampled))
-    step = math.sqrt(worst.wanted / max(1, worst.sampled * worst.steps))
-    text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of the update of {worst.steps} step(s) arrived in {worst.dtype}; weights are about "
-            f"{weight:.3g}, where {fmt.name} rounds away less than {fmt.ulp(weight) / 2:.2g}; a step is about {step:.2g}; "
-            f"{len(found)} of {len(observation.updates)} parameters lost more than half")  # fmt: skip
-    operation = dataclasses.replace(worst.operation, module=module_of(worst.parameter, "update"))
-    return [Suspect("lost-update", operation, text, share, LOST)]
+    worst = found[0]
+    count = math.sqrt(max(1, worst.sampled))
+    numbers = Numbers(worst.dtype, worst.size / count, math.sqrt(worst.wanted / worst.steps) / count, worst.rate)
+    further = f" ({worst.moved} of {worst.sampled} elements moved)" + _horizon((worst.aged, worst.horizon) if worst.aged is not None else None)
+    told = [(update.parameter, max(0.0, update_share(update))) for update in found]
+    text = _text(told, len(observation.updates), worst.steps, numbers, further)
+    operation = dataclasses.replace(worst.operation, module=module_of(worst.parameter, "update") or worst.operation.module)
+    return [Suspect("lost-update", operation, text, told[0][1], LOST)]
+
+
+def _is_lost(update: Update) -> bool:
+    if not update.wanted or update.gradient_drift >= AIMLESS:
+        return False
+    if update.aged is not None:
+        return update_share(update) < LOST
+    return not update.held and update_share(update) + _luck(update) < LOST
 
 
 def update_share(update: Update) -> float:
-    return max(update.edq, update.arrived)
+    """What arrived, by the best of three accounts; of what is held in a remainder, what the remainder will give back."""
+    if update.held and update.aged is not None:
+        return update.aged
+    return max(update.edq, update.arrived, update.aged or 0.0)
+
+
+def table(observation: Observation) -> list[dict[str, Any]]:
+    """A row for each low-format parameter that was stepped, for `Report.updates`."""
+    return [
+        {"parameter": each.parameter, "dtype": each.dtype, "steps": each.steps, "edq": each.edq, "arrived": each.arrived, "moved": each.moved,
+         "sampled": each.sampled, "absorbed": each.absorbed, "lost_mass": each.mass, "rate": each.rate, "held": each.held, "aged": each.aged,
+         "horizon": each.horizon}
+        for each in observation.updates
+    ]  # fmt: skip
 
 
 def _luck(update: Update) -> float:

@@ -13,8 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
-from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from precheck.observe.call import Call
@@ -22,6 +20,10 @@ from precheck.observe.measuring import off
 from precheck.observe.operations import Value
 from precheck.observe.ranks import PATIENCE, Ranks
 from precheck.observe.replay import OpPlan, addressable, continuous, tensors_in
+
+if dist.is_available():
+    from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
+    from torch.distributed import distributed_c10d as c10d
 
 REDUCING = frozenset({"allreduce_", "allreduce_coalesced_", "reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_",
                       "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "reduce_scatter_tensor",

@@ -143,7 +143,7 @@ class ScalingEvent:
 
 @dataclasses.dataclass(slots=True)
 class Update:
-    """What of an optimizer's steps arrived in one low-format parameter. `meant` is the shadow's move, over all steps so far."""
+    """What of its steps arrived in one low-format parameter. What was meant is the shadow's move, over all steps so far."""
 
     parameter: str
     shape: tuple[int, ...]
@@ -157,6 +157,12 @@ class Update:
     sampled: int = 0  # elements looked at
     gradient_drift: float = 0.0  # the worst step's
     held: bool = False  # whether the optimizer's state holds what the parameter lacks
+    moved: int = 0  # elements, of those looked at, that are not what they were
+    absorbed: float = 0.0  # share of what should have moved at a step and did not, on average over steps
+    mass: float = 0.0  # share of Σ |meant| that lies there
+    rate: float = 0.0  # learning rate, at the first step
+    aged: float | None = None  # of the displacement after `horizon` steps of the optimizer alone, where few steps did not tell
+    horizon: int = 0
 
     @property
     def edq(self) -> float:

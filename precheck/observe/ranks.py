@@ -14,11 +14,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _register_process_group, _unregister_process_group
-from torch.distributed.distributed_c10d import GroupName, PrefixStore, _get_default_store
+
+if dist.is_available():
+    from torch._C._distributed_c10d import _register_process_group, _unregister_process_group
+    from torch.distributed.distributed_c10d import GroupName, PrefixStore, _get_default_store
 
 PATIENCE = 20.0
 """Seconds. c10d's own barrier over a store starts to complain of missing ranks after 10 s; twice that, and they do not come."""
+_disappointments = 0  # meetings in a row to which not all came; each halves what the next is waited for: some programs watch on one rank only
 _NAP = 0.02  # seconds, at most, between two looks at the store
 
 
@@ -52,18 +55,29 @@ class Ranks:
     def lose(self, why: str) -> None:
         """From now on nothing is sent; the others, who find their connections closed, are told why."""
         if not self.lost:
-            told = self.store.compare_set(self.key("lost"), "", f"rank {self.rank}: {why}").decode()
-            self.lost = told if told.startswith(f"rank {self.rank}:") else f"{told} (here {why})"
+            self.lost = f"rank {self.rank}: {why}"
+            try:
+                told = self.store.compare_set(self.key("lost"), "", self.lost).decode()
+            except RuntimeError as error:
+                told = f"{self.lost}; nor does the store answer: {error}".splitlines()[0]
+            self.lost = told if told.startswith(self.lost) else f"{told} (here {why})"
             self._close()
 
     def part(self, said: str, *, wait: bool) -> dict[int, str]:
         """Tells the others what this rank has to say at the end, and with `wait` hears them: what was said, by rank."""
+        try:
+            return self._parted(said, wait)
+        except RuntimeError as error:  # of the store, which is gone if the block has ended torch.distributed
+            self.lose(f"{type(error).__name__}: {error}".splitlines()[0])
+            return {self.rank: said}
+
+    def _parted(self, said: str, wait: bool) -> dict[int, str]:
         self.store.set(self.key("said", self.rank), said)
         if not wait:
             self.lose("its block has ended by an exception")
             return {self.rank: said}
         keys = {rank: self.key("said", rank) for rank in range(self.size)}
-        _until(lambda: self.store.check(list(keys.values())))
+        _until(lambda: self.store.check(list(keys.values())), PATIENCE)
         heard = {rank: self.store.get(key).decode() for rank, key in keys.items() if self.store.check([key])}
         if len(heard) == self.size and self.store.add(self.key("heard"), 1) == self.size:
             for key in (*keys.values(), *(self.key("here", rank) for rank in range(self.size))):
@@ -77,9 +91,14 @@ class Ranks:
         self.groups.clear()
 
 
+def distributed() -> bool:
+    """Whether there are other ranks."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
 def meet(reference: torch.dtype) -> tuple[Ranks | None, str]:
     """The ranks that enter a watched block at the same time as this one; or None, and why, where there is anything to say."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+    if not distributed():
         return None, ""
     if not dist.is_gloo_available():
         return None, "this torch has no gloo, through which ranks would watch together"
@@ -99,20 +118,22 @@ def meet(reference: torch.dtype) -> tuple[Ranks | None, str]:
 def _decided(ranks: Ranks) -> str:
     """Whether all came in time. One rank decides for all: whoever is first to see the last one come, or to lose patience."""
     store, verdict = ranks.store, ranks.key("verdict")
+    global _disappointments
     everyone = [ranks.key("here", rank) for rank in range(ranks.size)]
-    came = _until(lambda: store.check(everyone), unless=lambda: bool(store.check([verdict])))
+    came = _until(lambda: store.check(everyone), PATIENCE / 2**_disappointments, unless=lambda: bool(store.check([verdict])))
     mine = "together" if came else "apart"
     decided: str = store.compare_set(verdict, "", mine).decode()
     if store.compare_set(ranks.key("closed"), "", str(ranks.rank)).decode() == str(ranks.rank):
         store.add("meetings", 1)
+    _disappointments = 0 if decided == "together" else _disappointments + 1
     return decided
 
 
-def _until(met: Callable[[], bool], unless: Callable[[], bool] = lambda: False) -> bool:
+def _until(met: Callable[[], bool], patience: float, unless: Callable[[], bool] = lambda: False) -> bool:
     """Whether something comes about while patience lasts, and nothing else has come before it."""
     began, nap = time.monotonic(), 0.0001
     while not met():
-        if unless() or time.monotonic() - began > PATIENCE:
+        if unless() or time.monotonic() - began > patience:
             return met()
         time.sleep(nap)
         nap = min(2 * nap, _NAP)

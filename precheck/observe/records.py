@@ -64,6 +64,7 @@ class Trace:
     skipped: int = 0  # steps that GradScaler skipped while it searched for that scale
     collapsed: bool = False  # no loss scale down to 1 gave finite gradients
     flips: dict[str, tuple[int, int]] = field(default_factory=dict)  # "call|op": decisions otherwise than the rival's, of how many
+    aged: dict[str, tuple[float, int]] = field(default_factory=dict)  # what the optimizer alone brings home to low weights, after how many steps
     optimizer: str = ""  # "AdamW lr=0.001 betas=(0.9, 0.999) ..."
 
     def add(self, record: Record) -> None:

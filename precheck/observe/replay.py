@@ -184,6 +184,8 @@ class Replay:
     def _call(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> list[torch.Tensor]:
         again = tuple(self._changed(arg, change) for arg in args)
         named = {name: self._changed(value, change) for name, value in kwargs.items()}
+        if kwargs.get("found_inf") is not None:
+            named["found_inf"] = kwargs["found_inf"]  # a step that the run skips is skipped
         special = attention.REPLAYED.get(planned.packet)
         if special is not None:
             return list(special(planned, again, named))

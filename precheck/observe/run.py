@@ -69,7 +69,11 @@ def run(job: Job, setting: Setting) -> Trace:
         boundaries = Boundaries(job.model, trace, disturbance=setting.disturbance, handed=setting.handed)
         _prepare(job, setting)
         with _modes(setting, boundaries.position, trace), boundaries.attached():
-            Training(job, boundaries, storage=setting.dtype, precision=setting.precision).steps()
+            training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision)
+            training.steps()
+        if setting.precision is not None and setting.disturbance is None and setting.shadow is None:
+            with torch.no_grad():
+                trace.aged = training.aged(lambda: Shadow(Whereabouts(None)))
     return trace
 
 

@@ -59,7 +59,7 @@ class Shadow(TorchDispatchMode):
         self.scales = Scales()
         self.scalers = Scalers(where, self.scales, self.described)
         self.later = later or Later()
-        self.updates = Updates(self.memory, self.later)
+        self.updates = Updates(self.memory, self.later, low, lambda: Shadow(Whereabouts(None), reference=reference, low=low))
         self.lock = threading.RLock()
         self.noise: dict[torch.device, torch.Generator] = {}
         self.accumulation = Accumulation(self.memory, self.later)
@@ -165,7 +165,7 @@ class Shadow(TorchDispatchMode):
 
     def _step_begins(self, optimizer: Any) -> None:
         with _disable_current_modes(), torch.no_grad():
-            self.updates.begin(optimizer, self.low)
+            self.updates.begin(optimizer, self.observation.seen)
             if self.collectives.ranks is not None:  # gradients have been reduced since they came
                 for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None):
                     self.gradient(self.where.parameter_names.get(id(parameter), ""), parameter)
@@ -177,6 +177,8 @@ class Shadow(TorchDispatchMode):
     def gradient(self, name: str, parameter: torch.Tensor) -> None:
         """Writes down what a parameter's gradient is made of, now that it has come."""
         self.observation.came.add(id(parameter))
+        with _disable_current_modes(), torch.no_grad():
+            self.updates.came(parameter, name, self.observation.seen)
         gradient = parameter.grad
         mine = None if gradient is None else local(gradient)
         if mine is not None and addressable(mine):
@@ -197,11 +199,10 @@ class Shadow(TorchDispatchMode):
 
     def finish(self) -> Observation:
         """Marks what is still alive; the block has ended."""
-        self.later.flush()
+        self.observation.updates = self.updates.finish(self.where.parameter_names)
         for cell in self.memory.alive():
             cell.value.alive = True
         self.memory.cells.clear()
         self.observation.scaling = self.scales.events
-        self.observation.updates = [seen.update for seen in self.updates.seen.values()]
         self.observation.parameters = dict(self.where.parameter_names)
         return self.observation

@@ -132,6 +132,16 @@ def _restore_random() -> Callable[[], None]:
     return restore
 
 
+@contextlib.contextmanager
+def random_kept() -> Iterator[None]:
+    """What is drawn inside the block is drawn again after it."""
+    restore = _restore_random()
+    try:
+        yield
+    finally:
+        restore()
+
+
 def _restore_globals() -> Callable[[], None]:
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
     threads_deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()

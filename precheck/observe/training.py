@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from precheck.observe import state
-from precheck.observe.boundaries import Boundaries, recorded
+from precheck.observe import ageing, state
+from precheck.observe.boundaries import LOW, Boundaries, recorded
 from precheck.observe.job import EXAMPLE, InputError, Job
 from precheck.observe.structure import call, mapped
 from precheck.precisions import Precision
@@ -156,6 +157,15 @@ class Training:
                     self.named[name].copy_(master)
         with torch._C._DisableTorchDispatch():  # nothing of this is the user's
             self._record_updates(step)
+
+    def aged(self, another: Callable[[], Any]) -> dict[str, tuple[float, int]]:
+        """What becomes of low-format parameters that mostly stood still, by name; `another` makes a shadow."""
+        if self.optimizer is None:
+            return {}
+        low = {name: param for name, param in self.masters.items() if param.dtype in LOW and param.grad is not None}
+        still = {id(param): name for name, param in low.items() if float((_wide(param) == self.start[name]).float().mean()) > 0.5}
+        found = ageing.aged(self.optimizer, set(still), another)
+        return {still[number]: (each.arrived, each.steps) for number, each in found.items()}
 
     def _record_updates(self, step: int) -> None:
         for name, master in self.masters.items():

@@ -1,26 +1,34 @@
-"""What of each optimizer step arrived in the weights: the shadow's move is what was meant, the run's own is what came.
+"""What of each step arrived in the weights: the shadow's move is what was meant, the run's own is what came.
 
-Any optimizer, foreach or fused, and any loop that calls `step()`: decided on the values, never on whether a hook fired.
+Any optimizer, foreach or fused, and any loop that writes its weights by hand: decided on the values, never on whether a hook
+fired. A step is what happens between an optimizer's hooks; of a weight that no optimizer holds, between two of its gradients.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import math
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from precheck.observe import ageing
 from precheck.observe.later import SAMPLE as LATER
 from precheck.observe.later import Later
 from precheck.observe.memory import Memory
 from precheck.observe.operations import Operation, Update, Value
 from precheck.observe.replay import local
-from precheck.observe.statistics import SAMPLE, norm, sampled
+from precheck.observe.statistics import SAMPLE, norm, ratio, sampled, share
 
 Samples = tuple[torch.Tensor, torch.Tensor]
 HELD = 0.5
 """A state tensor holds what a parameter lost if with it at most half is missing: Kahan's remainder holds all but its own rounding."""
+CERTAIN = 0.9
+"""Share of a move from which nobody asks where the rest is."""
+_WALK = 4096  # values looked at on the way back from a weight
 
 
 @dataclasses.dataclass(slots=True)
@@ -28,13 +36,20 @@ class _Seen:
     """A parameter's update so far, with the sample's moves since the first step."""
 
     update: Update
+    parameter: weakref.ref[torch.Tensor]
+    optimizer: weakref.ref[Any] | None = None
     moved: torch.Tensor | None = None
     meant: torch.Tensor | None = None
 
     def stepped(self, gradient: Value | None, *samples: torch.Tensor) -> None:
         """Samples of the parameter and its shadow before and after a step, then of each state tensor and its shadow."""
-        was, was_shadow, now, shadow, *states = (sample.float() for sample in samples)
+        wide = samples[3].dtype
+        was, was_shadow, now, shadow, *states = (sample.to(wide) for sample in samples)
         update, moved, meant = self.update, now - was, shadow - was_shadow
+        wanted = meant != 0
+        if not bool(wanted.any()) and not bool(moved.any()):
+            return
+        first = self.moved is None or self.meant is None
         self.moved = moved if self.moved is None else self.moved + moved
         self.meant = meant if self.meant is None else self.meant + meant
         update.steps += 1
@@ -42,45 +57,133 @@ class _Seen:
         update.common += float((moved * meant).sum())
         update.wanted += float((meant * meant).sum())
         update.size, update.sampled = norm(now), now.numel()
+        update.moved = int(torch.count_nonzero(self.moved))
         update.arrived = float((self.moved * self.meant).sum()) / max(float((self.meant * self.meant).sum()), torch.finfo(torch.float32).tiny)
-        missing = shadow - now
-        excesses = (own - other for own, other in zip(states[::2], states[1::2], strict=True))
+        stuck = wanted & (moved == 0)
+        absorbed, mass = ratio(share(stuck), share(wanted)), ratio(float(meant[stuck].abs().sum()), float(meant.abs().sum()))
+        rest = 1 / update.steps if not first else 1.0
+        update.absorbed += (absorbed - update.absorbed) * rest
+        update.mass += (mass - update.mass) * rest
+        missing, unit = self.meant - self.moved, torch.finfo(_named(update.dtype)).eps * norm(now)
+        excesses = (own - other for own, other in zip(states[::2], states[1::2], strict=True) if norm(own) <= unit)
         update.held = any(norm(missing - excess) < HELD * norm(missing) for excess in excesses)
 
 
+@dataclasses.dataclass(slots=True)
+class _Before:
+    """A parameter before a step: samples of it and of its shadow, its content's value, and how many ops had run."""
+
+    values: torch.Tensor
+    shadow: torch.Tensor
+    content: Value | None
+    seen: int
+    gradient: Value | None
+    parameter: weakref.ref[torch.Tensor]
+
+
 class Updates:
-    """Follows low-format parameters through the steps of optimizers."""
+    """Follows low-format parameters through their steps."""
 
-    def __init__(self, memory: Memory, later: Later) -> None:
-        self.memory, self.later = memory, later
+    def __init__(self, memory: Memory, later: Later, low: frozenset[torch.dtype], another: Callable[[], Any]) -> None:
+        self.memory, self.later, self.low, self.another = memory, later, low, another  # the last makes a shadow of its own
         self.seen: dict[int, _Seen] = {}
-        self.before: dict[int, tuple[torch.Tensor, torch.Tensor, Value | None]] = {}  # values, shadow, the gradient
+        self.before: dict[int, _Before] = {}  # of an optimizer's parameters, while it steps
+        self.by_hand: dict[int, _Before] = {}  # of those that no optimizer was seen to hold, since their last gradient
+        self.optimized: set[int] = set()
+        self.doubtful: set[int] = set()  # whose first step may have been a master's
 
-    def begin(self, optimizer: Any, low: frozenset[torch.dtype]) -> None:
-        """Before a step: samples of each low parameter that has a gradient, and of its shadow."""
-        self.before.clear()
+    def begin(self, optimizer: Any, seen: int) -> None:
+        """Before a step: samples of each low parameter, and of its shadow."""
         for parameter in _parameters(optimizer):
-            mine = local(parameter)
-            if parameter.dtype in low and parameter.grad is not None and parameter.layout is torch.strided and mine.numel():
-                gradient = self.memory.find(local(parameter.grad)) if parameter.grad.layout is torch.strided else None
-                values, shadow = self._sample(mine, whole=True)
-                self.before[id(parameter)] = (values.clone(), shadow.clone(), gradient.value if gradient is not None else None)
+            self.optimized.add(id(parameter))
+            self.by_hand.pop(id(parameter), None)
+            if self._follows(parameter):
+                self.before[id(parameter)] = self._looked_at(parameter, seen)
 
     def end(self, optimizer: Any, names: dict[int, str], operation: Operation) -> None:
         """After it: what was meant and what came."""
         for parameter in _parameters(optimizer):
-            mine = local(parameter)
-            was, cell = self.before.pop(id(parameter), None), self.memory.find(mine)
-            if was is None or cell is None:
+            was = self.before.pop(id(parameter), None)
+            if was is None:
                 continue
-            seen = self.seen.get(id(parameter))
-            if seen is None:
-                update = Update(names.get(id(parameter), ""), tuple(mine.shape), cell.value.dtype, operation)
-                seen = self.seen[id(parameter)] = _Seen(update)
             states = [local(state) for state in optimizer.state.get(parameter, {}).values() if isinstance(state, torch.Tensor)]
+            mine = local(parameter)
             fitting = [state for state in states if state.shape == mine.shape and state.layout is torch.strided]
             samples = [each for state in fitting for each in self._sample(state)]
-            self.later([*was[:2], *self._sample(mine, whole=True), *samples], functools.partial(seen.stepped, was[2]))
+            self._stepped(parameter, was, names.get(id(parameter), ""), operation, samples, weakref.ref(optimizer))
+
+    def came(self, parameter: torch.Tensor, name: str, seen: int) -> None:
+        """A parameter's gradient has come: what a loop has done to it since the last one was a step by hand."""
+        if id(parameter) in self.optimized or not self._follows(parameter):
+            return
+        was = self.by_hand.get(id(parameter))
+        if was is not None and was.parameter() is parameter:
+            self._by_hand(parameter, was, name)
+        self.by_hand[id(parameter)] = self._looked_at(parameter, seen)
+
+    def finish(self, names: dict[int, str]) -> list[Update]:
+        """What of all steps arrived. What few of them leave uncertain is aged."""
+        for number, was in self.by_hand.items():
+            parameter = was.parameter()
+            if parameter is not None:
+                self._by_hand(parameter, was, names.get(number, ""))
+        self.later.flush()
+        seen = [each for each in self.seen.values() if each.update.steps]
+        self._aged([each for each in seen if _unsure(each.update)])
+        return [each.update for each in seen]
+
+    def _aged(self, unsure: list[_Seen]) -> None:
+        for optimizer in {id(made): made for each in unsure if each.optimizer and (made := each.optimizer()) is not None}.values():
+            own = {id(made): each for each in unsure if each.optimizer and each.optimizer() is optimizer and (made := each.parameter()) is not None}
+            for number, aged in ageing.aged(optimizer, set(own), self.another).items():
+                own[number].update.aged, own[number].update.horizon = aged.arrived, aged.steps
+
+    def _by_hand(self, parameter: torch.Tensor, was: _Before, name: str) -> None:
+        cell = self.memory.find(local(parameter))
+        if cell is not None and cell.value is not was.content and cell.value.maker is not None:
+            self._stepped(parameter, was, name, dataclasses.replace(cell.value.maker, phase="optimizer", inputs=(), outputs=()), [], None)
+
+    def _stepped(
+        self, parameter: torch.Tensor, was: _Before, name: str, operation: Operation, states: list[torch.Tensor], optimizer: Any
+    ) -> None:
+        mine = local(parameter)
+        cell = self.memory.find(mine)
+        between = _made_of(cell.value, was.content, was.seen) if cell is not None else set()
+        if cell is None or not between:
+            return
+        seen = self.seen.get(id(parameter))
+        if seen is None and id(parameter) not in self.doubtful and self._mastered(between - {cell.value}, was):
+            self.doubtful.add(id(parameter))
+            return
+        if seen is None:
+            update = Update(name, tuple(mine.shape), cell.value.dtype, operation, rate=_rate(optimizer() if optimizer else None, parameter))
+            seen = self.seen[id(parameter)] = _Seen(update, weakref.ref(parameter), optimizer)
+        gradient = was.gradient
+        if gradient is None and parameter.grad is not None:  # a closure's
+            gradient = self._value(parameter.grad)
+        self.later([was.values, was.shadow, *self._sample(mine, whole=True), *states], functools.partial(seen.stepped, gradient))
+
+    def _mastered(self, between: set[Value], was: _Before) -> bool:
+        """Whether something wide and alive was made of the weight: at the first step a master that was just copied from it is one.
+
+        From the second step on a master is made of itself, not of the weight.
+        """
+        alive = (cell.value for cell in self.memory.alive() if cell.value in between)
+        wide = (value for value in alive if not value.low and math.prod(value.shape) >= was.values.numel())
+        return any(_made_of(value, was.content, was.seen) for value in wide)
+
+    def _follows(self, parameter: torch.Tensor) -> bool:
+        return parameter.dtype in self.low and parameter.layout is torch.strided and local(parameter).numel() > 0
+
+    def _looked_at(self, parameter: torch.Tensor, seen: int) -> _Before:
+        mine = local(parameter)
+        values, shadow = self._sample(mine, whole=True)
+        gradient = self._value(parameter.grad) if parameter.grad is not None else None
+        return _Before(values.clone(), shadow.clone(), self._value(mine), seen, gradient, weakref.ref(parameter))
+
+    def _value(self, tensor: torch.Tensor) -> Value | None:
+        cell = self.memory.find(local(tensor)) if tensor.layout is torch.strided else None
+        return cell.value if cell is not None else None
 
     def _sample(self, tensor: torch.Tensor, *, whole: bool = False) -> Samples:
         """Of a tensor and of its shadow; of one without, zeros in the shadow's place, since all but a `whole` one may be remainder."""
@@ -89,6 +192,45 @@ class Updates:
         if cell is not None:
             return values, sampled(self.memory.view(cell, tensor), limit)
         return values, values if whole else torch.zeros_like(values)
+
+
+def _unsure(update: Update) -> bool:
+    """Whether more steps would tell: few did not arrive, or lie in a remainder, and all together they come to few spacings."""
+    if not update.wanted or (not update.held and max(update.edq, update.arrived) > CERTAIN):
+        return False
+    spacing = torch.finfo(_named(update.dtype)).eps * update.size
+    return math.sqrt(update.wanted * update.steps) < ageing.SPACINGS * spacing
+
+
+def _made_of(new: Value, old: Value | None, seen: int) -> set[Value]:
+    """What was made since on the way from a weight's old content to its new one; empty where the new one is not made of the old.
+
+    A gradient was made before the step, so what comes by way of it does not count; nor does what a copy writes over.
+    """
+    ahead, known = [new], {new}
+    found = old is None or old is new
+    while ahead and len(known) < _WALK:
+        value = ahead.pop()
+        if value.maker is None or value.maker.number <= seen:
+            continue
+        inputs = value.maker.inputs
+        if value.maker.base == "copy":
+            inputs = inputs[len(inputs) // 2 :]
+        found |= old in inputs
+        fresh = [each for each in inputs if each not in known]
+        known.update(fresh)
+        ahead += fresh
+    return known if found or ahead else set()
+
+
+def _named(dtype: str) -> torch.dtype:
+    named: torch.dtype = getattr(torch, dtype)
+    return named
+
+
+def _rate(optimizer: Any, parameter: torch.Tensor) -> float:
+    groups = optimizer.param_groups if optimizer is not None else ()
+    return next((float(group.get("lr") or 0.0) for group in groups if any(each is parameter for each in group["params"])), 0.0)
 
 
 def _parameters(optimizer: Any) -> list[torch.Tensor]:

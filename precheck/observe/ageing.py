@@ -1,0 +1,147 @@
+"""The ageing test: an optimizer alone, on copies of a few elements of its weights, under the gradient of its last step.
+
+A run of few steps cannot tell rounding that never lets a weight move from rounding that does so seldom. So the optimizer is
+asked to go on until what it means to do is worth four spacings of the weights: what has not arrived then never will.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from precheck.observe import state
+from precheck.observe.replay import local
+from precheck.observe.statistics import norm, sampled
+
+ELEMENTS = 2048
+"""Looked at of each weight: of a move that rounding by chance makes, four deviations are then 4 √(spacing / (2048 · 4 spacings)) = 4 %."""
+SPACINGS = 4
+HORIZON = 2000
+"""Steps at most, some seconds' worth. Steps below a five-hundredth of a spacing are not aged."""
+_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks",
+          "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")  # fmt: skip
+_PLAIN = (int, float, str, bool, type(None), torch.Generator)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Aged:
+    """What of a weight's displacement after so many steps arrived, ⟨moved, meant⟩ / ⟨meant, meant⟩."""
+
+    steps: int
+    arrived: float
+
+
+@dataclasses.dataclass(slots=True)
+class _Copy:
+    """An optimizer of one group on one weight, which is the samples of several laid end to end."""
+
+    optimizer: Any
+    weight: torch.nn.Parameter
+    members: list[tuple[int, int]]  # identity and number of elements
+
+    def parts(self, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.split(whole, [count for _, count in self.members])
+
+
+def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[int, Aged]:
+    """What becomes of the weights with those identities, under shadows that `another` makes.
+
+    Left out are those without a gradient, with a state of another shape (Adafactor), and all of an optimizer that keeps more
+    than numbers outside its state: copies of it would reach the user's own.
+    """
+    if not _copyable(optimizer):
+        return {}
+    found: dict[int, Aged] = {}
+    for group in optimizer.param_groups:
+        for members in _alike(optimizer, [each for each in group["params"] if id(each) in wanted]):
+            try:
+                with state.random_kept():
+                    found |= _grown_old(_copied(optimizer, group, members), another())
+            except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError):
+                continue  # it wants a closure, a matrix, or something else that a row of samples is not
+    return found
+
+
+def _copyable(optimizer: Any) -> bool:
+    known = set(vars(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])))
+    return all(name in known or name == "step" or isinstance(value, _PLAIN) for name, value in vars(optimizer).items())
+
+
+def _alike(optimizer: Any, parameters: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """The parameters in groups with states of the same names and formats."""
+    groups: dict[Any, list[torch.Tensor]] = {}
+    for parameter in parameters:
+        if parameter.grad is None or parameter.grad.layout is not torch.strided or not bool(local(parameter.grad).isfinite().all()):
+            continue
+        held = optimizer.state.get(parameter, {})
+        kinds = tuple((name, value.dtype if isinstance(value, torch.Tensor) else None) for name, value in held.items())
+        groups.setdefault((parameter.dtype, parameter.device, kinds), []).append(parameter)
+    yield from groups.values()
+
+
+def _copied(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor]) -> _Copy:
+    weight = torch.nn.Parameter(torch.cat([_few(each) for each in members]))
+    weight.grad = torch.cat([_few(each.grad) for each in members if each.grad is not None])
+    twin = object.__new__(type(optimizer))
+    for name, value in vars(optimizer).items():
+        if name != "step":  # which schedules put there
+            twin.__dict__[name] = value.clone_state() if isinstance(value, torch.Generator) else value
+    twin.__dict__ |= {name: collections.OrderedDict() for name in _HOOKS}
+    twin.param_groups = [{**group, "params": [weight]}]
+    twin.state = collections.defaultdict(dict, {weight: _laid_out(optimizer, members)})
+    return _Copy(twin, weight, [(id(each), _few(each).numel()) for each in members])
+
+
+def _laid_out(optimizer: Any, members: list[torch.Tensor]) -> dict[str, Any]:
+    """The members' states, laid end to end as the members are; what is one number is the first's."""
+    states = [optimizer.state.get(each, {}) for each in members]
+    made = {}
+    for name, value in states[0].items():
+        if not isinstance(value, torch.Tensor):
+            made[name] = copy.copy(value)
+        elif value.shape == members[0].shape:
+            made[name] = torch.cat([_few(each[name]) for each in states])
+        elif value.numel() == 1:
+            made[name] = value.clone()
+        else:
+            raise ValueError(f"{name} has a shape of its own")
+    return made
+
+
+def _few(tensor: torch.Tensor) -> torch.Tensor:
+    return sampled(local(tensor).detach(), ELEMENTS).clone()
+
+
+def _grown_old(it: _Copy, shadow: Any) -> dict[int, Aged]:
+    step, start = inspect.unwrap(type(it.optimizer).step), it.weight.detach().clone().double()
+    with shadow:
+        step(it.optimizer)
+    first, epsilon = _shadow(shadow, it.weight) - start, torch.finfo(it.weight.dtype).eps
+    needed = [_needed(was, meant, epsilon) for was, meant in zip(it.parts(start), it.parts(first), strict=True)]
+    steps = max((each for each in needed if each <= HORIZON), default=0)
+    with shadow:
+        for _ in range(steps - 1):
+            step(it.optimizer)
+    moved, meant = it.weight.detach().double() - start, _shadow(shadow, it.weight) - start
+    found = {}
+    for (number, _), own, whole, enough in zip(it.members, it.parts(moved), it.parts(meant), needed, strict=True):
+        if norm(whole) > 0 and enough <= steps:
+            found[number] = Aged(steps, float((own * whole).sum()) / norm(whole) ** 2)
+    return found
+
+
+def _needed(start: torch.Tensor, step: torch.Tensor, epsilon: float) -> int:
+    """How many such steps are worth four spacings, by the medians of both."""
+    length, spacing = float(step.abs().median()), float(start.abs().median()) * epsilon
+    return int(SPACINGS * spacing / length) + 1 if length else 1
+
+
+def _shadow(shadow: Any, weight: torch.Tensor) -> torch.Tensor:
+    cell = shadow.memory.find(weight)
+    return (weight.detach() if cell is None else shadow.memory.view(cell, weight)).double().clone()
