@@ -38,7 +38,7 @@ def test_an_update_is_called_lost_if_it_is(way: Way, dtype: torch.dtype, rate: f
         return
     assert found or least > 0.5 - FORGIVEN, f"{shares}: {report.summary()}"
     assert not found or least < 0.5, f"{shares}: {report.summary()}"
-    for finding in found if way.kind is not torch.optim.LBFGS else ():  # whose first step is not seen, see test_unusual.py
+    for finding in found:
         named = re.search(r"([\w.]+): \d+% of the update .*; (\d+) of (\d+) parameters lost", finding.message)
         assert named, finding.message
         assert shares[named[1]] < 0.5
