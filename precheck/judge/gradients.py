@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from precheck.judge.events import Suspect
-from precheck.observe.operations import Observation, Value
+from precheck.judge.lineage import MOVING
+from precheck.observe.operations import Observation, Operation, Value
 
 
 def missing(observation: Observation) -> list[Suspect]:
@@ -13,16 +14,18 @@ def missing(observation: Observation) -> list[Suspect]:
     """
     if not observation.came:
         return []
-    copies: dict[Value, int] = {}
+    copies: dict[Value, Operation] = {}
     found = []
     for operation in observation.operations:
-        if operation.phase == "forward" and operation.recording:
-            for value in operation.inputs:
-                number = copies.pop(value, 0)
-                if number and value.maker is not None:
-                    name = observation.parameters.get(number, "a parameter")
-                    text = f"this copy of {name} was made without autograd and is used where gradients are wanted: none reaches {name}"
-                    found.append(Suspect("missing-gradient", value.maker, text, 0.0, 1.0))
-        elif operation.packet == "_to_copy" and operation.parameter and operation.parameter not in observation.came:
-            copies.update(dict.fromkeys(operation.outputs, operation.parameter))
+        read = [value for value in operation.inputs if value in copies]
+        if read and operation.base in MOVING:
+            copies.update(dict.fromkeys(operation.outputs, copies[read[0]]))  # moved about, which is no use yet
+        elif read and operation.phase == "forward" and operation.recording:
+            for value in read:
+                copy = copies.pop(value)
+                name = observation.parameters.get(copy.parameter, "a parameter")
+                text = f"this copy of {name} was made without autograd and is used where gradients are wanted: none reaches {name}"
+                found.append(Suspect("missing-gradient", copy, text, 0.0, 1.0))
+        elif operation.packet == "_to_copy" and not operation.recording and operation.parameter and operation.parameter not in observation.came:
+            copies.update(dict.fromkeys(operation.outputs, operation))
     return found

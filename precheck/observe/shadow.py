@@ -40,6 +40,7 @@ from precheck.observe.updates import Updates
 from precheck.observe.whereabouts import Whereabouts
 
 _NUMBERLESS = "torch._subclasses"
+_ANCESTRY = 8  # ops between a parameter and one that it was made of
 DISTURBED = 2.0**-20
 """Relative disturbance of a twin: sixteen roundings of float32, so that what the reference's own rounding does shows plainly."""
 
@@ -177,6 +178,11 @@ class Shadow(TorchDispatchMode):
     def gradient(self, name: str, parameter: torch.Tensor) -> None:
         """Writes down what a parameter's gradient is made of, now that it has come."""
         self.observation.came.add(id(parameter))
+        held = self.memory.find(local(parameter)) if addressable(local(parameter)) else None
+        maker, steps = None if held is None else held.value.maker, 0
+        while maker is not None and steps < _ANCESTRY:  # the parameters that this one was made of: by casting, cloning, spreading over ranks
+            self.observation.came.add(maker.parameter)
+            maker, steps = maker.inputs[0].maker if maker.inputs else None, steps + 1
         with _disable_current_modes(), torch.no_grad():
             self.updates.came(parameter, name, self.observation.seen)
         gradient = parameter.grad
