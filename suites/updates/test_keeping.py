@@ -88,6 +88,21 @@ class Kahan(Stepper):
         owed.add_(before.sub_(weight))
 
 
+class Aside(Stepper):
+    """Kahan's remainder in a list of the optimizer's own, where `state` knows nothing of it."""
+
+    def __init__(self, parameters: Any, rate: float = RATE) -> None:
+        super().__init__(parameters, rate)
+        self.owed: dict[Any, torch.Tensor] = {}
+
+    def one(self, weight: Any, rate: float, state: dict[str, Any]) -> None:
+        owed = self.owed.setdefault(weight, torch.zeros_like(weight))
+        owed.sub_(rate * weight.grad)
+        before = weight.clone()
+        weight.add_(owed)
+        owed.add_(before.sub_(weight))
+
+
 class Chance(Stepper):
     """Rounds up or down by chance, by noise on the bits."""
 
@@ -107,7 +122,10 @@ class Dice(Stepper):
         weight.copy_(torch.where(torch.rand(weight.shape, generator=self.drawn) < chance, to, weight))
 
 
-KEEPERS = pytest.mark.parametrize("kind", [Master, Wrapper, Flat, LowBits, Kahan, Chance, Dice])
+KEEPERS = pytest.mark.parametrize("kind", [
+    Master, Wrapper, Flat, LowBits, Kahan, Chance, Dice,
+    pytest.param(Aside, marks=pytest.mark.xfail(reason="remainders are looked for in the optimizer's state alone")),
+])  # fmt: skip
 
 
 def lossless(kind: type[Stepper], steps: int) -> precheck.Report:
