@@ -216,6 +216,8 @@ def _made_of(new: Value, old: Value | None, seen: int) -> set[Value]:
         inputs = value.maker.inputs
         if value.maker.base == "copy":
             inputs = inputs[len(inputs) // 2 :]
+        elif value.maker.base == "split_with_sizes_copy":  # FSDP's, into the weights that it has gathered
+            inputs = inputs[:1]
         found |= old in inputs
         fresh = [each for each in inputs if each not in known]
         known.update(fresh)

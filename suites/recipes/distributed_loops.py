@@ -138,6 +138,7 @@ HEALTHY: dict[str, Loop] = {
     "ddp-scaled": scaled,
     "fsdp-reduced-in-float32": lambda: train(sharded(network(), param_dtype=BFLOAT16, reduce_dtype=torch.float32)),
     "fsdp-reduced-in-bfloat16": lambda: train(sharded(network(), param_dtype=BFLOAT16, reduce_dtype=BFLOAT16)),
+    "fsdp-small-steps": lambda: train(sharded(network(), param_dtype=BFLOAT16, reduce_dtype=torch.float32), lr=1e-4),
     "fsdp-clipped": lambda: train(sharded(network(), param_dtype=BFLOAT16, reduce_dtype=torch.float32), clip=0.1),
     "fsdp-bfloat16-weights": lambda: train(sharded(network().bfloat16()), dtype=BFLOAT16),
     "fsdp-opposed-in-float32": lambda: train(sharded(network(), reduce_dtype=torch.float32), loss=opposed, alike=True),
