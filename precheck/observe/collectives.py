@@ -20,6 +20,7 @@ from precheck.observe.measuring import off
 from precheck.observe.operations import Value
 from precheck.observe.ranks import PATIENCE, Ranks
 from precheck.observe.replay import OpPlan, addressable, continuous, tensors_in
+from precheck.observe.statistics import compare
 
 if dist.is_available():
     from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
@@ -101,7 +102,7 @@ class _Exchange:
 
     def __init__(self, mode: Any, ranks: Ranks, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.mode, self.ranks, self.func, self.plan, self.args, self.kwargs = mode, ranks, func, planned, args, kwargs
-        self.given: list[torch.Tensor] = []  # what this rank sends
+        self.given: list[tuple[Value, Value]] = []  # what this rank sends: where it is from, and how it is
         self.shadows: dict[int, torch.Tensor] = {}  # by the identity of the program's tensor, on the host
         self.exact: dict[int, torch.Tensor] = {}
         self.known: list[bool] = []  # whether each had a shadow
@@ -109,18 +110,26 @@ class _Exchange:
 
     def prepare(self) -> None:
         """Before the program's own: copies of what is sent. Raises nothing."""
+        try:
+            self._copied()
+        except Exception as error:
+            self._lose(f"{type(error).__name__}: {error}".splitlines()[0][:200])
+
+    def _copied(self) -> None:
         mode, planned = self.mode, self.plan
         floats = list(tensors_in(*self.args, *self.kwargs.values()))
-        self.call = Call(mode, self.func, planned, self.args, self.kwargs, floats, [mode.memory.find(tensor) for tensor in floats])
-        self.known = [cell is not None for cell in self.call.cells]
-        self.call.prepare()
-        if self.call.why:
-            self._lose(self.call.why)
-            return
+        call = self.call = Call(mode, self.func, planned, self.args, self.kwargs, floats, [mode.memory.find(tensor) for tensor in floats])
+        self.known = [cell is not None for cell in call.cells]
+        call.prepare()
+        if call.why:
+            raise RuntimeError(call.why)
+        self.shadows = {id(tensor): _copy(call.shadows[id(tensor)]) for tensor in floats}
         filled = {id(tensor) for name, tensor in self._named() if name.startswith("output")}
-        self.given = [tensor for tensor in floats if id(tensor) not in filled]
-        for tensor in floats:
-            self.shadows[id(tensor)] = _copy(self.call.shadows[id(tensor)])
+        for tensor, value in zip(floats, call.inputs, strict=True):
+            if id(tensor) not in filled:
+                sent = Value(None, value.shape, value.dtype, value.roundoff, value.low, value.kept_low)
+                compare(sent, _copy(tensor), self.shadows[id(tensor)], zeros=True)  # all of a bucket, whose value is that of its newest part
+                self.given.append((value, sent))
         if planned.packet in REDUCING and floats[0].dtype in mode.low:
             self.exact = {id(tensor): _copy(tensor.to(mode.replay.wide(tensor.dtype))) for tensor in floats}
 
@@ -142,10 +151,9 @@ class _Exchange:
     def _exchanged(self, result: Any) -> None:
         call, mode = self.call, self.mode
         fresh = [tensor for tensor, known in zip(call.floats, self.known, strict=True) if not known]
-        sources = [value for tensor, value in zip(call.floats, call.inputs, strict=True) if any(tensor is given for given in self.given)]
-        mode.later.flush()
+        sources = [value for value, _ in self.given]
         group = self.ranks.group(self._program()[1])
-        heard = self._heard(group, sources)
+        heard = self._heard(group)
         shadows = self._again(group, self.shadows)
         exact = self._again(group, self.exact) if self.exact else None
         outputs = call.written or list(tensors_in(result))
@@ -156,12 +164,12 @@ class _Exchange:
         call.store(outputs, [shadow.to(output.device) for shadow, output in zip(shadows, outputs, strict=True)], None)
         mode.record(call.operation)
         mode.later.flush()
-        from_others = any(value.nonfinite for value in heard) and not any(value.nonfinite for value in sources)
+        elsewhere = any(value.nonfinite for value in heard) and not any(value.nonfinite for value in sources)
         for place, value in enumerate(call.operation.outputs):
             if exact is not None:
                 value.local = off(_copy(outputs[place]), exact[place])
-            if value.nonfinite and from_others:
-                value.maker = None  # another rank's fault, and told there
+            if value.nonfinite and elsewhere:
+                value.maker = None  # told where it was made
             if not value.low and not value.drift and not value.nonfinite and (not call.written or any(outputs[place] is each for each in fresh)):
                 mode.memory.drop(outputs[place])  # no rank has anything low in it
 
@@ -196,19 +204,16 @@ class _Exchange:
         pairs = [*zip(self.plan.names, self.args, strict=False), *self.kwargs.items()]
         return [(name, tensor) for name, value in pairs for tensor in tensors_in(value)]
 
-    def _heard(self, group: Any, sources: list[Value]) -> list[Value]:
-        """What the other ranks say of what they send."""
-        worst = max(sources, key=lambda value: (value.nonfinite, value.drift), default=Value(None, (), "", 0.0))
+    def _heard(self, group: Any) -> list[Value]:
+        """What each rank says of what it sends."""
+        worst = max((sent for _, sent in self.given), key=lambda sent: (sent.nonfinite, sent.drift), default=Value(None, (), "", 0.0))
         told = torch.tensor([float(getattr(worst, name)) for name in _FIGURES], dtype=torch.float64)
         rows = [torch.empty_like(told) for _ in range(group.size())]
         group.allgather([rows], [told]).wait()
-        heard = []
-        for rank, row in enumerate(rows):
-            if rank != group.rank():
-                value = dataclasses.replace(worst, maker=None)
-                for name, figure in zip(_FIGURES, row.tolist(), strict=True):
-                    setattr(value, name, type(getattr(value, name))(figure))
-                heard.append(value)
+        heard = [dataclasses.replace(worst) for _ in rows]
+        for value, row in zip(heard, rows, strict=True):
+            for name, figure in zip(_FIGURES, row.tolist(), strict=True):
+                setattr(value, name, type(getattr(value, name))(figure))
         return heard
 
 

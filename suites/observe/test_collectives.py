@@ -64,7 +64,7 @@ def test_the_program_gets_what_it_would_have_got(told: list[dict[str, Any]], nam
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_other_ranks_send_is_among_the_inputs(told: list[dict[str, Any]], name: str) -> None:
-    assert all(rank[name]["inputs"] == [2] for rank in told)  # its own, and that of the one other rank
+    assert all(rank[name]["inputs"] == [3] for rank in told)  # its own with its past, and what both ranks say of theirs
 
 
 @pytest.mark.parametrize("name", NAMES)

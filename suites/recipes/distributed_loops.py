@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
@@ -63,6 +65,13 @@ def train(
         optimizer.step()
         optimizer.zero_grad()
     return model
+
+
+def tensor_parallel() -> nn.Module:
+    """The first layer by columns, the last by rows, in bfloat16."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 4)).bfloat16()
+    return parallelize_module(model, init_device_mesh("cpu", (2,)), {"0": ColwiseParallel(), "2": RowwiseParallel()})
 
 
 def hooked(hook: Callable[..., Future]) -> nn.Module:
@@ -121,6 +130,13 @@ def one_overflows(output: torch.Tensor) -> torch.Tensor:
     return squares(output) + (output * (20 if dist.get_rank() else 1)).half().exp().mean().float()
 
 
+def one_weight_overflows() -> nn.Module:
+    """On rank 1 alone, and so that the gradients of all other parameters stay what they are."""
+    model = parallel()
+    large = 400 if dist.get_rank() else 1
+    return train(model, loss=lambda output: squares(output) + (model.module[3].weight * large).half().exp().mean().float())
+
+
 def parallel() -> DistributedDataParallel:
     return DistributedDataParallel(network())
 
@@ -141,6 +157,7 @@ HEALTHY: dict[str, Loop] = {
     "fsdp-small-steps": lambda: train(sharded(network(), param_dtype=BFLOAT16, reduce_dtype=torch.float32), lr=1e-4),
     "fsdp-clipped": lambda: train(sharded(network(), param_dtype=BFLOAT16, reduce_dtype=torch.float32), clip=0.1),
     "fsdp-bfloat16-weights": lambda: train(sharded(network().bfloat16()), dtype=BFLOAT16),
+    "tensor-parallel": lambda: train(tensor_parallel(), dtype=BFLOAT16, alike=True),
     "fsdp-opposed-in-float32": lambda: train(sharded(network(), reduce_dtype=torch.float32), loss=opposed, alike=True),
 }
 FAULTY: dict[str, Loop] = {
@@ -150,6 +167,7 @@ FAULTY: dict[str, Loop] = {
     "opposed-in-bfloat16": lambda: train(sharded(network(), reduce_dtype=BFLOAT16), loss=opposed, alike=True),
     "lost-updates": lambda: train(sharded(network().bfloat16()), dtype=BFLOAT16, lr=1e-4),
     "one-rank-overflows": lambda: train(parallel(), loss=one_overflows),
+    "one-weight-overflows": one_weight_overflows,
 }
 
 

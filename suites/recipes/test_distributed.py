@@ -64,7 +64,7 @@ def test_healthy_training_has_no_errors(loops: dict[str, Told], name: str) -> No
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_reductions_are_followed_to_the_end(loops: dict[str, Told], name: str) -> None:
-    reductions = {"c10d.allreduce_.default", "c10d._reduce_scatter_base_.default"}
+    reductions = {"c10d.allreduce_.default", "c10d._reduce_scatter_base_.default", "_c10d_functional.all_reduce.default"}
     for told in loops[name]:
         assert told["facts"]["covered"] == 1, told["facts"]["opaque"]
         assert told["facts"]["ranks"] == "2 of 2 ranks in this report"
@@ -86,6 +86,7 @@ def test_each_rank_has_the_report_of_the_run(loops: dict[str, Told], name: str) 
         ("opposed-in-bfloat16", "cancellation", "c10d._reduce_scatter_base_.default", [0, 1], "a difference of near-equals"),
         ("lost-updates", "lost-update", "", [0, 1], "2.weight: 0% of the update of 3 step(s) arrived in bfloat16"),
         ("one-rank-overflows", "overflow", "aten.exp.default", [1], "on rank 1"),
+        ("one-weight-overflows", "overflow", "aten.exp.default", [1], "on rank 1"),
     ],
 )
 def test_a_fault_is_named_once_with_its_ranks(loops: dict[str, Told], name: str, rule: str, op: str, ranks: list[int], words: str) -> None:
