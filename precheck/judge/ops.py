@@ -28,6 +28,7 @@ def suspects(observation: Observation) -> list[Suspect]:
         *choice,
         *gradients.missing(observation),
         *unarrived,
+        *updates.stalled(observation),
         *scaling.faults(observation),
     ]
     return sorted(found, key=lambda suspect: suspect.operation.number)

@@ -18,7 +18,7 @@ from precheck.findings import Finding
 from precheck.judge.drift import Comparison
 from precheck.judge.events import Suspect
 from precheck.judge.extent import module_of
-from precheck.observe.operations import Observation, Update
+from precheck.observe.operations import Observation, Operation, Update
 from precheck.observe.records import Record
 from precheck.observe.sketch import WIDTH, inner
 
@@ -142,8 +142,50 @@ def unarrived(observation: Observation) -> list[Suspect]:
     further = f" ({worst.moved} of {worst.sampled} elements moved)" + _horizon((worst.aged, worst.horizon) if worst.aged is not None else None)
     told = [(update.parameter, max(0.0, update_share(update))) for update in found]
     text = _text(told, len(observation.updates), worst.steps, numbers, further)
-    operation = dataclasses.replace(worst.operation, module=module_of(worst.parameter, "update") or worst.operation.module)
-    return [Suspect("lost-update", operation, text, told[0][1], LOST)]
+    return [Suspect("lost-update", _placed(worst), text, told[0][1], LOST)]
+
+
+STALLED_STEPS = 8
+"""Steps from which a state that stands still is called so; as for other accumulators (`absorption.UPDATES`)."""
+INTENDED = 2.0
+"""Unit roundoffs of a state that it was meant to move by, from which its format could have shown it."""
+EMPTIED = 0.01
+"""Share of a moment that is flushed to zero. One element in a hundred then steps by m / eps instead of m / √v."""
+
+
+def stalled(observation: Observation) -> list[Suspect]:
+    """Moments that stand still although they were meant to move, and those that the format holds as zero: the worst of each name."""
+    still: dict[str, tuple[float, Update]] = {}
+    empty: dict[str, tuple[float, Update]] = {}
+    for update in observation.updates:
+        u = formats.of_dtype(update.dtype).unit_roundoff
+        for name, state in update.states.items():
+            enough = state.steps >= STALLED_STEPS and state.intended >= INTENDED * u and update.gradient_drift < AIMLESS
+            if enough and state.arrived < min(LOST, still.get(name, (LOST,))[0]):
+                still[name] = state.arrived, update
+            if state.emptied > max(EMPTIED, empty.get(name, (0.0,))[0]):
+                empty[name] = state.emptied, update
+    return [
+        *(_stalled(name, update, max(0.0, share)) for name, (share, update) in still.items()),
+        *(_emptied(name, update, share) for name, (share, update) in empty.items()),
+    ]
+
+
+def _stalled(name: str, update: Update, share: float) -> Suspect:
+    of, moved = update.parameter or "a parameter", update.states[name].moved
+    text = (f"{name} of {of}: {share:.0%} of what {update.states[name].steps} steps meant to change it by arrived ({moved:.0%} of its elements "
+            f"moved): an average with small weights stands still in a format of few digits")  # fmt: skip
+    return Suspect("lost-update", _placed(update), text, share, LOST)
+
+
+def _emptied(name: str, update: Update, share: float) -> Suspect:
+    of = update.parameter or "a parameter"
+    text = f"{name} of {of} is zero for {share:.0%} of its elements, whose averages are below the smallest number of {update.dtype}"
+    return Suspect("underflow", _placed(update), text, share, EMPTIED)
+
+
+def _placed(update: Update) -> Operation:
+    return dataclasses.replace(update.operation, module=module_of(update.parameter, "update") or update.operation.module)
 
 
 def _is_lost(update: Update) -> bool:

@@ -24,6 +24,8 @@ ELEMENTS = 2048
 SPACINGS = 4
 HORIZON = 2000
 """Steps at most, some seconds' worth. Steps below a five-hundredth of a spacing are not aged."""
+UNKNOWN = 256
+"""Steps where nobody says how long they are."""
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks",
           "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")  # fmt: skip
 _PLAIN = (int, float, str, bool, type(None), torch.Generator)
@@ -61,7 +63,7 @@ def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[i
     for group in optimizer.param_groups:
         for members in _alike(optimizer, [each for each in group["params"] if id(each) in wanted]):
             try:
-                with state.random_kept():
+                with state.random_kept(), torch.no_grad():
                     found |= _grown_old(_copied(optimizer, group, members), another())
             except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError):
                 continue  # it wants a closure, a matrix, or something else that a row of samples is not
@@ -137,9 +139,12 @@ def _grown_old(it: _Copy, shadow: Any) -> dict[int, Aged]:
 
 
 def _needed(start: torch.Tensor, step: torch.Tensor, epsilon: float) -> int:
-    """How many such steps are worth four spacings, by the medians of both."""
+    """How many such steps are worth four spacings, by the medians of both.
+
+    Where even the shadow did not move, it follows bits that rounding by chance has set, and only time can show that they move.
+    """
     length, spacing = float(step.abs().median()), float(start.abs().median()) * epsilon
-    return int(SPACINGS * spacing / length) + 1 if length else 1
+    return int(SPACINGS * spacing / length) + 1 if length else UNKNOWN
 
 
 def _shadow(shadow: Any, weight: torch.Tensor) -> torch.Tensor:

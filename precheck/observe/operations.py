@@ -141,6 +141,17 @@ class ScalingEvent:
     text: str = ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class State:
+    """What of a low-format state tensor's displacement since the first step seen arrived."""
+
+    steps: int
+    arrived: float
+    intended: float  # |shadow's displacement| / |what it held at first|
+    moved: float  # share of elements that are not what they were
+    emptied: float = 0.0  # share of the shadow's non-zero elements that are zero here, being less than the format's smallest number
+
+
 @dataclasses.dataclass(slots=True)
 class Update:
     """What of its steps arrived in one low-format parameter. What was meant is the shadow's move, over all steps so far."""
@@ -163,6 +174,7 @@ class Update:
     rate: float = 0.0  # learning rate, at the first step
     aged: float | None = None  # of the displacement after `horizon` steps of the optimizer alone, where few steps did not tell
     horizon: int = 0
+    states: dict[str, State] = dataclasses.field(default_factory=dict)  # the optimizer's low-format tensors of it, by name
 
     @property
     def edq(self) -> float:

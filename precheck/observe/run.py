@@ -72,8 +72,7 @@ def run(job: Job, setting: Setting) -> Trace:
             training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision)
             training.steps()
         if setting.precision is not None and setting.disturbance is None and setting.shadow is None:
-            with torch.no_grad():
-                trace.aged = training.aged(lambda: Shadow(Whereabouts(None)))
+            trace.aged = training.aged(lambda: Shadow(Whereabouts(None)))
     return trace
 
 

@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 
+from precheck import formats
 from precheck.observe import ageing
 from precheck.observe.later import SAMPLE as LATER
 from precheck.observe.later import Later
 from precheck.observe.memory import Memory
-from precheck.observe.operations import Operation, Update, Value
+from precheck.observe.operations import Operation, State, Update, Value
 from precheck.observe.replay import local
 from precheck.observe.statistics import SAMPLE, norm, ratio, sampled, share
 
@@ -40,9 +41,13 @@ class _Seen:
     optimizer: weakref.ref[Any] | None = None
     moved: torch.Tensor | None = None
     meant: torch.Tensor | None = None
+    states: dict[str, tuple[torch.Tensor, torch.Tensor, int]] = dataclasses.field(default_factory=dict)  # as of the first step, and steps since
 
-    def stepped(self, gradient: Value | None, *samples: torch.Tensor) -> None:
-        """Samples of the parameter and its shadow before and after a step, then of each state tensor and its shadow."""
+    def stepped(self, gradient: Value | None, names: tuple[str, ...], *samples: torch.Tensor) -> None:
+        """Samples of the parameter and its shadow before and after a step, then of each state tensor and its shadow.
+
+        `names` are those of the state tensors, empty for one in a wide format.
+        """
         wide = samples[3].dtype
         was, was_shadow, now, shadow, *states = (sample.to(wide) for sample in samples)
         update, moved, meant = self.update, now - was, shadow - was_shadow
@@ -67,6 +72,21 @@ class _Seen:
         missing, unit = self.meant - self.moved, torch.finfo(_named(update.dtype)).eps * norm(now)
         excesses = (own - other for own, other in zip(states[::2], states[1::2], strict=True) if norm(own) <= unit)
         update.held = any(norm(missing - excess) < HELD * norm(missing) for excess in excesses)
+        for name, own, other in zip(names, states[::2], states[1::2], strict=True):
+            if name:
+                self.kept(name, own, other)
+
+    def kept(self, name: str, own: torch.Tensor, other: torch.Tensor) -> None:
+        """What of a state tensor's moves since the first step arrived; `other` is its shadow."""
+        start, start_shadow, steps = self.states.setdefault(name, (own, other, 0))
+        self.states[name] = start, start_shadow, steps + 1
+        moved, meant = own - start, other - start_shadow
+        wanted = norm(meant)
+        arrived = float((moved * meant).sum()) / wanted**2 if wanted else 1.0
+        tiniest = formats.of_dtype(self.update.dtype).min_subnormal
+        vanished = (own == 0) & (other != 0) & (other.abs() <= tiniest)
+        empty = ratio(share(vanished), share(other != 0))
+        self.update.states[name] = State(steps, arrived, ratio(wanted, norm(start)), share(moved != 0), empty)
 
 
 @dataclasses.dataclass(slots=True)
@@ -106,11 +126,7 @@ class Updates:
             was = self.before.pop(id(parameter), None)
             if was is None:
                 continue
-            states = [local(state) for state in optimizer.state.get(parameter, {}).values() if isinstance(state, torch.Tensor)]
-            mine = local(parameter)
-            fitting = [state for state in states if state.shape == mine.shape and state.layout is torch.strided]
-            samples = [each for state in fitting for each in self._sample(state)]
-            self._stepped(parameter, was, names.get(id(parameter), ""), operation, samples, weakref.ref(optimizer))
+            self._stepped(parameter, was, names.get(id(parameter), ""), operation, _states(optimizer, parameter), weakref.ref(optimizer))
 
     def came(self, parameter: torch.Tensor, name: str, seen: int) -> None:
         """A parameter's gradient has come: what a loop has done to it since the last one was a step by hand."""
@@ -141,10 +157,10 @@ class Updates:
     def _by_hand(self, parameter: torch.Tensor, was: _Before, name: str) -> None:
         cell = self.memory.find(local(parameter))
         if cell is not None and cell.value is not was.content and cell.value.maker is not None:
-            self._stepped(parameter, was, name, dataclasses.replace(cell.value.maker, phase="optimizer", inputs=(), outputs=()), [], None)
+            self._stepped(parameter, was, name, dataclasses.replace(cell.value.maker, phase="optimizer", inputs=(), outputs=()), {}, None)
 
     def _stepped(
-        self, parameter: torch.Tensor, was: _Before, name: str, operation: Operation, states: list[torch.Tensor], optimizer: Any
+        self, parameter: torch.Tensor, was: _Before, name: str, operation: Operation, states: dict[str, torch.Tensor], optimizer: Any
     ) -> None:
         mine = local(parameter)
         cell = self.memory.find(mine)
@@ -161,7 +177,9 @@ class Updates:
         gradient = was.gradient
         if gradient is None and parameter.grad is not None:  # a closure's
             gradient = self._value(parameter.grad)
-        self.later([was.values, was.shadow, *self._sample(mine, whole=True), *states], functools.partial(seen.stepped, gradient))
+        low = tuple(name if state.dtype in self.low else "" for name, state in states.items())
+        samples = [each for state in states.values() for each in self._sample(state)]
+        self.later([was.values, was.shadow, *self._sample(mine, whole=True), *samples], functools.partial(seen.stepped, gradient, low))
 
     def _mastered(self, between: set[Value], was: _Before) -> bool:
         """Whether something wide and alive was made of the weight: at the first step a master that was just copied from it is one.
@@ -228,6 +246,13 @@ def _made_of(new: Value, old: Value | None, seen: int) -> set[Value]:
 def _named(dtype: str) -> torch.dtype:
     named: torch.dtype = getattr(torch, dtype)
     return named
+
+
+def _states(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The optimizer's tensors that have an element for each of the parameter's, by name; what this rank has of them."""
+    mine = local(parameter)
+    held = {name: local(state) for name, state in optimizer.state.get(parameter, {}).items() if isinstance(state, torch.Tensor)}
+    return {name: state for name, state in held.items() if state.shape == mine.shape and state.layout is torch.strided}
 
 
 def _rate(optimizer: Any, parameter: torch.Tensor) -> float:

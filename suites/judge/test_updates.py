@@ -135,3 +135,12 @@ def test_one_finding_names_the_worst_and_counts_the_rest() -> None:
     ]
     assert f"0% of the update of {STEPS} step(s) arrived in bfloat16" in found[0].message
     assert found[0].message.endswith("1 of 2 parameters lost more than half")
+
+
+@pytest.mark.parametrize(("aged", "lost"), [((1.0, 300), False), ((0.1, 300), True)], ids=["arrives", "never"])
+def test_few_steps_are_judged_by_what_becomes_of_them(aged: tuple[float, int], lost: bool) -> None:
+    """One step of a 78th of a spacing: rounding to nearest and by chance look the same."""
+    found = updates.lost(rows(nearest, SMALL, steps=1), {"net.w": aged})
+    assert bool(found) is lost
+    if lost:
+        assert "arrived in bfloat16, and 10% would after 300;" in found[0].message

@@ -12,6 +12,7 @@ from bugs.bug import normal
 from bugs.loops import told, watched
 from torch import nn
 
+import precheck
 from precheck.findings import Finding, Report
 
 WAYS = pytest.mark.parametrize("way", [{"foreach": True}, {"foreach": False}, {"fused": True}], ids=["foreach", "single", "fused"])
@@ -186,3 +187,53 @@ def test_a_bias_before_a_norm_is_not_accused() -> None:
             optimizer.step()
 
     assert not [finding for finding in lost(watched(code)) if "0.bias" in finding.message]
+
+
+class Chance(torch.optim.Optimizer):
+    """AdamW's first step, the sign of the gradient times the rate, rounded up or down by chance."""
+
+    def __init__(self, parameters: Any, seed: int) -> None:
+        super().__init__(parameters, {"lr": RATE})
+        self.drawn = torch.Generator().manual_seed(seed)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for weight in self.param_groups[0]["params"]:
+            bits = (weight.float() - RATE * weight.grad.float().sign()).view(torch.int32)
+            noise = torch.randint(0, 1 << 16, bits.shape, generator=self.drawn, dtype=torch.int32)
+            weight.copy_((((bits + noise) >> 16) << 16).view(torch.float32) if weight.dtype == torch.bfloat16 else bits.view(torch.float32))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_one_step_rounded_by_chance_is_not_lost_to_measure_either(seed: int) -> None:
+    """Of a norm's 64 weights 1.6 move on average; with a chance of one in five none does, as if they never could."""
+    model = nn.Sequential(nn.Linear(8, 64), nn.LayerNorm(64), nn.Linear(64, 4))
+    report = precheck.measure(
+        model, normal(16, 8), precision="bf16-true", loss=lambda out: out.float().square().mean(), optimizer=lambda them: Chance(them, seed)
+    )
+    assert not lost(report), report.summary()
+
+
+def test_one_step_rounded_to_nearest_is_lost_to_measure() -> None:
+    model = nn.Sequential(nn.Linear(8, 64), nn.LayerNorm(64), nn.Linear(64, 4))
+    report = precheck.measure(
+        model, normal(16, 8), precision="bf16-true", loss=lambda out: out.float().square().mean(),
+        optimizer=lambda them: torch.optim.AdamW(them, lr=RATE),
+    )  # fmt: skip
+    (finding,) = lost(report)
+    assert "would after" in finding.message
+
+
+def test_moments_that_vanish_are_called_by_name() -> None:
+    """Squares of gradients of 1e-5 times 0.001 are 1e-13, and float16 ends at 6e-8."""
+    weight = nn.Parameter(torch.ones(64, dtype=torch.float16))
+    optimizer = torch.optim.AdamW([weight], lr=1e-2, fused=True)
+
+    def code() -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (weight.float() * 1e-5).sum().backward()
+            optimizer.step()
+
+    report = watched(code)
+    assert "exp_avg_sq of a parameter is zero for 100% of its elements" in " ".join(finding.message for finding in report.errors)

@@ -1,0 +1,92 @@
+"""What a watched run's optimizer steps left undone: judged from numbers alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from precheck.judge import updates
+from precheck.observe.operations import Observation, Operation, State, Update
+
+STEP = Operation(7, "step", "optimizer", "", "train.py:9", 1)
+
+
+def update(name: str = "net.norm.weight", **given: Any) -> Update:
+    """64 weights of about one in bfloat16, after 4 steps of 1e-4 each, of which nothing arrived."""
+    settled = {"steps": 4, "common": 0.0, "wanted": 4 * 64 * 1e-8, "arrived": 0.0, "size": 8.0, "sampled": 64, "rate": 1e-4}
+    return Update(name, (64,), "bfloat16", STEP, **(settled | given))
+
+
+def judged(*seen: Update) -> list[Any]:
+    return updates.unarrived(Observation(updates=list(seen)))
+
+
+def test_the_message_has_the_numbers_and_the_rate_that_would_do() -> None:
+    """At one bfloat16 rounds away less than 2^-8 upwards, 2^-9 downwards: 0.002 is 20 times 1e-4."""
+    (found,) = judged(update())
+    assert (found.rule, found.severity, found.operation.module) == ("lost-update", "error", "net.norm")
+    assert found.message == (
+        "net.norm.weight: 0% of the update of 4 step(s) arrived in bfloat16 (0 of 64 elements moved); weights are about 1, where bf16 rounds away "
+        "less than 0.0039 up, 0.002 down; a step is about 0.0001 (lr 0.0001; it would take 0.002); 1 of 1 parameters lost more than half"
+    )
+
+
+def test_others_are_listed_worst_first_and_no_more_than_a_few() -> None:
+    found = judged(*(update(f"{number}.weight", arrived=number / 50) for number in (3, 1, 0, 4, 2)), update("well.weight", arrived=1.0))
+    assert len(found) == 1
+    assert found[0].message.startswith("0.weight: 0%")
+    assert found[0].message.endswith("5 of 6 parameters lost more than half (1.weight 2%, 2.weight 4%, 3.weight 6%, …)")
+
+
+@pytest.mark.parametrize("given", [{"arrived": 0.9}, {"held": True}, {"aged": 0.9, "horizon": 300}, {"gradient_drift": 0.7}, {"wanted": 0.0},
+                                   {"held": True, "aged": 0.9, "horizon": 300}], ids=str)  # fmt: skip
+def test_what_arrives_or_will_or_never_was_is_not_lost(given: dict[str, Any]) -> None:
+    assert judged(update(**given)) == []
+
+
+def test_few_elements_may_be_unlucky_and_old_ones_not() -> None:
+    """Of 4 elements under steps worth an eightieth of a spacing, by chance most often none moves."""
+    few = {"sampled": 4, "size": 2.0, "wanted": 4 * 1e-8, "steps": 1, "arrived": 0.15}
+    assert judged(update(**few)) == []
+    (found,) = judged(update(**few, aged=0.0, horizon=313))
+    assert "arrived in bfloat16 (0 of 4 elements moved), and 0% would after 313;" in found.message
+
+
+def test_a_remainder_that_stands_still_itself_holds_nothing() -> None:
+    """Kahan's in bfloat16 at a rate of 1e-5."""
+    (found,) = judged(update(held=True, arrived=0.6, aged=0.2, horizon=1500))
+    assert found.measured == 0.2
+
+
+def still(**given: Any) -> Update:
+    state = {"steps": 20, "arrived": 0.1, "intended": 0.05, "moved": 0.02}
+    return update(common=1.0, wanted=1.0, arrived=1.0, states={"exp_avg_sq": State(**(state | given))})
+
+
+def test_a_moment_that_stands_still_is_told_by_name() -> None:
+    (found,) = updates.stalled(Observation(updates=[still(), update(arrived=1.0)]))
+    assert (found.rule, found.measured) == ("lost-update", 0.1)
+    assert found.message.startswith("exp_avg_sq of net.norm.weight: 10% of what 20 steps meant to change it by arrived (2% of its elements moved)")
+
+
+@pytest.mark.parametrize("given", [{"arrived": 0.6}, {"steps": 7}, {"intended": 0.007}], ids=str)
+def test_a_moment_that_moves_or_had_not_far_to_go_is_healthy(given: dict[str, Any]) -> None:
+    """0.007 is less than two unit roundoffs of bfloat16, 2^-8 each."""
+    assert updates.stalled(Observation(updates=[still(**given)])) == []
+
+
+def test_the_emptiest_moment_of_each_name_is_told() -> None:
+    moments = {"a.weight": {"exp_avg_sq": 0.2}, "b.weight": {"exp_avg_sq": 0.6, "exp_avg": 0.005}}
+    seen = [update(name, states={of: State(4, 1.0, 1.0, 1.0, share) for of, share in each.items()}) for name, each in moments.items()]
+    (found,) = updates.stalled(Observation(updates=seen))
+    assert (found.rule, found.measured, found.limit) == ("underflow", 0.6, 0.01)
+    assert found.message.startswith("exp_avg_sq of b.weight is zero for 60% of its elements, whose averages are below the smallest number of")
+
+
+def test_the_table_has_a_row_a_parameter() -> None:
+    (row,) = updates.table(Observation(updates=[update(aged=0.5, horizon=9)]))
+    assert row["parameter"] == "net.norm.weight"
+    assert {name: row[name] for name in ("edq", "arrived", "moved", "steps", "rate", "aged", "horizon", "held")} == {
+        "edq": 0.0, "arrived": 0.0, "moved": 0, "steps": 4, "rate": 1e-4, "aged": 0.5, "horizon": 9, "held": False,
+    }  # fmt: skip
