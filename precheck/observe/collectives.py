@@ -15,10 +15,11 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from precheck.observe import ranks as company
 from precheck.observe.call import Call
 from precheck.observe.measuring import off
 from precheck.observe.operations import Value
-from precheck.observe.ranks import PATIENCE, Ranks
+from precheck.observe.ranks import Ranks
 from precheck.observe.replay import OpPlan, addressable, continuous, tensors_in
 from precheck.observe.statistics import compare
 
@@ -34,7 +35,6 @@ CARRIED = REDUCING | frozenset({"broadcast_", "allgather_", "_allgather_base_", 
                                 "all_gather_into_tensor_coalesced", "all_to_all_single"})  # fmt: skip
 """Collectives whose results every rank has. Messages from one rank to another, and `reduce`, leave what they write without a shadow."""
 _GROUPS = ("process_group", "group_name")
-_PATIENCE = datetime.timedelta(seconds=PATIENCE)
 _FIGURES = ("drift", "norm", "nonfinite", "nans", "zeros", "zeroed", "largest_zeroed", "dead", "roundoff", "kept_low")
 """What ranks tell each other of what they send: its errors are theirs, not the reduction's."""
 
@@ -89,7 +89,7 @@ class Collectives:
         host = all(tensor.device.type == "cpu" for tensor in tensors_in(*args))
         try:
             for work in works:
-                work.wait() if at_once or not host else work.wait(_PATIENCE)
+                work.wait() if at_once or not host else work.wait(datetime.timedelta(seconds=company.PATIENCE))
         except RuntimeError:
             return False, result  # it has failed or takes its time: the program will see
         if host and not all(work.is_completed() for work in works):
@@ -139,7 +139,7 @@ class _Exchange:
             return
         try:
             if not done:
-                raise TimeoutError(f"the program's own did not end within {PATIENCE:.0f} s")
+                raise TimeoutError(f"the program's own did not end within {company.PATIENCE:.0f} s")
             self._exchanged(result)
         except Exception as error:
             self._lose(f"{type(error).__name__}: {error}".splitlines()[0][:200])

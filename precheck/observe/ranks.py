@@ -37,7 +37,12 @@ class Ranks:
         return "/".join(str(part) for part in (self.number, *parts))
 
     def group(self, own: Any) -> Any:
-        """The gloo group of the ranks of `own`, a process group of the program's. All of them must ask for it."""
+        """The gloo group of the ranks of `own`, a process group of the program's. All of them must ask for it.
+
+        Raises RuntimeError where another rank has given up, or does not come.
+        """
+        if self.store.check([self.key("lost")]):
+            raise RuntimeError("another rank has given up")
         members = tuple(dist.get_process_group_ranks(own))
         made = self.groups.get(members)
         if made is None:
@@ -102,6 +107,13 @@ def meet(reference: torch.dtype) -> tuple[Ranks | None, str]:
         return None, ""
     if not dist.is_gloo_available():
         return None, "this torch has no gloo, through which ranks would watch together"
+    try:
+        return _met(str(reference))
+    except RuntimeError as error:
+        return None, f"the store through which ranks meet does not answer: {error}".splitlines()[0]
+
+
+def _met(reference: str) -> tuple[Ranks | None, str]:
     store = PrefixStore("precheck", _get_default_store())
     rank, size, own = dist.get_rank(), dist.get_world_size(), f"{reference} {secrets.token_hex(4)}"
     number = store.add("meetings", 0)
@@ -110,7 +122,7 @@ def meet(reference: torch.dtype) -> tuple[Ranks | None, str]:
     ranks = Ranks(store, number, rank, size)
     if _decided(ranks) != "together":
         return None, f"not all {size} ranks watch: what other ranks send is taken as it comes"
-    if any(store.get(ranks.key("here", other)).decode().split()[0] != str(reference) for other in range(size)):
+    if any(store.get(ranks.key("here", other)).decode().split()[0] != reference for other in range(size)):
         return None, "ranks watch under different precisions: what other ranks send is taken as it comes"
     return ranks, ""
 

@@ -32,6 +32,11 @@ SUMS = ["reduced", "reduced_later", "scattered", "scattered_later", "part_of_a_w
         "averaged"]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _undisappointed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "_disappointments", 0)
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two ranks saw of every case."""
@@ -134,6 +139,23 @@ def test_a_rank_that_comes_too_late_finds_it_decided(monkeypatch: pytest.MonkeyP
     crowd = Crowd(3)
     assert crowd.each(decided, only=2) == ["apart", "apart", None]
     assert decided(Ranks(crowd.store, 0, 2, 3)) == "apart"
+
+
+def test_who_comes_in_vain_waits_for_less_the_next_time_until_all_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks, "PATIENCE", 0.2)
+    Crowd(2).each(decided, only=1)
+    assert ranks._disappointments == 1
+    monkeypatch.setattr(ranks, "PATIENCE", 20.0)
+    Crowd(2).each(decided)
+    assert ranks._disappointments == 0
+
+
+def test_nothing_is_sent_where_another_rank_has_given_up() -> None:
+    one, other = (Ranks(Crowd(2).store, 0, rank, 2) for rank in (0, 1))
+    other.store = one.store
+    one.lose("its disk is full")
+    with pytest.raises(RuntimeError, match="another rank has given up"):
+        other.group(None)
 
 
 def test_a_meeting_is_closed_once() -> None:

@@ -87,13 +87,52 @@ def again() -> dict[str, Any]:
     return {"every": [report_of(lambda: dist.all_reduce(torch.ones(8).bfloat16()))["facts"]["ranks"] for _ in range(5)]}
 
 
+def crossed() -> dict[str, Any]:
+    """What would never end if each waited for its reduction at once: rank 1 starts its own only after a message that rank 0 sends later."""
+
+    def block() -> None:
+        numbers, message = torch.full((4,), 1.0 + dist.get_rank()).bfloat16(), torch.full((4,), 3.0).bfloat16()
+        if first():
+            work = dist.all_reduce(numbers, async_op=True)
+            dist.send(message, 1)
+            work.wait()
+        else:
+            dist.recv(message, 0)
+            dist.all_reduce(numbers)
+        sums.extend(numbers.tolist())
+
+    sums: list[float] = []
+    return report_of(block) | {"unchanged": sums == [3.0] * 4}
+
+
+def leaves() -> dict[str, Any]:
+    def block() -> None:
+        dist.all_reduce(torch.ones(8).bfloat16())
+        rank.append(dist.get_rank())
+        dist.destroy_process_group()
+
+    rank: list[int] = []
+    told = report_of(block)
+    dist.init_process_group("gloo")
+    return told | {"rank": rank}
+
+
+def begins() -> dict[str, Any]:
+    def block() -> None:
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(8).bfloat16())
+
+    dist.destroy_process_group()
+    return report_of(block)
+
+
 def written(told: dict[str, Any]) -> None:
     (Path(sys.argv[1]) / f"{sys.argv[2]}.{dist.get_rank()}.json").write_text(json.dumps(told), encoding="utf8")
 
 
 if __name__ == "__main__":
     dist.init_process_group("gloo")
-    written({case.__name__: case for case in (alone, raises, dies, loses, differ, again)}[sys.argv[2]]())
+    written({case.__name__: case for case in (alone, raises, dies, loses, differ, again, crossed, leaves, begins)}[sys.argv[2]]())
     if sys.argv[2] != "dies":
         dist.barrier()
         dist.destroy_process_group()

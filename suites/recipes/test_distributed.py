@@ -134,6 +134,24 @@ def test_ranks_under_different_precisions_are_told_so(endings: Callable[[str], T
         assert told["unchanged"]
 
 
+def test_messages_that_cross_a_reduction_go_through(endings: Callable[[str], Told]) -> None:
+    for told in endings("crossed"):
+        assert told["unchanged"]
+        assert "not followed to the end: rank 0: c10d::allreduce_.default: TimeoutError" in told["facts"]["ranks"]
+
+
+def test_a_block_may_end_torch_distributed(endings: Callable[[str], Told]) -> None:
+    for rank, told in enumerate(endings("leaves")):
+        assert told["raised"] == ""
+        assert told["rank"] == [rank]
+        assert errors(told) == []
+
+
+def test_a_block_that_begins_torch_distributed_says_what_it_does_not_follow(endings: Callable[[str], Told]) -> None:
+    for told in endings("begins"):
+        assert "began before torch.distributed" in told["facts"]["ranks"]
+
+
 def test_watches_that_follow_each_other_meet_each_time(endings: Callable[[str], Told]) -> None:
     for told in endings("again"):
         assert told["every"] == ["2 of 2 ranks in this report"] * 5
