@@ -231,6 +231,8 @@ class Call:
             if place is not None and place < len(self.args) and self.args[place] is tensor:
                 shadow = tensor.to(shadow.dtype)
             return shadow
+        if tensor.layout is torch.sparse_coo and all(tensor is not each for each in self.args[:1]):
+            return tensor.to(self.mode.replay.wide(tensor.dtype))  # a gradient's numbers, as the run has them
         if not addressable(tensor):
             raise TypeError(f"a {'nested' if tensor.is_nested else tensor.layout} tensor has no shadow")
         if self.plan.packet in PAYLOADS and tensor.dtype == torch.uint8:

@@ -6,6 +6,7 @@ need no code of their own: the shadow of a tensor is its storage's shadow, seen 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -147,6 +148,18 @@ class Memory:
     def alive(self) -> list[Cell]:
         self._collect()
         return list(self.cells.values())
+
+    def made_since(self, number: int, elements: int) -> list[torch.Tensor]:
+        """The storages of that many elements whose content was made by a later op than that, as flat tensors of the run."""
+        found = []
+        for cell in self.alive():
+            maker = cell.value.maker
+            if maker is not None and maker.number > number and math.prod(cell.value.shape) == elements and not cell.dtype.is_complex:
+                storage = torch.UntypedStorage._new_with_weak_ptr(cell.reference.cdata)
+                whole = torch.empty(0, dtype=cell.dtype, device=cell.flat.device).set_(storage)
+                if whole.numel() == elements:
+                    found.append(whole)
+        return found
 
     def _flat(self, tensor: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
         elements = tensor.untyped_storage().nbytes() // tensor.element_size()

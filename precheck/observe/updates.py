@@ -177,9 +177,18 @@ class Updates:
         gradient = was.gradient
         if gradient is None and parameter.grad is not None:  # a closure's
             gradient = self._value(parameter.grad)
-        low = tuple(name if state.dtype in self.low else "" for name, state in states.items())
-        samples = [each for state in states.values() for each in self._sample(state)]
-        self.later([was.values, was.shadow, *self._sample(mine, whole=True), *samples], functools.partial(seen.stepped, gradient, low))
+        low = [name if state.dtype in self.low else "" for name, state in states.items()]
+        elsewhere = self._elsewhere(mine, was, list(states.values()))
+        low += [""] * len(elsewhere)
+        samples = [each for state in (*states.values(), *elsewhere) for each in self._sample(state)]
+        self.later([was.values, was.shadow, *self._sample(mine, whole=True), *samples], functools.partial(seen.stepped, gradient, tuple(low)))
+
+    def _elsewhere(self, mine: torch.Tensor, was: _Before, known: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What else of the weight's size was written since the step began: where it mostly stood still, a remainder may lie there."""
+        if self.later.defers(mine) or float((sampled(mine.detach()) == was.values).float().mean()) <= 0.5:
+            return []
+        seen = {tensor.untyped_storage()._cdata for tensor in (mine, *known)}
+        return [each for each in self.memory.made_since(was.seen, mine.numel()) if each.untyped_storage()._cdata not in seen]
 
     def _mastered(self, between: set[Value], was: _Before) -> bool:
         """Whether something wide and alive was made of the weight: at the first step a master that was just copied from it is one.

@@ -92,7 +92,7 @@ def test_a_group_that_joins_later(rate: float) -> None:
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.SparseAdam, torch.optim.Adagrad])
-@pytest.mark.parametrize("rate", [ENOUGH, pytest.param(TOO_LITTLE, marks=pytest.mark.xfail(reason="sparse gradients are passed over"))])
+@RATES
 def test_sparse_gradients(kind: Any, rate: float) -> None:
     table = nn.Embedding(32, 8, sparse=True).to(BF16)
     nn.init.constant_(table.weight, START)
