@@ -173,7 +173,7 @@ class CheckPrecision:
             rules=sorted({finding.rule for finding in report.findings}),
             allowed=[f"{finding.rule} ({wishes.allowed[finding.rule]})" for finding in report.errors if finding.rule in wishes.allowed],
             entry=entry(report, settings.top),
-            report=json.loads(report.to_json()) if settings.json else None,
+            report=json.loads(report.to_json()) if settings.files else None,
         )
         self.item.user_properties += [
             ("precheck_precision", report.precision),

@@ -12,13 +12,15 @@ from typing import Any, Literal, cast
 import pytest
 
 from precheck.precisions import PRECISIONS, Policy, Precision, PrecisionError, resolve_all
+from precheck.report.forms import FORMS, Form
+from precheck.report.forms import FORMS
 
 Which = Literal["missing", "changed", "all"]
 Unused = Literal["warn", "fail", "ignore"]
 WHICH = ("missing", "changed", "all")
 UNUSED = ("warn", "fail", "ignore")
 POLICIES = ("cuda", "native")
-REPORTS = ("term", "json:PATH")
+REPORTS = ("term", *(f"{kind}:PATH" for kind in FORMS))
 _SELECTING = {
     "keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf": "--lf", "stepwise": "--sw", "pyargs": "--pyargs",
     "collectonly": "--collect-only", "setuponly": "--setup-only", "setupplan": "--setup-plan",
@@ -37,7 +39,7 @@ class Settings:
     unused: Unused
     prune: bool
     term: bool
-    json: tuple[Path, ...]
+    files: tuple[tuple[str, Path], ...]  # reports to write: form and absolute path
     top: int
     device: str
     trials: int  # of the remedy search after a failure; 0: none
@@ -45,7 +47,7 @@ class Settings:
     @property
     def ops(self) -> bool:
         """Whether every op's drift is wanted, of checks that pass too."""
-        return self.term or bool(self.json)
+        return self.term or bool(self.files)
 
 
 KEY = pytest.StashKey[Settings]()
@@ -66,8 +68,9 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--golden-unused", choices=UNUSED, help="what to do about goldens that no test uses (default: warn)")
     group.addoption("--golden-prune", action="store_true", help="delete goldens that no test uses; only after a whole run that passed")
     group.addoption(
-        "--drift-report", action="append", metavar="TYPE[:DEST]", help="report the drift of every check: term, json:PATH; may be given more than once"
-    )
+        "--drift-report", action="append", metavar="TYPE[:DEST]",
+        help=f"report the drift of every check: {', '.join(REPORTS)}; may be given more than once",
+    )  # fmt: skip
     group.addoption("--drift-top", type=int, metavar="N", help="rows of the drift table (default: 10; 0: all)")
     group.addoption("--precision-device", metavar="DEVICE", help="what the precision_device fixture gives: auto, cpu, cuda, cuda:N (default: auto)")
     parser.addini("precision", "default of --precision")
@@ -106,7 +109,7 @@ def settings_of(config: pytest.Config) -> Settings:
         unused=cast(Unused, _one_of("golden_unused", _either(config, "golden_unused"), UNUSED)),
         prune=config.getoption("golden_prune"),
         term="term" in reports,
-        json=tuple(_destination(report, config.invocation_params.dir) for report in reports if report != "term"),
+        files=tuple(_destination(report, config.invocation_params.dir) for report in reports if report != "term"),
         top=_count("--drift-top", _either(config, "drift_top"), "all rows"),
         device=_device(str(_either(config, "precision_device"))),
         trials=_count("remedy_trials", config.getini("remedy_trials"), "none are made"),
@@ -143,13 +146,15 @@ def _one_of(name: str, value: str, accepted: tuple[str, ...]) -> str:
     return value
 
 
-def _destination(report: str, start: Path) -> Path:
+def _destination(report: str, start: Path) -> tuple[Form, Path]:
     kind, _, path = report.partition(":")
-    if kind != "json" or not path:
+    if kind not in FORMS or kind == "term" or not path:
         raise pytest.UsageError(f"--drift-report={report}: there are {', '.join(REPORTS)}")
     if (start / path).is_dir():
-        raise pytest.UsageError(f"--drift-report={report}: {path} is a folder; name a file, as in json:drift.json")
-    return start / path
+        raise pytest.UsageError(f"--drift-report={report}: {path} is a folder; name a file, as in {kind}:drift.{kind}")
+    if FORMS[kind].missing:
+        raise pytest.UsageError(f"--drift-report={report}: {FORMS[kind].missing}")
+    return FORMS[kind], start / path
 
 
 def _count(name: str, value: Any, none: str) -> int:

@@ -1,15 +1,14 @@
-"""What is said of a session's checks: the section at the end of pytest's output, and the file of --drift-report=json:PATH."""
+"""What is said of a session's checks: the section at the end of pytest's output, and the files of --drift-report."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from pathlib import Path
 
 from precheck.findings import SCHEMA
 from precheck.plugin.ledger import Check, Ledger, counted
 from precheck.plugin.naming import shown
+from precheck.report.forms import FORMS, Content, save
 from precheck.report.terminal import drift_table, op_table
 
 _SHOWN_CHANGES = 3  # of one golden; all of them are in `git diff` with golden show
@@ -67,12 +66,8 @@ def _unused(ledger: Ledger) -> list[str]:
     return [f"goldens that no test uses: {len(names)} (delete them with pytest --golden-prune)", *names]
 
 
-def write_json(ledger: Ledger, path: Path) -> str:
-    """Writes every check to `path`, whole or not at all. Returns why it could not, "" if it could.
-
-    {"schema": 2, "precheck": version, "torch": version, "tests": [{"nodeid", "precision", "report": as of Report.to_json, or
-    "error": why there is none}]}.
-    """
+def content(ledger: Ledger) -> Content:
+    """Every check that came to a report or to an error, as docs/report.md has it."""
     from importlib.metadata import version
 
     from precheck import __version__
@@ -82,15 +77,14 @@ def write_json(ledger: Ledger, path: Path) -> str:
         for check in ledger.checks
         if check.error or check.report
     ]
-    text = json.dumps({"schema": SCHEMA, "precheck": __version__, "torch": version("torch"), "tests": tests}, indent=1)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(text, encoding="utf8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        return f"--drift-report=json:{path} cannot be written: {error.strerror}"
-    return ""
+    return {"schema": SCHEMA, "precheck": __version__, "torch": version("torch"), "tests": tests}
+
+
+def write(ledger: Ledger) -> list[str]:
+    """Writes the files of --drift-report. Returns a line for each that cannot be."""
+    files = ledger.settings.files
+    if not files:
+        return []
+    whole = content(ledger)
+    troubles = [(kind, path, save(FORMS[kind].write(whole), path)) for kind, path in files]
+    return [f"--drift-report={kind}:{path} cannot be written: {trouble}" for kind, path, trouble in troubles if trouble]

@@ -1,0 +1,59 @@
+"""The forms of a session's report, by the names that `--drift-report` and `python -m precheck report` know them by.
+
+A form turns a session (precheck/report/session.py, docs/report.md) into text. Each is loaded when it is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+from precheck.report.session import Session
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Form:
+    """One way to write a session down. `writer` is "module:function", a function of the session that returns the text."""
+
+    name: str
+    writer: str
+    ops: bool = True  # whether it shows every op, so that checks that pass are diagnosed too
+    needs: str = ""  # a module that comes with the extra `extra`
+    extra: str = ""
+
+    @property
+    def missing(self) -> str:
+        """What to type before the form can be used; "" if it can be."""
+        if not self.needs or importlib.util.find_spec(self.needs):
+            return ""
+        return f"{self.name} needs {self.needs}; install it with: pip install 'pytest-precheck[{self.extra}]'"
+
+    def text(self, session: Session) -> str:
+        module, _, function = self.writer.partition(":")
+        return cast("Callable[[Session], str]", getattr(importlib.import_module(module), function))(session)
+
+
+FORMS: dict[str, Form] = {
+    form.name: form
+    for form in (
+        Form("term", "precheck.report.terminal:session_text"),
+        Form("json", "precheck.report.session:text"),
+    )
+}
+
+
+def write(form: Form, session: Session, path: Path) -> None:
+    """Writes the text to `path`, whole or not at all; folders on the way are made. Raises OSError."""
+    text = form.text(session)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf8", newline="\n")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
