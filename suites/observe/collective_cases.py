@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from precheck.observe.collectives import _Caught
+from precheck.observe.exchange import _Caught
 from precheck.observe.ranks import meet
 from precheck.observe.replay import plan
 from precheck.observe.shadow import Shadow

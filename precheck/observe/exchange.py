@@ -1,0 +1,180 @@
+"""One collective carried out again on shadows, among the same ranks: copies on the host, through gloo, beside the program's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from precheck.observe import ranks as company
+from precheck.observe.call import Call
+from precheck.observe.measuring import off
+from precheck.observe.operations import Value
+from precheck.observe.ranks import Ranks
+from precheck.observe.replay import OpPlan, tensors_in
+from precheck.observe.statistics import compare
+
+if dist.is_available():
+    from torch.distributed import distributed_c10d as c10d
+
+REDUCING = frozenset({"allreduce_", "allreduce_coalesced_", "reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_",
+                      "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "reduce_scatter_tensor",
+                      "reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_out"})  # fmt: skip
+_GROUPS = ("process_group", "group_name")
+_FIGURES = ("drift", "norm", "nonfinite", "nans", "zeros", "zeroed", "largest_zeroed", "dead", "roundoff", "kept_low")
+"""What ranks tell each other of what they send: its errors are theirs, not the reduction's."""
+
+
+class Exchange:
+    """One collective of the program, carried out again on shadows."""
+
+    def __init__(self, mode: Any, ranks: Ranks, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.mode, self.ranks, self.func, self.plan, self.args, self.kwargs = mode, ranks, func, planned, args, kwargs
+        self.given: list[tuple[Value, Value]] = []  # what this rank sends: where it is from, and how it is
+        self.shadows: dict[int, torch.Tensor] = {}  # by the identity of the program's tensor, on the host
+        self.exact: dict[int, torch.Tensor] = {}
+        self.known: list[bool] = []  # whether each had a shadow
+        self.failed = False
+
+    def prepare(self) -> None:
+        """Before the program's own: copies of what is sent. Raises nothing."""
+        try:
+            self._copied()
+        except Exception as error:
+            self._lose(f"{type(error).__name__}: {error}".splitlines()[0][:200])
+
+    def _copied(self) -> None:
+        mode, planned = self.mode, self.plan
+        floats = list(tensors_in(*self.args, *self.kwargs.values()))
+        call = self.call = Call(mode, self.func, planned, self.args, self.kwargs, floats, [mode.memory.find(tensor) for tensor in floats])
+        self.known = [cell is not None for cell in call.cells]
+        call.prepare()
+        if call.why:
+            raise RuntimeError(call.why)
+        self.shadows = {id(tensor): _copy(call.shadows[id(tensor)]) for tensor in floats}
+        filled = {id(tensor) for name, tensor in self._named() if name.startswith("output")}
+        for tensor, value in zip(floats, call.inputs, strict=True):
+            if id(tensor) not in filled:
+                sent = Value(None, value.shape, value.dtype, value.roundoff, value.low, value.kept_low)
+                compare(sent, _copy(tensor), self.shadows[id(tensor)], zeros=True)  # all of a bucket, whose value is that of its newest part
+                self.given.append((value, sent))
+        if planned.packet in REDUCING and floats[0].dtype in mode.low:
+            self.exact = {id(tensor): _copy(tensor.to(mode.replay.wide(tensor.dtype))) for tensor in floats}
+
+    def finish(self, result: Any, done: bool) -> None:
+        """After it: the same on shadows, and both compared. Raises nothing."""
+        if self.failed:
+            return
+        try:
+            if not done:
+                raise TimeoutError(f"the program's own did not end within {company.PATIENCE:.0f} s")
+            self._exchanged(result)
+        except Exception as error:
+            self._lose(f"{type(error).__name__}: {error}".splitlines()[0][:200])
+
+    def _lose(self, why: str) -> None:
+        self.failed = True
+        self.ranks.lose(f"{self.plan.name}: {why}")
+
+    def _exchanged(self, result: Any) -> None:
+        call, mode = self.call, self.mode
+        fresh = [tensor for tensor, known in zip(call.floats, self.known, strict=True) if not known]
+        sources = [value for value, _ in self.given]
+        group = self.ranks.group(self._program()[1])
+        heard = self._heard(group)
+        shadows = self._again(group, self.shadows)
+        exact = self._again(group, self.exact) if self.exact else None
+        outputs = call.written or list(tensors_in(result))
+        call.inputs = call.operation.inputs = (*sources, *heard)
+        call.operation.derived = False  # nobody's derivative, in whatever pass it is made
+        for output in call.written:
+            mode.memory.find(output).twin = None  # which other ranks may not have
+        call.store(outputs, [shadow.to(output.device) for shadow, output in zip(shadows, outputs, strict=True)], None)
+        mode.record(call.operation)
+        mode.later.flush()
+        elsewhere = any(value.nonfinite for value in heard) and not any(value.nonfinite for value in sources)
+        for place, value in enumerate(call.operation.outputs):
+            if exact is not None:
+                value.local = off(_copy(outputs[place]), exact[place])
+            if value.nonfinite and elsewhere:
+                value.maker = None  # told where it was made
+            if not value.low and not value.drift and not value.nonfinite and (not call.written or any(outputs[place] is each for each in fresh)):
+                mode.memory.drop(outputs[place])  # no rank has anything low in it
+
+    def _again(self, group: Any, tensors: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+        """The op on other tensors, in another group of the same ranks; what it wrote or returned."""
+        try:
+            return self._sent(group, tensors, {})
+        except RuntimeError as error:
+            if "ReduceOp.AVG" not in str(error):  # which gloo does not know, and says before it sends anything
+                raise
+        given = self.plan.argument("reduce_op", self.args, self.kwargs)
+        summed = self._sent(group, tensors, {id(given): "sum" if isinstance(given, str) else _sum(group)})
+        return [each.div_(group.size()) for each in summed]
+
+    def _sent(self, group: Any, tensors: dict[int, torch.Tensor], otherwise: dict[int, Any]) -> list[torch.Tensor]:
+        program, _ = self._program()
+        swapped = {id(program): group.group_name if isinstance(program, str) else group.boxed(), **tensors, **otherwise}
+        kwargs = {name: _changed(value, swapped) for name, value in self.kwargs.items()}
+        result = self.func(*_changed(self.args, swapped), **kwargs)
+        for work in works(result):
+            work.wait()
+        if self.call.written:
+            return [tensors[id(tensor)] for tensor in self.call.written]
+        return [torch.ops._c10d_functional.wait_tensor(tensor) for tensor in tensors_in(result)]
+
+    def _program(self) -> tuple[Any, Any]:
+        """The program's process group, as the op's arguments have it and as it is."""
+        given = next(value for name in _GROUPS if (value := self.plan.argument(name, self.args, self.kwargs)) is not None)
+        return given, c10d._resolve_process_group(given) if isinstance(given, str) else dist.ProcessGroup.unbox(given)  # type: ignore[attr-defined, arg-type]
+
+    def _named(self) -> list[tuple[str, torch.Tensor]]:
+        pairs = [*zip(self.plan.names, self.args, strict=False), *self.kwargs.items()]
+        return [(name, tensor) for name, value in pairs for tensor in tensors_in(value)]
+
+    def _heard(self, group: Any) -> list[Value]:
+        """What each rank says of what it sends."""
+        worst = max((sent for _, sent in self.given), key=lambda sent: (sent.nonfinite, sent.drift), default=Value(None, (), "", 0.0))
+        told = torch.tensor([float(getattr(worst, name)) for name in _FIGURES], dtype=torch.float64)
+        rows = [torch.empty_like(told) for _ in range(group.size())]
+        group.allgather([rows], [told]).wait()
+        heard = [dataclasses.replace(worst) for _ in rows]
+        for value, row in zip(heard, rows, strict=True):
+            for name, figure in zip(_FIGURES, row.tolist(), strict=True):
+                setattr(value, name, type(getattr(value, name))(figure))
+        return heard
+
+
+def _changed(value: Any, swapped: dict[int, Any]) -> Any:
+    """An argument with tensors and group exchanged for others, by identity."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_changed(each, swapped) for each in value)
+    return swapped.get(id(value), value)
+
+
+class _Caught(TorchDispatchMode):
+    """Keeps the arguments of the last op."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        self.args = args
+        return func(*args, **(kwargs or {}))
+
+
+def _sum(group: Any) -> Any:
+    """ReduceOp.SUM as ops have it, which Python cannot make."""
+    with _Caught() as caught:  # type: ignore[no-untyped-call]
+        group.allreduce([torch.zeros(1)]).wait()
+    return caught.args[2]
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def works(result: Any) -> list[Any]:
+    """The handles among an op's results."""
+    parts = result if isinstance(result, (list, tuple)) else (result,)
+    return [dist.Work.unbox(part) for part in parts if isinstance(part, torch.ScriptObject)]
