@@ -174,6 +174,7 @@ class CheckPrecision:
             allowed=[f"{finding.rule} ({wishes.allowed[finding.rule]})" for finding in report.errors if finding.rule in wishes.allowed],
             entry=entry(report, settings.top),
             report=json.loads(report.to_json()) if settings.files else None,
+            tolerated={**dict.fromkeys(wishes.expected, "expected"), **wishes.allowed},
         )
         self.item.user_properties += [
             ("precheck_precision", report.precision),
@@ -183,7 +184,8 @@ class CheckPrecision:
         ]
 
     def _note(self, golden: Path, **facts: Any) -> None:
-        check = Check(nodeid=plain_id(self.item, self.precision.name), golden=str(golden), precision=self.precision.name, **facts)
+        line = (self.item.location[1] or 0) + 1
+        check = Check(nodeid=plain_id(self.item, self.precision.name), golden=str(golden), precision=self.precision.name, line=line, **facts)
         self.item.stash[CHECKS].append(check)
 
     def _explained(self, golden: Path, error: Exception) -> str:

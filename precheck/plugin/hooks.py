@@ -182,7 +182,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if not ledger.partial and settings.golden_dir.is_dir():
         ledger.find_unused(golden_files(settings.golden_dir), asked_for(config))
     ledger.close()
-    ledger.trouble += summary.write(ledger)
+    ledger.trouble += summary.write(ledger, config.invocation_params.dir)
     if ledger.trouble and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -25,9 +25,11 @@ class Check:
     changes: list[str] = dataclasses.field(default_factory=list)
     rules: list[str] = dataclasses.field(default_factory=list)
     allowed: list[str] = dataclasses.field(default_factory=list)
+    tolerated: dict[str, str] = dataclasses.field(default_factory=dict)  # rules that are no failure here, and why
     entry: dict[str, Any] | None = None
     report: dict[str, Any] | None = None
     error: str = ""
+    line: int = 0  # of the test
 
 
 CHECKS = pytest.StashKey[list[Check]]()

@@ -13,14 +13,13 @@ import pytest
 
 from precheck.precisions import PRECISIONS, Policy, Precision, PrecisionError, resolve_all
 from precheck.report.forms import FORMS, Form
-from precheck.report.forms import FORMS
 
 Which = Literal["missing", "changed", "all"]
 Unused = Literal["warn", "fail", "ignore"]
 WHICH = ("missing", "changed", "all")
 UNUSED = ("warn", "fail", "ignore")
 POLICIES = ("cuda", "native")
-REPORTS = ("term", *(f"{kind}:PATH" for kind in FORMS))
+REPORTS = ("term", *(f"{kind}:PATH" for kind in FORMS if kind != "term"))
 _SELECTING = {
     "keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf": "--lf", "stepwise": "--sw", "pyargs": "--pyargs",
     "collectonly": "--collect-only", "setuponly": "--setup-only", "setupplan": "--setup-plan",
@@ -39,7 +38,7 @@ class Settings:
     unused: Unused
     prune: bool
     term: bool
-    files: tuple[tuple[str, Path], ...]  # reports to write: form and absolute path
+    files: tuple[tuple[Form, Path], ...]  # reports to write, at absolute paths
     top: int
     device: str
     trials: int  # of the remedy search after a failure; 0: none
@@ -47,7 +46,7 @@ class Settings:
     @property
     def ops(self) -> bool:
         """Whether every op's drift is wanted, of checks that pass too."""
-        return self.term or bool(self.files)
+        return self.term or any(form.ops for form, _ in self.files)
 
 
 KEY = pytest.StashKey[Settings]()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from precheck.findings import SCHEMA
 from precheck.plugin.ledger import Check, Ledger, counted
 from precheck.plugin.naming import shown
-from precheck.report.forms import FORMS, Content, save
+from precheck.report import forms
+from precheck.report.session import session
 from precheck.report.terminal import drift_table, op_table
 
 _SHOWN_CHANGES = 3  # of one golden; all of them are in `git diff` with golden show
@@ -66,25 +66,20 @@ def _unused(ledger: Ledger) -> list[str]:
     return [f"goldens that no test uses: {len(names)} (delete them with pytest --golden-prune)", *names]
 
 
-def content(ledger: Ledger) -> Content:
-    """Every check that came to a report or to an error, as docs/report.md has it."""
-    from importlib.metadata import version
-
-    from precheck import __version__
-
+def write(ledger: Ledger, start: Path) -> list[str]:
+    """Writes the files of --drift-report, which sources relative to `start` go into. Returns a line for each that cannot be."""
     tests = [
-        {"nodeid": check.nodeid, "precision": check.precision, **({"error": check.error} if check.error else {"report": check.report})}
+        {
+            "nodeid": check.nodeid, "line": check.line, "precision": check.precision, "failed": check.failed, "tolerated": check.tolerated,
+            **({"error": check.error} if check.error else {"report": check.report}),
+        }
         for check in ledger.checks
         if check.error or check.report
-    ]
-    return {"schema": SCHEMA, "precheck": __version__, "torch": version("torch"), "tests": tests}
-
-
-def write(ledger: Ledger) -> list[str]:
-    """Writes the files of --drift-report. Returns a line for each that cannot be."""
-    files = ledger.settings.files
-    if not files:
-        return []
-    whole = content(ledger)
-    troubles = [(kind, path, save(FORMS[kind].write(whole), path)) for kind, path in files]
-    return [f"--drift-report={kind}:{path} cannot be written: {trouble}" for kind, path, trouble in troubles if trouble]
+    ]  # fmt: skip
+    told = []
+    for form, path in ledger.settings.files:
+        try:
+            forms.write(form, session(tests, root=ledger.root, start=start), path)
+        except OSError as error:
+            told.append(f"--drift-report={form.name}:{path} cannot be written: {error.strerror}")
+    return told

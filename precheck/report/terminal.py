@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from precheck.findings import Finding, Report, Row
+from precheck.report.session import Session, report_of
 
 _WIDEST_NAME = 60
 
@@ -17,6 +18,18 @@ _WIDEST_NAME = 60
 def summary(report: Report, top: int = 5) -> str:
     """The first line stands alone: the gravest finding, or that there is none. Then the other findings, then the worst rows."""
     return "\n".join([_headline(report), *_findings(report), *_rows(worst(report, top)), *_cure(report)])
+
+
+def session_text(session: Session, top: int = 10) -> str:
+    """A whole session: each check with errors or warnings in its own words, then the tables that pytest prints."""
+    reports = [(test, report_of(test["report"])) for test in session["tests"] if test.get("report")]
+    told = [f"{test['nodeid']}: {test['error']}" for test in session["tests"] if test.get("error")]
+    for test, report in reports:
+        if any(finding.severity != "note" for finding in report.findings):
+            told += ["", f"{test['nodeid']}", *(f"  {line}" for line in summary(report, top=0 if not top else 1).splitlines())]
+    entries = [(test["nodeid"], entry(report, top)) for test, report in reports]
+    counts = f"{len(session['tests'])} checks, {sum(bool(report.errors) for _, report in reports)} with errors"
+    return "\n".join([counts, *told, "", *drift_table(entries, top), *op_table(entries, top)]).strip() + "\n"
 
 
 def worst(report: Report, top: int) -> list[Row]:
