@@ -19,8 +19,8 @@ from precheck.observe import state
 from precheck.observe.replay import local
 from precheck.observe.statistics import norm, sampled
 
-ELEMENTS = 2048
-"""Looked at of each weight: of a move that rounding by chance makes, four deviations are then 4 √(spacing / (2048 · 4 spacings)) = 4 %."""
+ELEMENTS = 256
+"""Looked at of each weight: of a move that rounding by chance makes, four deviations are then 4 √(spacing / (256 · 4 spacings)) = 12 %."""
 SPACINGS = 4
 HORIZON = 2000
 """Steps at most, some seconds' worth. Steps below a five-hundredth of a spacing are not aged."""

@@ -13,6 +13,7 @@ import torch
 from precheck.observe import ageing, state
 from precheck.observe.boundaries import LOW, Boundaries, recorded
 from precheck.observe.job import EXAMPLE, InputError, Job
+from precheck.observe.statistics import sampled
 from precheck.observe.structure import call, mapped
 from precheck.precisions import Precision
 
@@ -159,11 +160,10 @@ class Training:
             self._record_updates(step)
 
     def aged(self, another: Callable[[], Any]) -> dict[str, tuple[float, int]]:
-        """What becomes of low-format parameters that mostly stood still, by name; `another` makes a shadow."""
+        """What becomes of low-format parameters that mostly stood still where they had a gradient, by name; `another` makes a shadow."""
         if self.optimizer is None:
             return {}
-        low = {name: param for name, param in self.masters.items() if param.dtype in LOW and param.grad is not None}
-        still = {id(param): name for name, param in low.items() if float((_wide(param) == self.start[name]).float().mean()) > 0.5}
+        still = {id(param): name for name, param in self.masters.items() if param.dtype in LOW and _stood_still(param, self.start[name])}
         found = ageing.aged(self.optimizer, set(still), another)
         return {still[number]: (each.arrived, each.steps) for number, each in found.items()}
 
@@ -173,6 +173,13 @@ class Training:
             norm, dtype = float(torch.linalg.vector_norm(now)), str(master.dtype).removeprefix("torch.")
             record = recorded("update", name, step, now - self.start[name])
             self.trace.add(dataclasses.replace(record, dtype=dtype, weight_norm=norm if math.isfinite(norm) else 0.0))
+
+
+def _stood_still(parameter: torch.Tensor, start: torch.Tensor) -> bool:
+    if parameter.grad is None or parameter.grad.layout is not torch.strided:
+        return False
+    pulled = sampled(parameter.grad) != 0
+    return 2 * int(torch.count_nonzero((sampled(_wide(parameter)) == sampled(start)) & pulled)) > int(torch.count_nonzero(pulled))
 
 
 def _wide(parameter: torch.Tensor) -> torch.Tensor:
