@@ -47,13 +47,15 @@ def check(
     """
     job = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed)
     chosen = resolve(precision)
-    report = _Check(job, chosen, read(Path(golden))).report(str(golden))
+    report = Checking(job, chosen, read(Path(golden))).report(str(golden))
     if report.errors or ops:
         diagnose(job, chosen, report)
     return report
 
 
-class _Check:
+class Checking:
+    """The runs of one check. The run that it judges may come from elsewhere, as that of `verdict` does."""
+
     def __init__(self, job: Job, precision: Precision, golden: Golden) -> None:
         self.job, self.precision, self.golden = job, precision, golden
         held = [each for each in golden.records if each.record.kind == "output" or (job.loss is not None and each.record.kind != "input")]
@@ -68,7 +70,7 @@ class _Check:
         elif self.precision.name == "32-true":
             report = self._float32()
         else:
-            report = self._low()
+            report = self.verdict(*self.seen())
         report.facts["golden"] = path
         return report
 
@@ -78,12 +80,12 @@ class _Check:
 
     def _float32(self) -> Report:
         report = Report(precision=self.precision.name)
-        stale, rows = self._stale()
+        stale, rows = self.stale()
         report.add(stale)
         report.boundaries = boundaries.table(rows)
         return report
 
-    def _stale(self) -> tuple[list[Finding], list[drift.Comparison]]:
+    def stale(self) -> tuple[list[Finding], list[drift.Comparison]]:
         """Whether today's float32 reference is still the golden; and each of its tensors beside the recorded one."""
         now = lifecycle.float32(self.job)
         provenance = lifecycle.provenance(self.job, now)
@@ -92,22 +94,26 @@ class _Check:
         found = staleness.settings(self.golden.provenance, provenance)
         return found or staleness.moved(rows, self.recorded, now, weights_differ=differ), rows
 
-    def _low(self) -> Report:
+    def seen(self) -> tuple[Trace, Tape]:
+        """The run that the precision prescribes, and what it decided."""
         tape = Tape()
-        trace = run(self.job, low(self.precision, records=tape))
-        rows = self._against_golden(trace)
+        return run(self.job, low(self.precision, records=tape)), tape
+
+    def verdict(self, trace: Trace, tape: Tape) -> Report:
+        """On a run under a low precision, made as `seen` makes it."""
+        rows = self.against_golden(trace)
         if rows is not None:
             report = judged(trace, self.recorded, rows, self.precision)
             if not report.findings and not any(row.failed or row.doubtful for row in rows if row.record.kind != "update"):
                 return report
         report = Measurement(self.job, self.precision, seen=(trace, tape)).report()
-        stale, _ = self._stale()
+        stale, _ = self.stale()
         report.add(stale)
         if not report.errors:
             report.add(boundaries.mismatched(rows or (), self.precision, flips=report.facts.get("flips", 0)))
         return report
 
-    def _against_golden(self, trace: Trace) -> list[drift.Comparison] | None:
+    def against_golden(self, trace: Trace) -> list[drift.Comparison] | None:
         """`trace` beside the golden; None where the golden has no floor to judge by, or not these tensors."""
         spreads = self._spreads(self.precision.placement, self.precision.roundoff)
         if self.precision.gemm or not self.precision.is_low or not spreads or any(math.isnan(spread) for spread in spreads.values()):

@@ -101,7 +101,7 @@ class Measurement:
         if self.precision.name == "64-true":
             return Report(precision=self.precision.name, facts={"reference": "none: nothing is more exact than float64 here"})
         try:
-            self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape, decides=self.own))
+            self._refer()
         except (RuntimeError, TypeError, ValueError) as error:
             if self.precision.is_low:
                 raise
@@ -119,6 +119,18 @@ class Measurement:
         report.facts |= {"noise_runs": len(self.noises), "decisions": total, "flips": flips}
         self._located(report)
         return report
+
+    def looks(self) -> list[list[drift.Comparison]]:
+        """Every tensor beside its reference, as the first look at it judges, and as the closer look at the roundings inside modules does."""
+        self._refer()
+        closer = [self._noise_run(100 + number, chained=True) for number in range(THIRD_LOOK)]
+        return [
+            self._look(FIRST_LOOK),
+            drift.compare(self.low, self.reference, drift.spreads(self.reference, closer), self.precision, samples=THIRD_LOOK),
+        ]
+
+    def _refer(self) -> None:
+        self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape, decides=self.own))
 
     def _located(self, report: Report) -> None:
         """Looks at what modules hand to one another: drift that a module is given was made by the code that gives it."""
