@@ -43,6 +43,8 @@ FORMS: dict[str, Form] = {
     for form in (
         Form("term", "precheck.report.terminal:session_text"),
         Form("json", "precheck.report.session:text"),
+        Form("markdown", "precheck.report.markdown:text"),
+        Form("sarif", "precheck.report.sarif:text", ops=False),
     )
 }
 
@@ -53,7 +55,7 @@ def write(form: Form, session: Session, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf8", newline="\n")
+        temporary.write_text(text, encoding="utf8", errors="backslashreplace", newline="\n")
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

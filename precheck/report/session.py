@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from precheck import __version__
-from precheck.findings import SCHEMA, Finding, Report, Row
+from precheck.findings import RULES, SCHEMA, Finding, Report, Row
 
 Session: TypeAlias = dict[str, Any]
 """What the JSON file holds, as Python reads it: infinite and undefined numbers are strings."""
 _T = TypeVar("_T", Finding, Row, "Op")
+_SEVERITIES = ("error", "warning", "note")
+
+
+class SessionError(ValueError):
+    """A file cannot be read as a session. The message says what is wrong with it, and what makes one that can."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,6 +61,48 @@ def session(tests: Iterable[Mapping[str, Any]], *, root: Path, start: Path) -> S
 def text(session: Session) -> str:
     """The session as JSON."""
     return json.dumps(session, indent=1)
+
+
+def load(path: Path) -> Session:
+    """The session of a file that --drift-report=json:PATH, or `Report.to_json`, wrote; of the latter, one check named like the file.
+
+    Raises SessionError.
+    """
+    try:
+        content: Session = json.loads(path.read_text(encoding="utf8"))
+    except OSError as error:
+        raise SessionError(f"{path} cannot be read: {error.strerror}; write one with pytest --drift-report=json:{path.name}") from None
+    except (ValueError, RecursionError) as error:
+        raise SessionError(f"{path} is not JSON ({error}); write one with pytest --drift-report=json:{path.name}") from None
+    whole = isinstance(content, dict) and isinstance(content.get("tests"), list)
+    if not whole and not (isinstance(content, dict) and isinstance(content.get("findings"), list)):
+        raise SessionError(f"{path} is JSON, but no report of precheck's; write one with pytest --drift-report=json:{path.name}")
+    if content.get("schema") != SCHEMA:
+        raise SessionError(f"{path} is of schema {content.get('schema')!r}; precheck {__version__} reads schema {SCHEMA}: write it anew")
+    if not whole:
+        content = {"schema": SCHEMA, "tests": [{"nodeid": path.stem, "precision": content.get("precision", ""), "report": content}]}
+    for number, test in enumerate(content["tests"]):
+        fault = _fault(test)
+        if fault:
+            raise SessionError(f"{path}: tests[{number}]: {fault}")
+    return content
+
+
+def _fault(test: Any) -> str:
+    """What keeps an entry of `tests` from being shown; "" if nothing does."""
+    if not isinstance(test, dict) or not all(isinstance(test.get(name), str) for name in ("nodeid", "precision")):
+        return "an entry has a nodeid and a precision, both strings"
+    if isinstance(test.get("error"), str):
+        return ""
+    try:
+        findings = report_of(test["report"]).findings
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        return f"its report is damaged ({type(error).__name__}: {error})"
+    odd = [name for finding in findings for name in (finding.rule, finding.cause_rule) if name and name not in RULES]
+    if odd:
+        return f"a finding's rule is {odd[0]!r}, which precheck {__version__} does not know"
+    severities = {finding.severity for finding in findings} - set(_SEVERITIES)
+    return f"a finding's severity is {severities.pop()!r}; there are {', '.join(_SEVERITIES)}" if severities else ""
 
 
 def report_of(plain: Mapping[str, Any]) -> Report:

@@ -1,0 +1,167 @@
+"""A session as GitHub-flavoured Markdown: for $GITHUB_STEP_SUMMARY, a pull request's comment, an artefact.
+
+What comes from users (names of tests, modules and tensors, lines) is shown as it is and means nothing to Markdown or HTML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from precheck.findings import RULES, Finding, Report, Row
+from precheck.report.session import Op, Session, report_of
+from precheck.report.terminal import worst, worst_ops
+
+CAP = 60_000
+"""Bytes of the whole text. GitHub takes comments of up to 65 536 characters, and step summaries of up to 1 MiB a step."""
+LONGEST = 160
+"""Characters of a name; of longer ones the middle is left out."""
+_ROWS = 5  # of a check's tables
+_MARKS = {"error": "❌", "warning": "⚠️", "note": "ℹ️"}
+
+
+def text(session: Session, cap: int = CAP) -> str:
+    """Failed checks first, each with its findings and worst rows; then the others in a table. What is beyond `cap` is left out."""
+    checks = [_Check(test) for test in session["tests"]]
+    checks.sort(key=lambda check: check.rank)
+    counts = _counts(checks)
+    versions = ", ".join(f"{name} {session[name]}" for name in ("precheck", "torch") if session.get(name))
+    parts = [f"## precheck: {counts}\n", *(_section(check) for check in checks if check.rank < 3)]
+    end = _table(checks) + (f"\n{_prose(versions)}\n" if versions else "")
+    return _capped(parts, end, cap)
+
+
+class _Check:
+    """An entry of a session: 0 without a verdict, 1 failed, 2 with warnings, 3 well."""
+
+    def __init__(self, test: dict[str, Any]) -> None:
+        self.name, self.precision, self.error = test["nodeid"], test["precision"], test.get("error", "")
+        self.tolerated: dict[str, str] = test.get("tolerated", {})
+        self.report = Report(precision=self.precision) if self.error else report_of(test["report"])
+        told = {finding.severity for finding in self.report.findings if finding.rule not in self.tolerated}
+        self.rank = 0 if self.error else 1 if "error" in told else 2 if "warning" in told else 3
+
+    @property
+    def mark(self) -> str:
+        return ("❌", "❌", "⚠️", "✅")[self.rank]
+
+
+def _counts(checks: Sequence[_Check]) -> str:
+    failed, lost = (sum(check.rank == rank for check in checks) for rank in (1, 0))
+    noun = "check" if len(checks) == 1 else "checks"
+    told = f"{failed} of {len(checks)} {noun} failed" if failed else f"{len(checks) - lost} of {len(checks)} {noun} passed"
+    return told + (f", {lost} without a verdict" if lost else "")
+
+
+def _section(check: _Check) -> str:
+    lines = [f"### {check.mark} {code(check.name)} under {_prose(check.precision) or 'its own precision'}", ""]
+    if check.error:
+        return "\n".join([*lines, _block(check.error), ""])
+    for finding in check.report.findings:
+        if finding.severity != "note":
+            lines += [*_finding(finding, check.tolerated.get(finding.rule, "")), ""]
+    if check.report.cure:
+        lines += ["With this the check passes (tried):", "", _block(check.report.cure, "python"), ""]
+    return "\n".join([*lines, *_worst_rows(check.report), *_worst_ops(check.report)])
+
+
+def _finding(finding: Finding, tolerated: str) -> list[str]:
+    place = [code(finding.source)] if finding.source else []
+    place += [f"module {code(finding.module)}"] if finding.module else []
+    place += [code(finding.op)] if finding.op else []
+    lines = [f"- {_MARKS[finding.severity]} **{finding.rule}**" + (f" ({_prose(tolerated)})" if tolerated else "") + ": " + _prose(finding.message)]
+    lines += ["  - at " + ", ".join(place)] if place else []
+    lines += [f"  - by {_prose(finding.cause)}"] if finding.cause else []
+    return [*lines, f"  - cure: {_prose(RULES[finding.cause_rule or finding.rule].remedy)}"]
+
+
+def _worst_rows(report: Report) -> list[str]:
+    rows = worst(report, _ROWS)
+    table = [(_drift(row), f"{row.allowed:.2f}", code(row.tensor), row.kind, row.dtype, str(row.step)) for row in rows]
+    return _folded("worst tensors", ("r", "allowed", "tensor", "kind", "dtype", "step"), table)
+
+
+def _drift(row: Row) -> str:
+    return f"{row.nonfinite} Inf/NaN" if row.nonfinite else f"{row.r:.2f}"
+
+
+def _worst_ops(report: Report) -> list[str]:
+    table = [
+        (_added(row), str(row.calls), code(row.op), code(row.source), code(row.module), row.dtype) for row in worst_ops(report, _ROWS)
+    ]  # fmt: skip
+    return _folded("ops that added most drift", ("added", "calls", "op", "line", "module", "dtype"), table)
+
+
+def _added(row: Op) -> str:
+    return f"{row.nonfinite} Inf/NaN" if row.nonfinite else f"{row.added:.2g}"
+
+
+def _folded(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"<details><summary>{title}</summary>", "", *grid(head, rows), "", "</details>", ""] if rows else []
+
+
+def _table(checks: Sequence[_Check]) -> str:
+    rows = [(check.mark, code(check.name), _prose(check.precision), _closest(check), ", ".join(_rules(check))) for check in checks]
+    return "\n".join([*grid(("", "check", "precision", "worst r", "findings"), rows), ""]) if rows else "No checks.\n"
+
+
+def _closest(check: _Check) -> str:
+    row = check.report.worst
+    return f"{row.r:.2f} of {row.allowed:.2f}" if row else ""
+
+
+def _rules(check: _Check) -> list[str]:
+    return ["no verdict"] if check.error else list(dict.fromkeys(each.rule for each in check.report.findings if each.severity != "note"))
+
+
+def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table. Cells are Markdown already."""
+    return ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
+
+
+def code(name: str) -> str:
+    """A name in a code span, on one line and in a table too; "" where there is none."""
+    if not name:
+        return ""
+    shown = cut(printable(name)).replace("\n", "⏎")
+    shown = re.sub(r"\\(?=\\*\|)", r"\\ ", shown).replace("|", r"\|")  # a backslash before a pipe would be read with it
+    fence = "`" * (max((len(run) for run in re.findall("`+", shown)), default=0) + 1)
+    return f"{fence} {shown} {fence}" if "`" in shown or not shown.strip() else f"{fence}{shown}{fence}"
+
+
+def cut(name: str, longest: int = LONGEST) -> str:
+    """A name of at most `longest` characters: beginning, …, end."""
+    half = (longest - 1) // 2
+    return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
+
+
+def printable(name: str) -> str:
+    """Without what turns the text around it: control characters, marks of direction, halves of characters."""
+    return re.sub(r"[^\n -~\u00a1-\u200a\u2010-\u2027\u2030-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\uffef\U00010000-\U0010ffff]", "\ufffd", name)
+
+
+def _prose(words: str) -> str:
+    """Words as they are: every sign that Markdown, HTML or GitHub reads something into is escaped."""
+    shown = " ".join(cut(printable(words), 10 * LONGEST).split())
+    return re.sub(r"([\\`*_\[\]<>#|~&$]|:(?=\S)|(?<=[wW])\.)", r"\\\1", shown).replace("@", "@&#8203;")  # nobody is called
+
+
+def _block(content: str, language: str = "text") -> str:
+    shown = cut(printable(content), 40 * LONGEST)
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", shown)), default=0))
+    return f"{fence}{language}\n{shown}\n{fence}"
+
+
+def _capped(parts: Sequence[str], end: str, cap: int) -> str:
+    """As many of the parts as there is room for, and the table at the end if it fits too; what is left out is said."""
+    kept: list[str] = []
+    room = cap - 200  # for what is said of the rest
+    for place, part in enumerate([*parts, end]):
+        room -= len(part.encode()) + 1
+        if room < 0:
+            left = len(parts) - place
+            what = f"the details of {left} more checks and the table of all" if left > 0 else "the table of all checks"
+            return "\n".join([*kept, f"Left out, as the report would pass {cap} bytes: {what}. `--drift-report=json:PATH` has the whole.\n"])
+        kept.append(part)
+    return "\n".join(kept)

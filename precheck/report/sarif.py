@@ -1,0 +1,148 @@
+"""A session as SARIF 2.1.0, which code hosts show beside the code.
+
+Each finding is a result at the user's line, relative to the project's folder; one without a line lies at its test. A finding
+that its test expects or allows is suppressed. The fingerprint does not hang on line numbers, nor on what was measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+from precheck import __version__
+from precheck.findings import RULES, Finding, Rule
+from precheck.report.session import Session, report_of
+
+SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+BASE = "%SRCROOT%"
+"""What code hosts take for the root of the repository."""
+MOST = 5_000
+"""Results of a run, the gravest first: GitHub shows no more of them, and refuses files of more than 25 000."""
+LONGEST = 4_000
+"""Characters of a text or a name, beyond which it is cut."""
+_LEVELS = {"error": 0, "warning": 1, "note": 2}
+_PLACES = list(RULES)
+
+
+def text(session: Session) -> str:
+    """One run with the catalogue of rules, a result for each finding, and a notification for each check without a verdict."""
+    results = [result for test in session["tests"] if not test.get("error") for result in _results(test, session)]
+    results.sort(key=lambda result: _LEVELS[result["level"]])
+    seen: Counter[str] = Counter()
+    for result in results:
+        print_ = result["partialFingerprints"].pop("")
+        result["partialFingerprints"]["precheckFinding/v1"] = f"{print_}:{seen[print_]}"
+        seen[print_] += 1
+    run = {
+        "tool": {"driver": {"name": "precheck", "version": session.get("precheck", __version__), "rules": [_rule(rule) for rule in RULES.values()]}},
+        "invocations": [_invocation(session)],
+        "columnKind": "unicodeCodePoints",
+        "results": results[:MOST],
+        **({"properties": {"leftOut": len(results) - MOST}} if len(results) > MOST else {}),
+    }
+    return json.dumps({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}, indent=1)
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    words = f"{_sentence(rule.meaning)} Cure: {rule.remedy}."
+    return {
+        "id": rule.name,
+        "name": "".join(part.title() for part in rule.name.split("-")),
+        "shortDescription": {"text": _sentence(rule.meaning)},
+        "fullDescription": {"text": words},
+        "help": {"text": words, "markdown": f"{_sentence(rule.meaning)}\n\n**Cure**: {rule.remedy}."},
+        "defaultConfiguration": {"level": "error"},
+        "properties": {"tags": ["numerics", "precision"], "precision": "high"},
+    }
+
+
+def _sentence(words: str) -> str:
+    return words[0].upper() + words[1:] + "."
+
+
+def _invocation(session: Session) -> dict[str, Any]:
+    lost = [test for test in session["tests"] if test.get("error")]
+    told = [{"level": "error", "message": {"text": _cut(f"{each['nodeid']}: {each['error']}")}, "locations": [_at_test(each)]} for each in lost]
+    return {"executionSuccessful": not lost, **({"toolExecutionNotifications": told} if told else {})}
+
+
+def _results(test: dict[str, Any], session: Session) -> Iterator[dict[str, Any]]:
+    tolerated = test.get("tolerated", {})
+    for finding in report_of(test["report"]).findings:
+        reason = tolerated.get(finding.rule)
+        yield {
+            "ruleId": finding.rule,
+            "ruleIndex": _PLACES.index(finding.rule),
+            "level": finding.severity,
+            "message": {"text": _cut(_message(finding, test))},
+            "locations": [_at_line(finding, session) or _at_test(test)],
+            "relatedLocations": [{**_at_test(test), "id": 1, "message": {"text": "the test"}}],
+            "partialFingerprints": {"": _fingerprint(finding, test, session)},
+            **({"suppressions": [{"kind": "inSource", "justification": _cut(reason)}]} if reason is not None else {}),
+            "properties": _properties(finding, test),
+        }
+
+
+def _message(finding: Finding, test: dict[str, Any]) -> str:
+    lines = [finding.message, *([f"By {finding.cause}."] if finding.cause else []), f"Cure: {finding.remedy}."]
+    return "\n".join([*lines, f"In {test['nodeid']} under {test['precision']}."])
+
+
+def _properties(finding: Finding, test: dict[str, Any]) -> dict[str, Any]:
+    known = {
+        "test": _cut(test["nodeid"]), "underPrecision": test["precision"], "phase": finding.phase, "op": finding.op, "module": _cut(finding.module),
+        "tensor": _cut(finding.tensor), "step": finding.step, "measured": _number(finding.measured), "limit": _number(finding.limit),
+        "ranks": list(finding.ranks),
+    }  # fmt: skip
+    return {name: value for name, value in known.items() if value not in ("", None, [])}
+
+
+def _number(value: float | None) -> float | str | None:
+    return value if value is None or abs(value) < float("inf") else str(value)
+
+
+def _at_line(finding: Finding, session: Session) -> dict[str, Any] | None:
+    path, _, line = finding.source.rpartition(":")
+    if not path or not line.isdecimal():
+        return None
+    return _location(path, int(line), session, finding.module, "module")
+
+
+def _at_test(test: dict[str, Any]) -> dict[str, Any]:
+    return _location(test["nodeid"].partition("::")[0], test.get("line", 1), {}, test["nodeid"], "function")
+
+
+def _location(path: str, line: int, session: Session, name: str, kind: str) -> dict[str, Any]:
+    place: dict[str, Any] = {"physicalLocation": {"artifactLocation": _artifact(path, session), "region": {"startLine": max(1, line)}}}
+    return place | ({"logicalLocations": [{"fullyQualifiedName": _cut(name), "kind": kind}]} if name else {})
+
+
+def _artifact(path: str, session: Session) -> dict[str, str]:
+    """Relative to the project's folder where the file lies in it. Sources are relative to where pytest was started."""
+    root, start = session.get("root", ""), session.get("start", "")
+    plain = path.replace("\\", "/") if re.match("[A-Za-z]:", root) else path  # a path of Windows'
+    drive = re.match("[A-Za-z]:/", plain)
+    whole = posixpath.normpath(plain if drive else posixpath.join(start, plain))
+    if root and whole.startswith(root.rstrip("/") + "/"):
+        whole = whole[len(root.rstrip("/")) + 1 :]
+    if whole.startswith("/") or re.match("[A-Za-z]:/", whole):
+        return {"uri": "file://" + quote(_cut("/" + whole.lstrip("/")), safe="/:")}
+    return {"uri": quote(_cut(whole)), "uriBaseId": BASE}
+
+
+def _fingerprint(finding: Finding, test: dict[str, Any], session: Session) -> str:
+    file = _artifact(finding.source.rpartition(":")[0], session)["uri"]
+    stays = (finding.rule, file, finding.module, finding.op, finding.phase, finding.tensor, test["nodeid"], test["precision"])
+    return hashlib.sha256(json.dumps(stays).encode()).hexdigest()[:32]
+
+
+def _cut(words: str) -> str:
+    """Short enough, and of whole characters only, which a file name's stray bytes are not."""
+    whole = words.encode("utf8", "replace").decode("utf8")
+    return whole if len(whole) <= LONGEST else whole[: LONGEST - 1] + "…"

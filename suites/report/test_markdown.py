@@ -1,0 +1,105 @@
+"""Markdown: what it says, that it stays within its size, and that names mean nothing to it."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from sessions import HOSTILE, check, finding, hostile, of, op, row, without_verdict
+
+from precheck.report.markdown import CAP, code, grid, text
+
+markdown_it = pytest.importorskip("markdown_it", reason="needs markdown-it-py")
+
+
+def parsed(words: str) -> list[Any]:
+    return list(markdown_it.MarkdownIt("commonmark").enable("table").enable("strikethrough").parse(words))
+
+
+def spans(words: str) -> list[Any]:
+    return [child for token in parsed(words) for child in token.children or ()]
+
+
+def cells(words: str) -> list[list[str]]:
+    """The tables' rows, each cell as its text."""
+    rows: list[list[str]] = []
+    tokens = parsed(words)
+    for before, token in pairwise(tokens):
+        if token.type == "tr_open":
+            rows.append([])
+        elif before.type in ("td_open", "th_open"):
+            rows[-1].append("".join(child.content for child in token.children or ()))
+    return rows
+
+
+def test_failed_checks_come_first_with_what_and_where_and_cure() -> None:
+    healthy = check(rows=(row(r=1.25),), name="a.py::test_well")
+    broken = check(finding(), rows=(row(r=float("inf"), nonfinite=3),), ops=(op(nonfinite=3),), name="a.py::test_broken", cure="in_float32(model)")
+    words = text(of(healthy, without_verdict("a.py::test_new"), broken))
+    assert words.splitlines()[0] == "## precheck: 1 of 3 checks failed, 1 without a verdict"
+    headings = [token.children[1].content for before, token in pairwise(parsed(words)) if (before.tag, before.nesting) == ("h3", 1)]
+    assert headings == ["a.py::test_new", "a.py::test_broken"]
+    for said in ("**overflow**", "`models/gpt.py:88`", "module `wide`", "`aten.mul.Tensor`", "cure: compute this module in float32"):
+        assert said in words
+    assert "\n```python\nin_float32(model)\n```\n" in words
+    table = cells(words)
+    assert ["3 Inf/NaN", "3.00", "wide", "output", "float16", "1"] in table
+    assert ["3 Inf/NaN", "1", "aten.mul.Tensor", "models/gpt.py:88", "wide", "float16"] in table
+    assert table[-3:] == [
+        ["❌", "a.py::test_new", "16-mixed", "", "no verdict"],
+        ["❌", "a.py::test_broken", "16-mixed", "inf of 3.00", "overflow"],
+        ["✅", "a.py::test_well", "16-mixed", "1.25 of 3.00", ""],
+    ]
+
+
+def test_what_a_test_allows_is_no_failure_and_says_why() -> None:
+    words = text(of(check(finding(), finding("nan", "warning"), tolerated={"overflow": "known"})))
+    assert words.startswith("## precheck: 1 of 1 check passed\n")
+    assert "**overflow** (known)" in words
+    assert "✅" not in words, "there is a warning left"
+
+
+def test_a_session_without_checks_says_so() -> None:
+    assert "No checks." in text(of())
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
+def test_names_mean_nothing(name: str) -> None:
+    """Neither HTML nor a link, an image, a heading or a table of the name's own making; and nothing of ours is broken by it."""
+    words = text(hostile(name))
+    plain, tokens = text(hostile("plain")), parsed(words)
+    ours = {token.content.strip() for token in parsed(plain) if token.type == "html_block"}
+    assert {token.content.strip() for token in tokens if token.type == "html_block"} == ours
+    assert not {child.type for child in spans(words)} & {"html_inline", "link_open", "image", "s_open", "em_open"}
+    shape = [token.type for token in parsed(plain)]
+    assert [token.type for token in tokens] == shape
+    assert [len(line) for line in cells(words)] == [len(line) for line in cells(plain)]
+    assert not re.search(r"[\u202a-\u202e\u2066-\u2069\x00-\x09\x0b-\x1f]", words)
+    bare = re.sub(r"(`+)[^\n]*?\1(?!`)", "", re.sub(r"^(`{3,}).*?^\1$", "", words, flags=re.S | re.M))
+    assert not re.search(r"https?://|www\.|@\w", bare), "GitHub makes links and mentions of these outside code"
+
+
+@pytest.mark.parametrize("name", ["a|b", "a\\|b", "a`b", "`", "``a", "|", "\\", "a\\\\"])
+def test_a_name_in_a_table_keeps_its_cell(name: str) -> None:
+    (_, (first, second)) = cells("\n".join(grid(("a", "b"), [(code(name), "next")])))
+    assert second == "next"
+    assert first.replace(" ", "") == name
+
+
+def test_it_stays_within_its_size_and_says_what_is_left_out() -> None:
+    many = of(*(check(finding(message=f"finding {number} " + "é" * 400), rows=(row(r=9.0),), name=f"t.py::test_{number}") for number in range(500)))
+    words = text(many)
+    assert 0.8 * CAP < len(words.encode()) <= CAP
+    shown = words.count("### ")
+    assert 0 < shown < 500
+    assert f"the details of {500 - shown} more checks and the table of all" in words
+    assert "json:PATH" in words
+    assert words.startswith("## precheck: 500 of 500 checks failed")
+
+
+def test_a_table_too_long_is_left_out_alone() -> None:
+    words = text(of(check(finding(), name="t.py::test_bad"), *(check(name=f"t.py::test_{number}_{'x' * 100}") for number in range(600))))
+    assert words.count("### ") == 1
+    assert "Left out, as the report would pass 60000 bytes: the table of all checks." in words
