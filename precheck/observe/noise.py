@@ -50,7 +50,7 @@ class Noise:
         return self._disturbed(value) if self.parameters is None or name in self.parameters else value
 
     def input(self, value: torch.Tensor) -> torch.Tensor:
-        if not self.inputs or isinstance(value, torch.nn.Parameter):
+        if not self.inputs or isinstance(value, torch.nn.Parameter) or (not value.is_complex() and _whole(value)):
             return value
         return self._disturbed(value).detach().requires_grad_(value.requires_grad)
 

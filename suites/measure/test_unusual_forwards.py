@@ -114,3 +114,20 @@ def test_a_scripted_part_has_no_boundaries_of_its_own(precision: str) -> None:
     torch.manual_seed(0)
     report = measured(Scripted(), precision, train=False)
     assert [row.tensor for row in report.boundaries] == ["a", "output"]
+
+
+class Additive(Base):
+    """BERT's mask: the ones and zeros that it is given, less one, times -10000."""
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        scores = self.a(x) @ self.b(x).transpose(1, 2) / 4 + (1.0 - mask)[:, None, :] * -1e4
+        return scores.softmax(-1) @ x
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_mask_of_floats_is_as_exact_as_one_of_booleans(precision: str) -> None:
+    torch.manual_seed(0)
+    mask = torch.ones(2, 8)
+    mask[:, 5:] = 0
+    report = precheck.measure(Additive(), (torch.randn(2, 8, 16), mask), loss=lambda out: out.square().mean(), precision=precision)
+    assert report.findings == [], report.summary()

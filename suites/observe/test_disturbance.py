@@ -160,3 +160,10 @@ def test_operands_of_products_are_disturbed_for_formats_that_round_there() -> No
     assert relative(result, a @ b) * U / TF32.unit_roundoff == pytest.approx(ONE_ROUNDING * math.sqrt(2), rel=0.1)
     with noise().products():
         assert torch.equal(a @ b, torch.mm(a, b))
+
+
+def test_whole_inputs_are_exact_and_others_disturbed() -> None:
+    """A mask of zeros and ones is multiplied by -10000 next: one rounding of a one would be off by what no rounding does."""
+    mask, made = torch.tensor([0.0, 1.0, 1.0]), noise(inputs=True)
+    assert torch.equal(made.input(mask), mask)
+    assert not torch.equal(made.input(mask * 0.3), mask * 0.3)
