@@ -29,12 +29,18 @@ _ALL_PRODUCTS = _DENSE | {
     aten._scaled_dot_product_flash_attention_for_cpu: (0, 1, 2),
     aten._scaled_dot_product_flash_attention_for_cpu_backward: (0, 1, 2, 3),
 }
-_active = 0
+_NAMES = {dense: frozenset(str(op).rpartition(".")[2] for op in ops) for dense, ops in ((True, _DENSE), (False, _ALL_PRODUCTS))}
+_open: list[Format] = []
 
 
 def active() -> bool:
     """Whether a block of `gemm_inputs` is open."""
-    return _active > 0
+    return bool(_open)
+
+
+def roundoff(packet: str) -> float:
+    """Unit roundoff of the operands of the op of that name ("addmm") in the blocks that are open; 0 where they stay as they are."""
+    return max((fmt.unit_roundoff for fmt in _open if packet in _NAMES[fmt is not TF32]), default=0.0)
 
 
 def rounded(tensor: torch.Tensor, fmt: Format) -> torch.Tensor:
@@ -91,13 +97,12 @@ class GemmInputs(TorchDispatchMode):
 @contextlib.contextmanager
 def gemm_inputs(fmt: Format, device: str = "cpu") -> Iterator[None]:
     """Inside the block matrix products see operands rounded to `fmt`; on CUDA, tf32 is the hardware's own."""
-    global _active
-    _active += 1
+    _open.append(fmt)
     try:
         with _native_tf32() if fmt is TF32 and device.startswith("cuda") else _emulated(fmt):
             yield
     finally:
-        _active -= 1
+        _open.remove(fmt)
 
 
 @contextlib.contextmanager

@@ -56,6 +56,7 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     finally:
         with _disable_current_modes(), torch.no_grad():
             filled(report, shadow.finish(), where)
+            report.facts["reference"] = "float64" if exact else "float32"
             if ranks is None and not apart and distributed():
                 apart = "the block began before torch.distributed did: what other ranks send is taken as it comes"
             if apart:

@@ -8,7 +8,7 @@ displacement arrived, never whether bits changed: stochastic rounding and Kahan 
 from __future__ import annotations
 
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import SUMS, compensating, elements
+from precheck.judge.lineage import SUMS, compensating, elements, felt
 from precheck.observe.operations import Absorbed, Observation, Operation, Value
 
 TIMES = 4
@@ -44,8 +44,8 @@ def _carries_on(reader: Operation, readers: dict[Value, list[Operation]]) -> boo
 
 
 def _judged(operation: Operation, value: Value, seen: Absorbed) -> Suspect | None:
-    u = value.roundoff
-    if not u or (operation.parameter and operation.in_optimizer):
+    u = felt(value)
+    if not value.roundoff or (operation.parameter and operation.in_optimizer):
         return None  # updates of weights are judged by what of the whole step arrived
     if operation.in_place and seen.first is not None and seen.first.inputs and seen.first.inputs[0].drift >= ASTRAY:
         return None  # it was something else already

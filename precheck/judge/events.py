@@ -93,7 +93,10 @@ def _named(root: Value, origins: Origins) -> Suspect:
     assert operation is not None
     what = "NaN" if root.nans else "Inf"
     limit, where = largest(root), placed(operation)
-    zero = next((source for source in operation.inputs if source.zeros and source.maker is not None), None)
+    zeros = [source for source in operation.inputs if source.zeros and source.maker is not None]
+    zero = zeros[0] if zeros else None
+    if zero is not None and zero.zeroed < LOST:  # of 0/0 the guard is the cause, unless the numerator was lost as a whole
+        zero = next((source for source in zeros if zero_origin(source)[0] == "vanished-constant"), zero)
     if not root.nans and 0 < operation.starved < _smallest_normal(operation):
         text = f"a divisor of {operation.starved:.3g} is below its format's smallest normal number: Inf, in the reference {root.beyond:.4g}"
         return Suspect("underflow", operation, text, operation.starved, _smallest_normal(operation))

@@ -40,6 +40,16 @@ def largest(value: Value) -> float:
     return formats.of_dtype(value.dtype).max if value.low else math.inf
 
 
+FINEST = 2.0**-11
+"""Unit roundoff of the finest format in which the limits on drifts were measured, float16. A float32 run beside float64 drifts by
+as many roundings, and means nothing by it: its harm is what would be harm in float16."""
+
+
+def felt(value: Value) -> float:
+    """The unit roundoff by which harm is measured."""
+    return max(value.roundoff, FINEST)
+
+
 def elements(value: Value) -> int:
     return math.prod(value.shape)
 

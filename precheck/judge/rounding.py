@@ -12,7 +12,19 @@ from collections.abc import Collection
 
 from precheck.judge.choices import blurred
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import MOVING, PRODUCTS, REDUCTIONS, SUMS, Origins, compensating, elements, placed, zero_origin
+from precheck.judge.lineage import (
+    MOVING,
+    PRODUCTS,
+    REDUCTIONS,
+    SUMS,
+    Origins,
+    compensating,
+    determined,
+    elements,
+    felt,
+    placed,
+    zero_origin,
+)  # fmt: skip
 from precheck.observe.operations import Observation, Operation, Value
 
 DEAD = 0.01
@@ -90,7 +102,7 @@ class Rounding:
 
     @staticmethod
     def _outweighed(reader: Operation, result: Value) -> bool:
-        return reader.base in SUMS and result.drift < SUM_ROUNDINGS * result.roundoff and result.dead < DEAD
+        return reader.base in SUMS and result.drift < SUM_ROUNDINGS * felt(result) and result.dead < DEAD
 
     def _whole_numbers(self, operation: Operation, value: Value) -> None:
         if value.wholes_moved < 2 or operation.phase == "backward" or not operation.drift_in < value.drift:
@@ -130,11 +142,12 @@ class Rounding:
         return value.drift / max(operation.drift_in, value.rounded)
 
     def _suspect(self, operation: Operation, value: Value) -> Suspect | None:
-        gain, roundings = self._gain(operation, value), value.drift / value.roundoff
+        gain, roundings = self._gain(operation, value), value.drift / felt(value)
         stored = any(source.kept_low for source in operation.inputs)
         starving = [source for source in operation.inputs if source.zeroed >= FAIR or (source.zeros and source.zeroed == 0)]
         if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not self._intended(operation, value):
-            text = f"a difference of near-equals: off by {roundings:.0f} roundings, its terms by {max(operation.drift_in / value.roundoff, 0.42):.1f}"
+            off, before = value.drift / value.roundoff, max(operation.drift_in / value.roundoff, 0.42)
+            text = f"a difference of near-equals: off by {off:.0f} roundings, its terms by {before:.1f}"
             return Suspect("cancellation", operation, text, roundings, SUM_ROUNDINGS)
         if starving or value.zeroed >= FAIR:
             return self._starved(operation, value, starving)
@@ -155,7 +168,7 @@ class Rounding:
             if loses_digits:
                 text += f"{100 * value.dead:.0f} % of the elements keep no digit"
                 return Suspect("amplified-rounding", cause, text, value.dead, DEAD)
-            return Suspect("amplified-rounding", cause, text + f"off by {roundings:.0f} roundings", gain, PLAIN)
+            return Suspect("amplified-rounding", cause, text + f"off by {value.drift / value.roundoff:.0f} roundings", gain, PLAIN)
         return self._gone(operation, value) if spread else None
 
     @staticmethod
@@ -179,13 +192,14 @@ class Rounding:
         return Suspect("underflow", cause, text, value.dead, STARVED)
 
     def _local(self, operation: Operation, value: Value) -> bool:
-        return value.local is not None and value.local > self._accumulating(operation, value)
+        known = value.local is not None and determined(operation, value)  # a sum that cancels to nothing has no digit, right as it is
+        return known and (value.local or 0.0) > self._accumulating(operation, value)
 
     @staticmethod
     def _accumulating(operation: Operation, value: Value) -> float:
         """What a kernel may err that sums n terms in the low format: (1 + √n/2) u; beyond, it stagnates (numerics, 1.2)."""
         terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
-        return max(SUM_ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * value.roundoff
+        return max(SUM_ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * felt(value)
 
 
 def _given_low(value: Value) -> bool:

@@ -14,8 +14,6 @@ from precheck.observe.statistics import compare
 
 EPSILONS = {torch.finfo(dtype).eps for dtype in (torch.bfloat16, torch.float16)}
 _GUARDS = frozenset({"add", "clamp_min", "clamp"})
-_MOVING = MOVES | frozenset({"copy_", "_foreach_copy_", "gather", "index", "index_select", "cat", "stack", "neg", "abs", "where", "masked_fill",
-                             "embedding", "split_with_sizes_copy", "_chunk_cat"})  # fmt: skip
 
 
 class Call:
@@ -179,7 +177,7 @@ class Call:
             return False
         before: Value = cell.value
         if output.dtype in mode.low and output.dtype != source.dtype:
-            value = self._value(output)
+            value = measuring.fresh(self, output)
             twin = None if cell.twin is None else mode.memory.twin_view(cell, source)
             measuring.cast(self, value, output, mode.memory.view(cell, source), twin)
         else:
@@ -210,8 +208,12 @@ class Call:
         return shadows
 
     def reference_args(self) -> tuple[Any, ...]:
-        """The arguments, with the reference's own eps for an eps that a low format lent its name to: `torch.finfo(x.dtype).eps`."""
-        if self.operation.base not in _GUARDS or not self.operation.scalars:
+        """The arguments, with the reference's own eps for an eps that a low format lent its name to: `torch.finfo(x.dtype).eps`.
+
+        Not of float32's, which is what one asks for; nor where one of torch's optimizers chooses so, as Adafactor does.
+        """
+        where, wide = self.mode.where, self.mode.replay.reference is torch.float64
+        if wide or self.operation.base not in _GUARDS or not self.operation.scalars or (where.optimizing and where.shipped):
             return self.args
         lent = [arg for arg in self.args if isinstance(arg, float) and arg in EPSILONS]
         if lent:
@@ -276,7 +278,7 @@ class Call:
     def _settle(self, place: int, output: torch.Tensor, shadow: torch.Tensor | None, twin: torch.Tensor | None) -> Value:
         """The value of one output, and its cell."""
         mode, memory = self.mode, self.mode.memory
-        value, written = self._value(output), any(output is tensor for tensor in self.written)
+        value, written = measuring.fresh(self, output), any(output is tensor for tensor in self.written)
         if shadow is None:
             wide = mode.replay.wide(output.dtype)
             if value.low or written or any(value.drift for value in self.inputs):
@@ -292,10 +294,3 @@ class Call:
         foreign = [*self.floats, *(cell.flat for cell in self.cells if cell is not None)]
         memory.keep(output, shadow, value, twin=twin, written=written, foreign=foreign)
         return value
-
-    def _value(self, output: torch.Tensor) -> Value:
-        low = output.dtype in self.mode.low
-        coarsest = max((value.roundoff for value in self.inputs), default=0.0)
-        kept = low or (self.plan.packet in _MOVING and any(value.kept_low for value in self.inputs))
-        roundoff = measuring.roundoff(output.dtype, self.mode.low) if low else coarsest
-        return Value(self.operation, tuple(output.shape), measuring.named(output.dtype), roundoff, low, kept)

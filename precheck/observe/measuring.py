@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from precheck import emulation
 from precheck.formats import FORMATS
 from precheck.observe.later import SAMPLE as LATER
 from precheck.observe.operations import Operation, Value
+from precheck.observe.replay import MOVES
 from precheck.observe.statistics import DOUBTFUL, compare, norm, ratio, sampled
 
 SUSPECT = 0.01
@@ -17,7 +19,8 @@ SUSPECT = 0.01
 GLANCE = 4096
 """Elements of a wide tensor looked at in an optimizer step, whose arithmetic is as far off as the gradients it is given."""
 
-
+_MOVING = MOVES | frozenset({"copy_", "_foreach_copy_", "gather", "index", "index_select", "cat", "stack", "neg", "abs", "where", "masked_fill",
+                             "embedding", "split_with_sizes_copy", "_chunk_cat"})  # fmt: skip
 _ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.name != "tf32"}
 
 
@@ -28,6 +31,20 @@ def named(dtype: torch.dtype) -> str:
 def roundoff(dtype: torch.dtype, low: frozenset[torch.dtype]) -> float:
     """Of a low format; the reference's own is nothing beside it."""
     return _ROUNDOFF.get(dtype, 0.0) if dtype in low else 0.0
+
+
+def fresh(call: Any, output: torch.Tensor) -> Value:
+    """The value of a result of a call, not measured yet.
+
+    An emulated format rounds inside products and is stored in a wider one: what it cost stays with all that follows.
+    """
+    packet, low = call.plan.packet, output.dtype in call.mode.low
+    coarsest = max((value.roundoff for value in call.inputs), default=0.0)
+    kept = low or (packet in _MOVING and any(value.kept_low for value in call.inputs))
+    unit = roundoff(output.dtype, call.mode.low) if low else coarsest
+    if emulation.active():
+        unit = max(unit, coarsest, emulation.roundoff(packet))
+    return Value(call.operation, tuple(output.shape), named(output.dtype), unit, low, kept)
 
 
 def outside(tensor: torch.Tensor) -> Value:
@@ -99,12 +116,13 @@ def _measure_later(call: Any, value: Value, output: torch.Tensor, shadow: torch.
 
 
 def _outside_format(run: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
-    """How many elements are Inf or NaN here and finite in the shadow, how many of them NaN, and the greatest |shadow| among them."""
+    """How many elements are Inf or NaN here and not in the shadow, how many of them NaN, and the greatest |shadow| among them."""
     if run.numel() == 0:
         return torch.zeros(3, dtype=torch.float64, device=run.device)
-    bad = ~torch.isfinite(run.to(shadow.dtype)) & torch.isfinite(shadow)
+    low = run.to(shadow.dtype)
+    bad = (~torch.isfinite(low) & torch.isfinite(shadow)) | (torch.isnan(low) & torch.isinf(shadow))
     sizes = torch.where(bad, shadow.abs(), 0.0)
-    return torch.stack([bad.sum().double(), (bad & torch.isnan(run.to(shadow.dtype))).sum().double(), sizes.amax().double()])
+    return torch.stack([bad.sum().double(), (bad & torch.isnan(low)).sum().double(), sizes.amax().double()])
 
 
 def _starved(operation: Operation, divisor: torch.Tensor) -> None:

@@ -30,7 +30,7 @@ class Value:
     kept_low: bool = False  # stored so, or only moved or widened since
     drift: float = 0.0  # |run - shadow| / |shadow|, Euclidean
     norm: float = 0.0  # of the shadow
-    nonfinite: int = 0  # Inf or NaN here, finite in the shadow
+    nonfinite: int = 0  # Inf or NaN here, finite in the shadow; or NaN here, and Inf there
     nans: int = 0  # of these, NaN
     beyond: float = 0.0  # greatest |shadow| among these
     zeros: int = 0  # zero here, not in the shadow
@@ -141,6 +141,29 @@ class ScalingEvent:
     text: str = ""
 
 
+@dataclasses.dataclass(slots=True)
+class Backward:
+    """A backward pass under a loss scale. Magnitudes are the reference's, the scale divided out."""
+
+    peak: float = 0.0  # greatest gradient that a float16 tensor holds on the way
+    at: Operation | None = None  # which op made it
+    overflowed: Operation | None = None  # the first whose result is finite in the reference and not here
+    beyond: float = 0.0  # greatest magnitude among what overflowed there
+    parameter: str = ""  # the first whose gradient is finite in the reference and not here
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScalerStep:
+    """An optimizer's step as a GradScaler took or skipped it."""
+
+    scaler: int  # identity
+    operation: Operation  # where the step was asked for
+    scale: float
+    interval: int  # steps without a skip after which the scale grows
+    skipped: bool
+    backward: Backward
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class State:
     """What of a low-format state tensor's displacement since the first step seen arrived."""
@@ -224,6 +247,7 @@ class Observation:
     gradients: dict[int, tuple[str, Value, float]] = dataclasses.field(default_factory=dict)  # parameters': name, value, loss scale
     updates: list[Update] = dataclasses.field(default_factory=list)
     scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)
+    steps: list[ScalerStep] = dataclasses.field(default_factory=list)
 
     def add(self, operation: Operation) -> None:
         self.operations.append(operation)

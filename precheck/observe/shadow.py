@@ -16,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 
 from precheck.observe.accumulation import Accumulation
+from precheck.observe.backward import Backwards
 from precheck.observe.call import Call
 from precheck.observe.collectives import Collectives
 from precheck.observe.later import Later
@@ -41,8 +42,8 @@ from precheck.observe.whereabouts import Whereabouts
 
 _NUMBERLESS = "torch._subclasses"
 _ANCESTRY = 8  # ops between a parameter and one that it was made of
-DISTURBED = 2.0**-20
-"""Relative disturbance of a twin: sixteen roundings of float32, so that what the reference's own rounding does shows plainly."""
+DISTURBED = {torch.float32: 2.0**-20, torch.float64: 2.0**-49}
+"""Relative disturbance of a twin: sixteen roundings of the reference, so that what its own rounding does shows plainly."""
 
 
 class Shadow(TorchDispatchMode):
@@ -58,8 +59,9 @@ class Shadow(TorchDispatchMode):
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
         self.plans: dict[Any, OpPlan] = {}
         self.scales = Scales()
-        self.scalers = Scalers(where, self.scales, self.described)
         self.later = later or Later()
+        self.backwards = Backwards(self.memory, self.later, self.scales)
+        self.scalers = Scalers(where, self.scales, self.backwards, self.described)
         self.updates = Updates(self.memory, self.later, low, lambda: Shadow(Whereabouts(None), reference=reference, low=low))
         self.lock = threading.RLock()
         self.noise: dict[torch.device, torch.Generator] = {}
@@ -95,6 +97,8 @@ class Shadow(TorchDispatchMode):
                 factors = self.scales.before(planned, args, kwargs, lambda: self.described(planned.name))
             result = self._watched(func, planned, args, kwargs)
             self.scales.after(factors, args, result)
+            with self.apart():
+                self.backwards.passed(result)
             return result
 
     def described(self, name: str) -> Operation:
@@ -156,12 +160,13 @@ class Shadow(TorchDispatchMode):
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def disturbed(self, shadow: torch.Tensor) -> torch.Tensor:
-        """A twin's beginning: the shadow, each element off by 2^-20 of itself, up or down."""
+        """A twin's beginning: the shadow, each element off by `DISTURBED` of itself, up or down."""
         generator = self.noise.get(shadow.device)
         if generator is None:
             generator = self.noise[shadow.device] = torch.Generator(shadow.device).manual_seed(0)
         real = torch.view_as_real(shadow) if shadow.is_complex() else shadow
-        signs = torch.empty_like(real).bernoulli_(0.5, generator=generator).mul_(2 * DISTURBED).add_(1 - DISTURBED)
+        size = DISTURBED[self.replay.reference]
+        signs = torch.empty_like(real).bernoulli_(0.5, generator=generator).mul_(2 * size).add_(1 - size)
         return shadow * (torch.view_as_complex(signs) if shadow.is_complex() else signs)
 
     def _step_begins(self, optimizer: Any) -> None:
@@ -191,6 +196,7 @@ class Shadow(TorchDispatchMode):
             cell = self.memory.find(mine)
             if cell is not None:
                 self.later([], functools.partial(self.observation.came_as, id(parameter), name, cell.value, self.where.scale))
+                self.backwards.came(name, cell.value)
 
     def record(self, operation: Operation) -> None:
         """Keeps an operation; its row in the table is filled when its numbers are there."""
@@ -209,6 +215,6 @@ class Shadow(TorchDispatchMode):
         for cell in self.memory.alive():
             cell.value.alive = True
         self.memory.cells.clear()
-        self.observation.scaling = self.scales.events
+        self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
         self.observation.parameters = dict(self.where.parameter_names)
         return self.observation

@@ -108,7 +108,7 @@ def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor) -> tuple[t
     """The error and the shadow where both are finite, 0 elsewhere, with their norms in float64."""
     low, wide = run.reshape(-1).to(torch.float64), shadow.reshape(-1).to(torch.float64)
     known = torch.isfinite(wide)
-    bad = ~torch.isfinite(low) & known
+    bad = (~torch.isfinite(low) & known) | (torch.isnan(low) & torch.isinf(wide))
     value.nonfinite = int(bad.sum())
     if value.nonfinite:
         value.nans = int((torch.isnan(low) & bad).sum())

@@ -36,6 +36,7 @@ class Whereabouts:
     def __init__(self, model: torch.nn.Module | None = None) -> None:
         self.stack: list[str] = []
         self.optimizing = 0
+        self.shipped = False  # whether the optimizer that steps is torch's own code
         self.step = 1
         self.scale = 1.0
         self.entered = False  # whether any module has run
@@ -118,6 +119,7 @@ class Whereabouts:
         for tell in self.on_step:
             tell(optimizer)
         self.optimizing += 1
+        self.shipped = str(getattr(type(optimizer).step, "__module__", "")).startswith("torch.optim.")
 
     def _end(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.belongs():

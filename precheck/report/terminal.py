@@ -98,9 +98,12 @@ def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list
 def _headline(report: Report) -> str:
     if report.errors:
         return _line(report.errors[0])
-    if not report.boundaries and report.ops:
-        under = f" under {report.precision}" if report.precision else ""
-        seen = f"{report.facts['shadowed']} of {report.facts['ops']} ops followed in float32"
+    if not report.boundaries and "shadowed" in report.facts:
+        under, reference = f" under {report.precision}" if report.precision else "", report.facts.get("reference", "float32")
+        if not report.facts["shadowed"]:
+            lowest = "float32" if reference == "float64" else "a low format"
+            return f"no errors{under}: nothing to compare, none of {report.facts['ops']} ops computed in {lowest}"
+        seen = f"{report.facts['shadowed']} of {report.facts['ops']} ops followed in {reference}"
         return f"no errors{under}: {seen}" + ("" if report.facts["covered"] == 1 else f", {100 * report.facts['covered']:.1f} % of them to the end")
     row = report.worst
     closest = f"; closest to its limit: {_place(_plain_row(row))}, r {row.r:.3g} of {row.allowed:.3g} allowed" if row else ""

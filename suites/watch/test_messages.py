@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+import torch
 from bugs import ALL
 from bugs.bug import Bug
 from test_bugs import first, seen
@@ -108,3 +109,16 @@ def test_json_says_the_same(rule: str) -> None:
     finding = first(bug_of(rule))
     told = json.loads(seen(bug_of(rule)).to_json())["findings"][0]
     assert (told["rule"], told["op"], told["source"], told["message"]) == (finding.rule, finding.op, finding.source, finding.message)
+
+
+@pytest.mark.parametrize(
+    ("precision", "said"),
+    [(None, "no errors: nothing to compare, none of 1 ops computed in a low format"),
+     ("bf16-mixed", "no errors under bf16-mixed: nothing to compare, none of 1 ops computed in a low format"),
+     ("32-true", "no errors under 32-true: 1 of 1 ops followed in float64")],
+)  # fmt: skip
+def test_a_block_without_low_formats_is_said_to_have_been_compared_with_nothing(precision: str | None, said: str) -> None:
+    x = torch.ones(3)
+    with precheck.watch(precision=precision) as report:
+        x.add(0.5)
+    assert report.summary().splitlines()[0] == said
