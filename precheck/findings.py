@@ -55,6 +55,8 @@ RULES: dict[str, Rule] = {
              "look for a cast through integers, .data or .item() that only this precision takes"),
         Rule("lost-update", "the optimizer's intended update of a parameter did not arrive",
              "keep float32 master weights (bf16-master, bf16-mixed), or use stochastic rounding or Kahan summation"),
+        Rule("scaler-skip", "GradScaler skipped steps for what no loss scale mends, or more often than calibration and growth explain",
+             "compute the op named in float32, or scale its input down; where only the scale is too high, lower init_scale or grow it less often"),
         Rule("scaler-collapse", "no loss scale down to 1 gave finite gradients",
              "the overflow is in the model, not in the scale: compute the module named in float32"),
         Rule("scaler-order", "quantities under different loss scales are added, compared or applied, or a scaler and its steps go apart",

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from precheck.diagnosis import facts
 from precheck.findings import Finding, Report
-from precheck.judge import ops, updates
+from precheck.judge import ops, scaling, updates
 from precheck.judge.ranks import merged
 from precheck.observe.job import InputError
 from precheck.observe.operations import Observation
@@ -70,6 +70,7 @@ def filled(report: Report, observation: Observation, where: Whereabouts) -> None
     report.add(ops.found(observation))
     report.ops = sorted(observation.rows.values(), key=lambda row: row.first)
     report.updates = updates.table(observation)
+    report.scaler = scaling.table(observation)
     report.facts |= facts(observation)
     if where.compiled:
         report.facts["compiled"] = "what torch.compile made was left aside: the block ran in eager mode"

@@ -6,24 +6,138 @@ is divided out. No list of calls is kept; the wrong order of calls shows as fact
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+from precheck import formats
 from precheck.findings import Severity
 from precheck.judge.events import Suspect
-from precheck.observe.operations import Observation, ScalingEvent
+from precheck.judge.lineage import placed
+from precheck.observe.operations import Backward, Observation, Operation, ScalerStep, ScalingEvent
 
 AHEAD = 3
 """Skipped steps that a schedule went on through. A scaler that starts too high skips once or twice and the schedule never notices."""
 
 
 def faults(observation: Observation) -> list[Suspect]:
-    """scaler-order and scaler-collapse."""
-    found = []
+    """scaler-order, scaler-collapse and scaler-skip."""
+    found = list(skips(observation))
     for event in observation.scaling:
         if event.kind == "collapsed":
-            text = f"the loss scale fell to {event.factor:.3g}: steps are skipped at any scale, so the gradients are not finite for another reason"
-            found.append(Suspect("scaler-collapse", event.operation, text, event.factor, 1.0))
+            found.append(Suspect("scaler-collapse", event.operation, _collapse(event.factor), event.factor, 1.0))
         elif event.kind != "scheduled" or event.factor >= AHEAD:
             found.append(_order(event))
     return found
+
+
+def _collapse(scale: float) -> str:
+    if scale == 0:
+        return "the loss scale fell to 0: the next step divides by it, and writes NaN into the weights without a word"
+    return f"the loss scale fell to {scale:.3g}: steps are skipped at any scale, so the gradients are not finite for another reason"
+
+
+HALF_MAX = formats.FP16.max
+IN_A_ROW = 4
+"""Skips one after another from which the scale is not being probed: growth is by two, so one step back is enough after it."""
+
+
+def skips(observation: Observation) -> list[Suspect]:
+    """scaler-skip: steps skipped for what no loss scale mends, and more often than calibration and growth explain.
+
+    A scaler begins too high on purpose and halves until nothing overflows: ⌈log2(S₀/S)⌉ skips, S being the largest safe scale.
+    From there it doubles every N steps, so one step in N + 1 is skipped; two standard deviations of that, and one more, are let pass.
+    """
+    found: list[Suspect] = []
+    for scaler in dict.fromkeys(step.scaler for step in observation.steps):
+        steps = [step for step in observation.steps if step.scaler == scaler]
+        found += _beyond_scaling(steps)
+        if not found:
+            found += _too_many(steps)
+    return found
+
+
+def _beyond_scaling(steps: list[ScalerStep]) -> list[Suspect]:
+    """What overflows at a scale of 1 too, once for each op."""
+    found: dict[str, Suspect] = {}
+    for step in steps:
+        back = step.backward
+        if step.skipped and back.overflowed is not None and back.beyond > HALF_MAX and not _handed_on(back.overflowed):
+            text = (f"skipped, and would be at any loss scale: {placed(back.overflowed)} makes gradients of {back.beyond:.3g}, beyond the largest "
+                    f"float16, {HALF_MAX:.0f}; first in {back.parameter or 'no parameter'}")  # fmt: skip
+            found.setdefault(placed(back.overflowed), Suspect("scaler-skip", back.overflowed, text, back.beyond, HALF_MAX))
+    return list(found.values())
+
+
+def _handed_on(operation: Operation) -> bool:
+    """Whether it was given what is not finite: then the forward pass overflowed, and that is said where it did."""
+    return any(value.nonfinite for value in operation.inputs)
+
+
+def _too_many(steps: list[ScalerStep]) -> list[Suspect]:
+    burst = _burst(steps)
+    rest, interval = steps[burst:], max(1, steps[0].interval)
+    skipped = [step for step in rest if step.skipped and step.backward.overflowed is not None]
+    expected = len(rest) / (interval + 1)
+    limit = 1 + expected + 2 * math.sqrt(expected)
+    run = _longest(rest)
+    if len(skipped) <= limit and run <= IN_A_ROW:
+        return []
+    worst = min(skipped or rest, key=lambda step: room(step.backward))
+    scales = sorted({step.scale for step in rest})
+    text = (f"{len(skipped)} of {len(rest)} steps skipped after calibration, {run} in a row, where growth every {interval} steps explains "
+            f"{limit:.0f}; the scale went between {scales[0]:g} and {scales[-1]:g}, {_safe(worst.backward)}")  # fmt: skip
+    return [Suspect("scaler-skip", worst.operation, text, float(len(skipped)), limit, "error" if run > IN_A_ROW else "warning")]
+
+
+def _burst(steps: list[ScalerStep]) -> int:
+    """How many steps of the beginning are calibration: as many skips as bring the first scale down to what is safe."""
+    count = next((place for place, step in enumerate(steps) if not step.skipped), len(steps))
+    safe = min((room(step.backward) for step in steps[:count]), default=math.inf)
+    return min(count, max(0, math.ceil(math.log2(steps[0].scale / safe))) + 1) if 0 < safe < math.inf else count
+
+
+def _longest(steps: list[ScalerStep]) -> int:
+    longest = run = 0
+    for step in steps:
+        run = run + 1 if step.skipped else 0
+        longest = max(longest, run)
+    return longest
+
+
+def room(back: Backward) -> float:
+    """The largest safe loss scale of a backward pass: none of its float16 gradients overflows."""
+    return HALF_MAX / back.peak if back.peak else math.inf
+
+
+def _safe(back: Backward) -> str:
+    if back.at is None or not back.peak:
+        return "and what overflows is not a float16 gradient"
+    return f"and the largest safe one is {power(room(back))}, by {placed(back.at)}"
+
+
+def power(scale: float) -> str:
+    """A scale as the power of two that it holds."""
+    return f"2^{math.floor(math.log2(scale))}"
+
+
+def table(observation: Observation) -> dict[str, Any]:
+    """What the scalers did, for `Report.scaler`: one scaler's figures, the busiest one's where there are several."""
+    if not observation.steps:
+        return {}
+    busiest = max({step.scaler for step in observation.steps}, key=lambda each: sum(step.scaler == each for step in observation.steps))
+    steps = [step for step in observation.steps if step.scaler == busiest]
+    safe = min(room(step.backward) for step in steps)
+    tightest = min(steps, key=lambda step: room(step.backward)).backward.at
+    return {
+        "scale": steps[-1].scale,
+        "steps": len(steps),
+        "skipped": sum(step.skipped for step in steps),
+        "calibration": _burst(steps),
+        "interval": steps[0].interval,
+        "safe": safe if math.isfinite(safe) else None,
+        "tightest": placed(tightest) if tightest is not None else "",
+        "history": [[step.scale, step.skipped] for step in steps],
+    }
 
 
 def _order(event: ScalingEvent) -> Suspect:

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from precheck.observe.operations import ScalingEvent
+from precheck.observe.backward import Backwards
+from precheck.observe.operations import ScalerStep, ScalingEvent
 from precheck.observe.scales import Scales
 from precheck.observe.whereabouts import Whereabouts
 
@@ -27,8 +28,9 @@ Describe = Callable[[str], Any]
 class Scalers:
     """The wrappers, and what they remember of each scaler, optimizer and schedule."""
 
-    def __init__(self, where: Whereabouts, scales: Scales, describe: Describe) -> None:
-        self.where, self.scales, self.describe = where, scales, describe
+    def __init__(self, where: Whereabouts, scales: Scales, backwards: Backwards, describe: Describe) -> None:
+        self.where, self.scales, self.backwards, self.describe = where, scales, backwards, describe
+        self.taken: list[ScalerStep] = []  # and skipped
         self.made: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # where each scaler was made
         self.restored: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers with a loaded state
         self.resumed: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers with a loaded state
@@ -95,7 +97,7 @@ class Scalers:
         if optimizer in self.resumed and scaler not in self.restored and scaler in self.made:
             self._event("fresh", operation=self.made[scaler])
             self.restored.add(scaler)  # said once
-        self.steps[scaler] = self.describe("step")
+        place = self.steps[scaler] = self.describe("step")
         self.stepping += 1
         try:
             result = self._explained(call)
@@ -103,7 +105,9 @@ class Scalers:
             self.stepping -= 1
         with _disable_current_modes():
             found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
-            self.skipped[optimizer] = any(float(value) > 0 for value in found)
+            skipped = self.skipped[optimizer] = any(float(value) > 0 for value in found)
+            scale, interval = float(scaler._scale), int(scaler._growth_interval)
+        self.taken.append(ScalerStep(id(scaler), place, scale, interval, skipped, self.backwards.now))
         return result
 
     def _update(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
@@ -111,6 +115,7 @@ class Scalers:
         if scaler.is_enabled() and scaler._scale is not None:
             with _disable_current_modes():
                 self._carry(scaler)
+                self.backwards.done()
                 if self.where.scale < 1:
                     self._event("collapsed", operation=self.steps.get(scaler), factor=self.where.scale)
         return result

@@ -1,0 +1,59 @@
+"""A backward pass under a loss scale: how much room its float16 tensors leave, and what overflowed first.
+
+The greatest scale at which none of them overflows is 65504 over the greatest |gradient| on the way, as the shadow has it, the
+scale divided out. Which tensors are gradients of a scaled loss is told by the factor that they carry (`scales`): activations that
+are saved or computed again on the way carry none, and leave any scale alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+
+from precheck.observe.later import Later
+from precheck.observe.memory import Memory
+from precheck.observe.operations import Backward, Value
+from precheck.observe.replay import tensors_in
+from precheck.observe.scales import Scales
+
+
+class Backwards:
+    """Follows one backward pass after another; `now` is the one that the next step will be made of."""
+
+    def __init__(self, memory: Memory, later: Later, scales: Scales) -> None:
+        self.memory, self.later, self.scales = memory, later, scales
+        self.now = Backward()
+
+    def passed(self, result: Any) -> None:
+        """After each op, while a scaler is at work."""
+        for tensor in tensors_in(result):
+            if tensor.dtype is not torch.float16 or not tensor.numel() or tensor.layout is not torch.strided:
+                continue
+            factor = self.scales.of(tensor)
+            cell = self.memory.find(tensor) if factor != 1 and not math.isnan(factor) else None
+            if cell is not None:
+                shadow = self.memory.view(cell, tensor)
+                self.later([torch.where(shadow.isfinite(), shadow.abs(), 0).amax()], functools.partial(_saw, self.now, cell.value, factor))
+
+    def came(self, name: str, value: Value) -> None:
+        """A parameter's gradient has come."""
+        self.later([], functools.partial(_came, self.now, name, value))
+
+    def done(self) -> None:
+        self.now = Backward()
+
+
+def _saw(now: Backward, value: Value, factor: float, peak: torch.Tensor) -> None:
+    greatest = float(peak) / factor
+    if greatest > now.peak and value.maker is not None:
+        now.peak, now.at = greatest, value.maker
+    if value.nonfinite and now.overflowed is None:
+        now.overflowed, now.beyond = value.maker, value.beyond / factor
+
+
+def _came(now: Backward, name: str, value: Value) -> None:
+    if value.nonfinite and not now.parameter:
+        now.parameter = name or "a parameter"
