@@ -45,6 +45,7 @@ FORMS: dict[str, Form] = {
         Form("json", "precheck.report.session:text"),
         Form("markdown", "precheck.report.markdown:text"),
         Form("sarif", "precheck.report.sarif:text", ops=False),
+        Form("html", "precheck.report.html:page", needs="jinja2", extra="report"),
     )
 }
 

@@ -1,0 +1,34 @@
+"""The user's lines around a finding, as they are when the report is written."""
+
+from __future__ import annotations
+
+import tokenize
+from pathlib import Path
+from typing import Any
+
+AROUND = 3  # lines before and after
+WIDEST = 240  # characters of a line
+
+
+def excerpt(source: str, start: Path) -> dict[str, Any]:
+    """Of "models/gpt.py:88", the lines around 88: {"first": 85, "line": 88, "lines": [...]}; empty if there are none to be read.
+
+    A relative path is below `start`. Only Python files are opened, as a report may come from elsewhere and name any.
+    """
+    path, _, number = source.rpartition(":")
+    if not path.endswith(".py") or not number.isdecimal():
+        return {}
+    lines = _lines(start / path)
+    line = int(number)
+    if not 0 < line <= len(lines):
+        return {}
+    first = max(1, line - AROUND)
+    return {"first": first, "line": line, "lines": [text[:WIDEST] for text in lines[first - 1 : line + AROUND]]}
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        with tokenize.open(path) as file:  # in the encoding that the file names itself
+            return file.read().splitlines()
+    except (OSError, SyntaxError, ValueError):  # gone, or no text: the report says where, and shows nothing
+        return []

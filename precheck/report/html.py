@@ -1,0 +1,161 @@
+"""The checks of a session as one page of HTML that needs no network: data, style and code are all in it.
+
+Names come from tests, modules and tensors, so none of them is ever markup: each check is JSON in a script element of a type that
+browsers do not run, without a single "<", and what the page writes it writes as text. The policy in the page's head lets nothing
+run but its own code, told by its digest, and nothing be fetched.
+
+Imports neither torch nor numpy; jinja2 (extra `report`) when a page is written.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from precheck.findings import RULES, Finding, Report
+from precheck.formats import FORMATS, FP32
+from precheck.report.excerpts import excerpt
+from precheck.report.session import Session
+
+SCRIPTS = ("text", "data", "panels", "scale", "plot", "chart", "grid", "tables", "findings", "modules", "dtypes", "updates", "checks", "main")
+"""The files of the page's code, in the order in which they are put together; they share one scope."""
+_OPS = ("op", "phase", "module", "source", "dtype", "calls", "drift", "inherited", "nonfinite", "zeros", "flips", "opaque", "first")
+_ROWS = ("tensor", "kind", "step", "shape", "dtype", "r", "allowed", "drift", "floor", "relative", "nonfinite")
+_FINDING = dataclasses.asdict(Finding("", "note", ""))
+_DIGITS = 4  # of a float: the page shows three
+
+
+def page(session: Session) -> str:
+    """The page of a session. Needs jinja2."""
+    import jinja2
+    from markupsafe import Markup
+
+    folder, start = files("precheck.report") / "page", Path(session.get("start", ""))
+    style = (folder / "page.css").read_text(encoding="utf8")
+    code = "\n".join(['"use strict";', *((folder / f"{name}.js").read_text(encoding="utf8") for name in SCRIPTS)])
+    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string((folder / "page.html").read_text(encoding="utf8"))
+    return template.render(
+        precheck=session.get("precheck", ""),
+        torch=session.get("torch", ""),
+        summary=Markup(_json({"checks": [_line(test) for test in session["tests"]], "roundings": _roundings()})),
+        checks=[Markup(_json(_check(test, start))) for test in session["tests"]],
+        style=Markup(style),
+        code=Markup(code),
+        digests={"script": _digest(code), "style": _digest(style)},
+    )
+
+
+def _json(value: Any) -> str:
+    """JSON, all ASCII, in which no HTML parser finds an end tag, a comment or an entity."""
+    text = json.dumps(value, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf8")).digest()).decode("ascii")
+
+
+def _roundings() -> dict[str, float]:
+    """By low dtype, what the page draws as one rounding: 0.42 unit roundoffs in relative L2, as `Value.rounded` has it."""
+    return {f.dtype_name: 0.42 * f.unit_roundoff for f in FORMATS.values() if f.dtype_name and f.unit_roundoff > FP32.unit_roundoff}
+
+
+def _line(test: dict[str, Any]) -> dict[str, Any]:
+    """A check in the list of checks: its counts of findings, and the row closest to, or furthest beyond, what it is allowed."""
+    report = _whole(test)
+    told: dict[str, Any] = {"nodeid": test["nodeid"], "precision": test["precision"]}
+    if report is None:
+        return told | {"error": test["error"]}
+    counts = {severity: sum(finding["severity"] == severity for finding in report["findings"]) for severity in ("error", "warning", "note")}
+    rows = [row for row in report["boundaries"] if _determined(row)]
+    worst = max(rows, key=_excess, default=None)
+    return told | {"counts": counts, "worst": worst and {name: _short(worst[name]) for name in ("tensor", "kind", "r", "allowed")}}
+
+
+def _whole(test: dict[str, Any]) -> dict[str, Any] | None:
+    """A test's report with all its fields, those that an older one may lack at their defaults; None where there is an error instead."""
+    if "report" not in test:
+        return None
+    report: dict[str, Any] = dataclasses.asdict(Report()) | test["report"]
+    report["findings"] = [_FINDING | finding for finding in report["findings"]]
+    return report
+
+
+def _excess(row: dict[str, Any]) -> float:
+    return float(row["r"]) / float(row["allowed"])
+
+
+def _determined(row: dict[str, Any]) -> bool:
+    """As `Row.determined`: whether rounding leaves anything of the tensor."""
+    relative = float(row["relative"])
+    return bool(row["nonfinite"]) or relative <= 0.5 * float(row["r"]) or relative == 0
+
+
+def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
+    report = _whole(test)
+    if report is None:
+        return {}
+    culprits = _Culprits(report["ops"])
+    return {
+        "findings": [_finding(finding, report, culprits, start) for finding in report["findings"]],
+        "ops": _columns(report["ops"], _OPS),
+        "rows": _columns([row | {"shape": "×".join(map(str, row["shape"]))} for row in report["boundaries"]], _ROWS)
+        | {"determined": [int(_determined(row)) for row in report["boundaries"]]},
+        "updates": report["updates"],
+        "scaler": report["scaler"],
+        "cure": report["cure"],
+        "facts": report["facts"],
+    }
+
+
+def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprits, start: Path) -> dict[str, Any]:
+    """With what the rule means and what cures it, its lines of source, and the places of its op and tensor in the tables."""
+    cure = RULES.get(finding["cause_rule"] or finding["rule"])
+    rule = RULES.get(finding["rule"])
+    rows = [index for index, row in enumerate(report["boundaries"]) if finding["tensor"] and row["tensor"] == finding["tensor"]]
+    return finding | {
+        "meaning": rule.meaning if rule else "",
+        "remedy": cure.remedy if cure else "",
+        "excerpt": excerpt(finding["source"], start),
+        "at_op": culprits.of(finding),
+        "at_row": max(rows, key=lambda index: _excess(report["boundaries"][index]), default=-1),
+    }
+
+
+class _Culprits:
+    """Which row of the ops a finding means. Its module may be that of a boundary, so op and line decide, then module and phase."""
+
+    def __init__(self, ops: Sequence[dict[str, Any]]) -> None:
+        self.by_line: dict[tuple[str, str], list[int]] = {}
+        self.ops = ops
+        for index, row in enumerate(ops):
+            self.by_line.setdefault((row["op"], row["source"]), []).append(index)
+
+    def of(self, finding: dict[str, Any]) -> int:
+        """Its index; -1 if no op is named or the table has none such."""
+        found = self.by_line.get((finding["op"], finding["source"]), [])
+        return max(found, key=lambda index: sum(self.ops[index][name] == finding[name] for name in ("module", "phase")), default=-1)
+
+
+def _columns(rows: Iterable[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+    """The rows by column: of words a list of those there are and indices into it, of numbers the numbers."""
+    every = list(rows)
+    columns: dict[str, Any] = {}
+    for name in names:
+        values = [row[name] for row in every]
+        if name in ("op", "phase", "module", "source", "dtype", "opaque", "tensor", "kind", "shape"):
+            words = {word: index for index, word in enumerate(dict.fromkeys(values))}
+            columns[name] = {"words": list(words), "at": [words[value] for value in values]}
+        else:
+            columns[name] = [_short(value) for value in values]
+    return columns
+
+
+def _short(value: Any) -> Any:
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value

@@ -1,0 +1,89 @@
+// The verdict on a check, and its findings with their lines, numbers and cures.
+
+function drawVerdict() {
+  const line = SUMMARY.checks[state.check];
+  const data = current();
+  byId("check-title").textContent = clipped(line.nodeid, 400);
+  const facts = [el("span", { class: "tag" }, clipped(line.precision || "as it is", 80))];
+  if (!data) facts.push(el("span", { class: "error" }, "no verdict"));
+  else {
+    for (const severity of ["error", "warning", "note"]) {
+      if (line.counts[severity]) facts.push(el("span", { class: severity }, SIGNS[severity] + " " + counted(line.counts[severity], severity)));
+    }
+    if (!line.counts.error) facts.push(el("span", { class: "good" }, "✓ no errors"));
+    if (data.rows.length) facts.push(el("span", {}, counted(data.rows.length, "tensor") + " compared"));
+    const { shadowed, ops, covered } = data.facts;
+    if (ops !== undefined) facts.push(el("span", {}, `${shadowed.toLocaleString("en")} of ${counted(ops, "op")} followed in float32` + (covered === 1 ? "" : `, ${(100 * covered).toFixed(1)} % of them to the end`)));
+  }
+  byId("check-facts").replaceChildren(...facts);
+}
+
+function drawFindings() {
+  const line = SUMMARY.checks[state.check];
+  const data = current();
+  const host = byId("findings");
+  if (!data) {
+    host.replaceChildren(el("article", { class: "finding error" }, el("h4", {}, "This check came to no verdict"), el("p", { class: "message name" }, clipped(line.error, 4000))));
+    return;
+  }
+  const cards = data.findings.map(findingCard);
+  if (data.cure) cards.push(el("article", { class: "cure" }, el("b", {}, "With this the check passes (tried):"), el("pre", { tabindex: "0" }, spelled(data.cure))));
+  if (!data.findings.length) cards.push(el("p", { class: "panel none" }, el("b", { class: "good" }, "✓ Nothing found. "), closest(line)));
+  host.replaceChildren(...cards);
+}
+
+/** Code with its line breaks, and all else that is unseen made visible. */
+function spelled(code) {
+  return code.split("\n").map(shown).join("\n");
+}
+
+function closest(line) {
+  if (!line.worst) return "";
+  const { tensor, kind, r, allowed } = line.worst;
+  return `Closest to its limit: ${placed(tensor, kind, 1)}, r ${digits(real(r))} of ${digits(real(allowed))} allowed.`;
+}
+
+function findingCard(finding) {
+  const head = el("h4", {}, el("span", { class: "severity" }, (SIGNS[finding.severity] ?? "") + " " + finding.severity), el("span", { class: "code name" }, shown(finding.rule)), el("span", { class: "soft" }, finding.phase + (finding.step > 1 ? `, step ${finding.step}` : "")));
+  const parts = [head, el("p", { class: "soft" }, finding.meaning), el("p", { class: "message name" }, clipped(finding.message, 4000)), whereabouts(finding), excerptOf(finding)];
+  if (finding.cause) parts.push(el("p", { class: "message name" }, el("span", { class: "soft" }, "by "), clipped(finding.cause, 4000)));
+  if (finding.remedy && finding.severity !== "note") parts.push(el("p", { class: "cure" }, el("b", {}, "Cure: "), finding.remedy));
+  const jumps = [];
+  if (finding.at_op >= 0) jumps.push(el("button", { type: "button", class: "plain jump", onclick: () => jumpTo("ops", finding.at_op) }, "Show the op in the run"));
+  if (finding.at_row >= 0) jumps.push(el("button", { type: "button", class: "plain jump", onclick: () => jumpTo("rows", finding.at_row) }, "Show the tensor in the run"));
+  if (jumps.length) parts.push(el("p", { class: "where" }, ...jumps));
+  return el("article", { class: "finding " + finding.severity }, ...parts);
+}
+
+function whereabouts(finding) {
+  const parts = [];
+  const add = (title, text) => text && parts.push(el("span", {}, title + " ", el("b", { class: "code name" }, clipped(text))));
+  add("module", finding.module);
+  add("op", finding.op);
+  add("tensor", finding.tensor);
+  add("line", finding.source);
+  if (finding.measured !== null) add("measured", digits(real(finding.measured)) + (finding.limit === null ? "" : `, limit ${digits(real(finding.limit))}`));
+  if (finding.ranks?.length) add("ranks", finding.ranks.join(", "));
+  return parts.length ? el("p", { class: "where" }, ...parts) : "";
+}
+
+function excerptOf(finding) {
+  const { first, line, lines } = finding.excerpt;
+  if (!lines) return "";
+  const rows = lines.map((text, place) => el("span", { class: first + place === line ? "hit" : "" }, el("i", {}, String(first + place)), shown(text.replaceAll("\t", "    ")) || " "));
+  return el("pre", { class: "excerpt", tabindex: "0", "aria-label": `Source around line ${line}` }, ...rows);
+}
+
+/** Chooses an op or a tensor, in the chart and in the table, and brings the chart into view. */
+function jumpTo(kind, index) {
+  showKind(kind);
+  if (!grids.grid.order.includes(index)) filterBy({ text: "", phase: "", dtype: "", module: null, op: "" });
+  chooseInView(index);
+  byId("run").scrollIntoView({ block: "start" });
+  byId("run-canvas").focus({ preventScroll: true });
+}
+
+function startFindings() {
+  on("check", drawVerdict);
+  on("check", drawFindings);
+}

@@ -1,0 +1,65 @@
+// What of each parameter's update arrived, and under what loss scale; and the facts of how all of it was measured.
+
+const WIDE = 1.25; // the share at the right end of a track: a little more than all of it may arrive
+const LOST = 0.5; // as judge/updates.py has it
+const FIRST = 20; // parameters shown before the rest is asked for
+
+function drawUpdates() {
+  const data = current();
+  byId("updates").hidden = !data || !data.updates.length;
+  if (byId("updates").hidden) return;
+  const rows = data.updates.map((row) => ({ ...row, share: arrivedOf(row) })).sort((a, b) => a.share - b.share);
+  renderUpdates(rows, FIRST);
+}
+
+/** Of several accounts of what arrived the best, as judgement takes it. */
+function arrivedOf(row) {
+  if (row.held && typeof row.aged === "number") return row.aged;
+  return Math.max(...[row.arrived, row.edq, row.aged].filter((value) => value !== undefined && value !== null).map(real));
+}
+
+function renderUpdates(rows, most) {
+  const more = rows.length > most ? el("button", { type: "button", class: "plain jump", onclick: () => renderUpdates(rows, Infinity) }, `Show all ${counted(rows.length, "parameter")}`) : "";
+  byId("update-rows").replaceChildren(...rows.slice(0, most).map(updateRow), more);
+}
+
+function updateRow(row) {
+  const width = (share) => Math.max(0, Math.min(100, (100 * share) / WIDE)) + "%";
+  const fill = el("span", { class: row.share < LOST ? "fill lost" : "fill" });
+  fill.style.width = width(row.share);
+  const track = el("span", { class: "track", role: "img", "aria-label": `${percent(row.share)} arrived` }, fill, el("span", { class: "half" }));
+  if (row.uncertainty) {
+    const whisker = el("span", { class: "whisker" });
+    whisker.style.left = width(row.share - row.uncertainty);
+    whisker.style.width = `calc(${width(row.share + row.uncertainty)} - ${width(row.share - row.uncertainty)})`;
+    track.append(whisker);
+  }
+  const told = [percent(row.share) + ` of ${counted(row.steps, "step")}`];
+  if (row.absorbed) told.push(`${percent(row.absorbed)} of elements in the dead zone`);
+  if (row.rate) told.push(`lr ${digits(row.rate)}`);
+  if (row.held) told.push("a remainder is kept");
+  return el("div", { class: "update" }, el("span", { class: "label", title: clipped(row.parameter, 400) }, clipped(row.parameter) || "a parameter"), track, el("span", { class: "told" }, told.join(" · ")));
+}
+
+function percent(share) {
+  return Number.isFinite(share) ? Math.round(100 * share) + " %" : digits(share);
+}
+
+function drawFacts() {
+  const data = current();
+  const pairs = data ? [...Object.entries(data.scaler).map(([name, value]) => ["loss scale: " + name, value]), ...Object.entries(data.facts)] : [];
+  byId("facts").hidden = !pairs.length;
+  byId("fact-rows").replaceChildren(...pairs.flatMap(([name, value]) => [el("dt", {}, clipped(name.replaceAll("_", " "))), el("dd", { class: "name" }, factText(value))]));
+}
+
+function factText(value) {
+  if (value === true || value === false) return value ? "yes" : "no";
+  if (typeof value === "number") return Number.isInteger(value) ? value.toLocaleString("en") : digits(value);
+  if (value && typeof value === "object") return Object.keys(value).length ? Object.entries(value).map(([name, each]) => `${clipped(name)} ${clipped(JSON.stringify(each))}`).join(", ") : "none";
+  return clipped(value, 1000);
+}
+
+function startUpdates() {
+  on("check", drawUpdates);
+  on("check", drawFacts);
+}
