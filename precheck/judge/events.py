@@ -8,6 +8,7 @@ to the op where the cause entered: the zero that was divided by, the constant th
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection
 
 from precheck import formats
@@ -178,6 +179,12 @@ def _drowns(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     return False
 
 
+def _room(observation: Observation) -> str:
+    """Up to where a loss scale may grow."""
+    room = min((step.backward.room for step in observation.steps), default=math.inf)
+    return f"; the largest safe scale is 2^{math.floor(math.log2(room))}" if 0 < room < math.inf else ""
+
+
 def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> list[Suspect]:
     """Parameter gradients most of which were flushed to zero for want of a loss scale."""
     found = []
@@ -191,7 +198,7 @@ def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> l
         if any(made.low and made.zeroed and made.largest_zeroed > 2 * half_tiniest(made) for made in cause.outputs):
             continue  # the format could hold it: the run has come to where the gradient is zero, and the reference beside it
         under = f"under a loss scale of {scale:g}" if scale > 1 else "without a loss scale"
-        text = f"{100 * value.zeroed:.0f} % of the gradient of {name or 'a parameter'} is flushed to zero {under}, first here"
+        text = f"{100 * value.zeroed:.0f} % of the gradient of {name or 'a parameter'} is flushed to zero {under}, first here{_room(observation)}"
         severity: Severity = "warning" if scale > 1 else "error"  # a scaler may yet grow to where it fits
         found.append(Suspect("gradient-underflow", cause, text, value.zeroed, LOST, severity))
     return found

@@ -73,26 +73,42 @@ def _handed_on(operation: Operation) -> bool:
     return any(value.nonfinite for value in operation.inputs)
 
 
+OFTEN = 0.05
+"""Share of steps that growth itself may cost, one in N + 1: at the default N of 2000 it is 0.05 %."""
+
+
 def _too_many(steps: list[ScalerStep]) -> list[Suspect]:
     burst = _burst(steps)
     rest, interval = steps[burst:], max(1, steps[0].interval)
+    lost = [step for step in rest if step.skipped and step.backward.overflowed is None]
+    if lost:
+        text = f"skipped: what {len(lost)} of {len(rest)} steps were to apply is not finite in float32 either, so the loss or its data are at fault"
+        return [Suspect("scaler-skip", lost[0].operation, text, float(len(lost)), 0.0, "warning")]
     skipped = [step for step in rest if step.skipped and step.backward.overflowed is not None]
     expected = len(rest) / (interval + 1)
     limit = 1 + expected + 2 * math.sqrt(expected)
     run = _longest(rest)
     if len(skipped) <= limit and run <= IN_A_ROW:
-        return []
-    worst = min(skipped or rest, key=lambda step: room(step.backward))
+        return _oscillating(rest, skipped, interval)
+    worst = min(skipped or rest, key=lambda step: step.backward.room)
     scales = sorted({step.scale for step in rest})
     text = (f"{len(skipped)} of {len(rest)} steps skipped after calibration, {run} in a row, where growth every {interval} steps explains "
             f"{limit:.0f}; the scale went between {scales[0]:g} and {scales[-1]:g}, {_safe(worst.backward)}")  # fmt: skip
     return [Suspect("scaler-skip", worst.operation, text, float(len(skipped)), limit, "error" if run > IN_A_ROW else "warning")]
 
 
+def _oscillating(rest: list[ScalerStep], skipped: list[ScalerStep], interval: int) -> list[Suspect]:
+    if len(skipped) < 3 or len(skipped) <= OFTEN * len(rest):
+        return []
+    text = (f"{len(skipped)} of {len(rest)} steps skipped: the scale grows every {interval} steps beyond what is safe, "
+            f"{power(skipped[0].backward.room)}, and falls back; the default growth_interval is 2000")  # fmt: skip
+    return [Suspect("scaler-skip", skipped[0].operation, text, len(skipped) / len(rest), OFTEN, "warning")]
+
+
 def _burst(steps: list[ScalerStep]) -> int:
     """How many steps of the beginning are calibration: as many skips as bring the first scale down to what is safe."""
     count = next((place for place, step in enumerate(steps) if not step.skipped), len(steps))
-    safe = min((room(step.backward) for step in steps[:count]), default=math.inf)
+    safe = min((step.backward.room for step in steps[:count]), default=math.inf)
     return min(count, max(0, math.ceil(math.log2(steps[0].scale / safe))) + 1) if 0 < safe < math.inf else count
 
 
@@ -104,15 +120,10 @@ def _longest(steps: list[ScalerStep]) -> int:
     return longest
 
 
-def room(back: Backward) -> float:
-    """The largest safe loss scale of a backward pass: none of its float16 gradients overflows."""
-    return HALF_MAX / back.peak if back.peak else math.inf
-
-
 def _safe(back: Backward) -> str:
     if back.at is None or not back.peak:
         return "and what overflows is not a float16 gradient"
-    return f"and the largest safe one is {power(room(back))}, by {placed(back.at)}"
+    return f"and the largest safe one is {power(back.room)}, by {placed(back.at)}"
 
 
 def power(scale: float) -> str:
@@ -126,8 +137,8 @@ def table(observation: Observation) -> dict[str, Any]:
         return {}
     busiest = max({step.scaler for step in observation.steps}, key=lambda each: sum(step.scaler == each for step in observation.steps))
     steps = [step for step in observation.steps if step.scaler == busiest]
-    safe = min(room(step.backward) for step in steps)
-    tightest = min(steps, key=lambda step: room(step.backward)).backward.at
+    safe = min(step.backward.room for step in steps)
+    tightest = min(steps, key=lambda step: step.backward.room).backward.at
     return {
         "scale": steps[-1].scale,
         "steps": len(steps),

@@ -7,9 +7,11 @@ Nothing here holds a tensor.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from typing import Literal
 
+from precheck.formats import FP16
 from precheck.observe.source import shortened
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
@@ -150,6 +152,11 @@ class Backward:
     overflowed: Operation | None = None  # the first whose result is finite in the reference and not here
     beyond: float = 0.0  # greatest magnitude among what overflowed there
     parameter: str = ""  # the first whose gradient is finite in the reference and not here
+
+    @property
+    def room(self) -> float:
+        """The largest safe loss scale: no float16 gradient on the way overflows."""
+        return FP16.max / self.peak if self.peak else math.inf
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
