@@ -2,7 +2,7 @@
 
 const ROW = 27; // pixels; page.css says the same
 const SPARE = 12; // rows above and below what is in view
-const PRINTED = 60; // rows on paper
+const PRINTED = 40; // rows on paper
 
 class Grid {
   /** `columns`: [{name, title, words (or number), width (pixels; 0: what is left), text(i), whole(i), sort(i), hot(i)}]; `pick(index)` is called for a row that is chosen. */

@@ -1,5 +1,6 @@
 // The tree of modules with the worst r of each; where no floor was measured, with the drift that their ops added.
 
+const OPENED = 3; // levels that are open in any case; beyond, only the way to what is beyond its limit
 const tree = { root: null, open: new Set(), focus: "", shown: [] };
 
 /** {name, path, children: Map, output, gradient, worst, added} from the modules that tensors and ops name. */
@@ -52,7 +53,7 @@ function drawTree() {
     tree.open.add(node.path);
     const inside = [...node.children.values()].filter((child) => child.children.size);
     node = inside.sort((a, b) => weight(b) - weight(a))[0];
-    if (node && weight(node) < 1 && !tree.slim) break;
+    if (node && !tree.slim && weight(node) < 1 && tree.open.size > OPENED) break;
   }
   tree.focus = "";
   byId("modules-help").textContent = tree.slim

@@ -158,12 +158,21 @@ class Plot {
     for (let x = this.left; x < this.right; x++) {
       const first = this.indexAt(x);
       const last = Math.max(first + 1, this.from + Math.ceil((x + 1 - this.left) / this.step));
-      let [low, top, over] = [Infinity, -1, false];
+      let [low, top, none, over] = [Infinity, 0, false, false];
       for (let index = first; index < Math.min(last, this.to); index++) {
-        low = Math.min(low, series.drift[index]);
-        top = Math.max(top, series.drift[index]);
+        const drift = series.drift[index];
+        if (drift > 0) low = Math.min(low, drift);
+        else none = true;
+        top = Math.max(top, drift);
         over ||= this.over(index);
       }
+      if (none) {
+        pen.fillStyle = calm;
+        pen.globalAlpha = 0.6;
+        pen.fillRect(x, scale.y(0) - 1, 1, 2);
+        pen.globalAlpha = 1;
+      }
+      if (!(top > 0)) continue;
       const [y, bottom] = [scale.y(top), scale.y(low)];
       pen.fillStyle = calm;
       pen.globalAlpha = 0.4;

@@ -24,7 +24,7 @@ class LogScale {
     this.low = Math.max(Math.min(Math.floor(Math.log10(low)), this.high - 2), this.high - 12);
     this.laneTop = top;
     this.laneBottom = bottom;
-    this.top = top + (this.infinite ? LANE : 0);
+    this.top = top + (this.infinite ? LANE + 8 : 0);
     this.bottom = bottom - LANE;
   }
 

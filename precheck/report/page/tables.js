@@ -11,7 +11,7 @@ function columnsOf(table, kind) {
   if (kind === "rows") {
     return [
       number("r", "r", 66, { help: "Drift over floor", hot: (i) => table.at("excess", i) > 1 }),
-      number("allowed", "allowed", 74),
+      number("allowed", "allowed", 84),
       number("excess", "r / allowed", 104, { hot: (i) => table.at("excess", i) > 1 }),
       number("drift", "drift", 72, { help: "Over the norm of the reference" }),
       number("relativeFloor", "floor", 72, { help: "What correct rounding explains, over the norm of the reference" }),
@@ -24,16 +24,16 @@ function columnsOf(table, kind) {
     ];
   }
   return [
-    count("first", "#", 62, { rising: true, help: "Number of its first call in the run" }),
-    words("op", "op", 164),
+    number("first", "#", 72, { text: (i) => String(table.at("first", i)), rising: true, help: "Number of its first call in the run" }),
+    words("op", "op", 176),
     words("phase", "phase", 82, { plain: true }),
     words("module", "module", 0, end("module")),
     words("source", "line", 0, end("source")),
     words("dtype", "dtype", 82, { plain: true }),
     count("calls", "calls", 62),
     number("drift", "drift", 74, { help: "Over the norm of the result, in the worst call" }),
-    number("inherited", "inherited", 82, { help: "Of the furthest input of that call" }),
-    number("added", "added", 74, { help: "Drift less what was inherited" }),
+    number("inherited", "inherited", 92, { help: "Of the furthest input of that call" }),
+    number("added", "added", 82, { help: "Drift less what was inherited" }),
     count("nonfinite", "Inf/NaN", 74, bad),
     count("zeros", "zeros", 64, { optional: true, help: "Elements that are zero here and not in the reference" }),
     count("flips", "flips", 58, { optional: true, help: "Choices that came out otherwise" }),
