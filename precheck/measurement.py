@@ -84,10 +84,14 @@ class _Function(torch.nn.Module):
 
 
 class Measurement:
-    """The runs of one measurement, each made when it is first needed."""
+    """The runs of one measurement, each made when it is first needed.
 
-    def __init__(self, job: Job, precision: Precision, *, seen: tuple[Trace, Tape] | None = None) -> None:
-        self.job, self.precision = job, precision
+    `brief`: only whether there is an error matters. Where an output has failed for good, gradients are not looked at, and count as
+    explained; flips are not counted beside an error, and it is not located.
+    """
+
+    def __init__(self, job: Job, precision: Precision, *, seen: tuple[Trace, Tape] | None = None, brief: bool = False) -> None:
+        self.job, self.precision, self.brief = job, precision, brief
         self.low, self.tape = seen if seen is not None else self._run_low()
         self.dtype = torch.float32 if precision.is_low else torch.float64
         self.noises: list[Trace] = []
@@ -114,6 +118,8 @@ class Measurement:
         starved = {row.record.key: row for row in extent.starved(self.low, rows, self.precision)}
         unstable = self._unstable(starved | {key: row for key, row in suspects.items() if row.failed and key not in explained})
         report = judged(self.low, self.reference, rows, self.precision, explained=explained, unstable=unstable)
+        if self.brief and report.errors:
+            return report
         report.add(decisions.flipped(self._flips(), self.precision))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
         report.facts |= {"noise_runs": len(self.noises), "decisions": total, "flips": flips}
@@ -169,6 +175,8 @@ class Measurement:
         """
         explained = self._within(suspects, [self._noise_run(100 + n, chained=True) for n in range(THIRD_LOOK)])
         gradients = {key: row for key, row in suspects.items() if "gradient" in row.record.kind and key not in explained}
+        if gradients and self.brief and any(row.failed for key, row in suspects.items() if key not in explained | gradients.keys()):
+            return explained | gradients.keys()
         if gradients:
             explained |= self._within(gradients, [self._noise_run(200 + n, chained=True, everywhere=True) for n in range(THIRD_LOOK)])
         return explained

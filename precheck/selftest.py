@@ -1,0 +1,242 @@
+"""`selftested`: a check that passed, made again with faults planted into the user's own model; each must be caught.
+
+The story: run the model as it is, and learn from the rules' own limits the least that must be noticed where the check sees
+least; plant one fault after the other, each alone, and ask for the same verdict. Under a low precision a fault is in the run
+that is judged and not in its reference, under float32 in the run that is held against the golden.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from precheck.checking import Checking
+from precheck.findings import Report
+from precheck.goldens.file import read
+from precheck.judge.updates import LOST
+from precheck.measurement import job_of
+from precheck.observe import faults
+from precheck.observe.faults import Change, Effect
+from precheck.observe.job import Job
+from precheck.observe.run import low, reference, run
+from precheck.precisions import Precision, resolve
+from precheck.sensitivity import Place, Sensitivity
+
+Status = Literal["caught", "unnoticed", "allowed", "same", "inapplicable"]
+FAULTS = ("lost update", "skipped step", "overflow", "drift", "zeroed", "shuffled", "stale")
+
+MARGIN = 4.0
+"""Times what is allowed by which a planted drift is off: twice the limit is an error even where later layers heal it
+(`boundaries.PLAIN`), a sketch tells a distance to a third at worst (5 standard deviations of 6 %), and one noise floor differs
+from the next by less."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """One fault: what became of it, and where and how large it was.
+
+    `unnoticed`: the check passes with it. `allowed`: it is noticed by rules that the test's markers let through, alone. `same`: it
+    changes nothing on this input, so that nothing can be told. `inapplicable`: there is nothing to plant it into.
+    """
+
+    fault: str
+    status: Status
+    text: str  # what was planted; of what was not planted, why not
+    advice: str = ""  # what to do about it, where it went unnoticed
+    size: float | None = None  # share of the tensor's norm
+    limit: float | None = None  # share of the tensor's norm up to which nothing is called a fault there
+    rule: str = ""  # that caught it
+
+
+def selftested(
+    model: Any,
+    inputs: Any,
+    *,
+    golden: str | Path,
+    precision: str | Precision,
+    tolerated: Collection[str] = (),
+    **settings: Any,
+) -> list[Outcome]:
+    """What a check with these arguments, which has passed, makes of each fault of FAULTS; one outcome each, in that order.
+
+    `tolerated` are rules whose errors do not fail the test; `settings` are loss, optimizer, steps and seed, as in `check`. The
+    model, the optimizer's class, the random state and torch's globals come back bit for bit as they were. Costs about two checks
+    that fail for each fault. Raises what `check` raises.
+    """
+    job, chosen = job_of(model, inputs, **settings), resolve(precision)
+    return list(_SelfTest(Checking(job, chosen, read(Path(golden))), tolerated).outcomes())
+
+
+Planted = Callable[[Effect], AbstractContextManager[Job]]
+
+
+class _SelfTest:
+    def __init__(self, checking: Checking, tolerated: Collection[str]) -> None:
+        self.checking, self.tolerated = checking, frozenset(tolerated)
+        self.job, self.precision = checking.job, checking.precision
+        self.sensitivity = Sensitivity(checking)
+
+    def outcomes(self) -> Iterator[Outcome]:
+        yield self._lost_update()
+        yield self._skipped()
+        yield self._overflow()
+        yield self._drift()
+        yield self._zeroed()
+        yield self._shuffled()
+        yield self._stale()
+
+    def _verdict(self, planted: Planted, effect: Effect) -> Report | str:
+        """The check's, with the fault in; or what the user's own code said to it."""
+        try:
+            with planted(effect) as job:
+                checking = Checking(job, self.precision, self.checking.golden)
+                if not self.precision.is_low:
+                    return checking.report("")
+                seen = checking.seen()
+            return self.checking.verdict(*seen, brief=True)
+        except Exception as error:
+            if not effect.size:
+                raise  # it is not the fault's doing
+            return f"{type(error).__name__}: {error}".splitlines()[0]
+
+    def _tried(self, fault: str, planted: Planted, told: str, *, limit: float | None, advice: str, same: str = "") -> Outcome:
+        """`same`: what an input lacks on which the fault changes no more than rounding may; "" if that is the check's own failing."""
+        effect = Effect()
+        report = self._verdict(planted, effect)
+        text = told if effect.size is None else told.format(size=percent(effect.size))
+        made: dict[str, Any] = {"fault": fault, "text": text, "size": effect.size, "limit": limit}
+        if isinstance(report, str):
+            return Outcome(status="caught", rule=report, **made)
+        rules = list(dict.fromkeys(finding.rule for finding in report.errors))
+        left = [rule for rule in rules if rule not in self.tolerated]
+        if left:
+            return Outcome(status="caught", rule=left[0], **made)
+        if rules:
+            return Outcome(status="allowed", rule=rules[0], **made)
+        if effect.size is None:
+            return Outcome(status="inapplicable", **made | {"text": "what the fault would change is never computed"})
+        if same and effect.size <= (limit or 0.0):
+            return Outcome(status="same", **made | {"text": same})
+        return Outcome(status="unnoticed", advice=advice, **made)
+
+    def _spoiled(self, place: Place, change: Change) -> Planted:
+        return lambda effect: faults.spoiled(self.job, place.key, change, effect)
+
+    def _lost_update(self) -> Outcome:
+        fault, rows = "lost update", self.sensitivity.updates
+        if not rows:
+            return Outcome(fault, "inapplicable", "no step is taken: pass optimizer= (and a loss) to have updates checked")
+        steps = f"{rows[0].record.step} step(s)"
+        if not any(row.reference.norm for row in rows):
+            text = f"no parameter moves in {steps}, so that one that does not arrive changes nothing"
+            return Outcome(fault, "unnoticed", text, "raise the learning rate above 0, or leave the optimizer out", 0.0, LOST)
+        judged = self.sensitivity.judged_updates
+        if not judged and self.precision.is_low and not any(row.record.dtype in ("bfloat16", "float16") for row in rows):
+            text = f"steps are taken in float32 under {self.precision}, where rounding loses none"
+            advice = "that steps arrive is held against the golden (--precision=32-true), and judged where weights are stored low (bf16-true)"
+            return Outcome(fault, "inapplicable", f"{text}; {advice}")
+        if not judged:
+            text = f"rounding drowns what {steps} mean to do to every parameter, so that none is judged"
+            return Outcome(fault, "unnoticed", text, "raise the learning rate, or steps=", 0.0, LOST)
+        told = f"no step of {judged[0]} arrives (it moves by {{size}} of its norm in the first); limit: half of the update lost"
+        advice = "raise the learning rate, or steps=: what is lost is no more than rounding may lose"
+        return self._tried(fault, lambda effect: faults.update_lost(self.job, judged[0], effect), told, limit=LOST, advice=advice)
+
+    def _skipped(self) -> Outcome:
+        fault = "skipped step"
+        if not self.precision.scaler:
+            return Outcome(fault, "inapplicable", f"{self.precision} has no loss scaler")
+        if self.job.optimizer is None:
+            return Outcome(fault, "inapplicable", "no step is taken: pass optimizer= (and a loss) to have skipped steps checked")
+        names = self.sensitivity.gradients
+        if not names:
+            return Outcome(fault, "inapplicable", "no gradient passes a module's output")
+        return self._tried(
+            fault, lambda effect: faults.gradient_spoiled(self.job, f"output:{names[0]}@1", faults.infinite, effect),
+            f"one element of the gradient of {names[0]} is Inf at every loss scale, so that each step is skipped; limit: none, down to scale 1",
+            limit=None, advice="let the loss depend on this output: its gradient reaches no parameter",
+        )  # fmt: skip
+
+    def _overflow(self) -> Outcome:
+        if not self.precision.is_low:
+            return Outcome("overflow", "inapplicable", f"nothing overflows in {self.precision} that does not in the golden")
+        place = self.sensitivity.weakest
+        if place is None:
+            return _unseen("overflow")
+        told = f"one of {place.numel} elements of {place.label} is Inf; limit: none that float32 has not"
+        advice = "look at this output: it is not finite in float32 either"
+        return self._tried("overflow", self._spoiled(place, faults.infinite), told, limit=0.0, advice=advice)
+
+    def _drift(self) -> Outcome:
+        place = self.sensitivity.weakest
+        if place is None:
+            return _unseen("drift")
+        limit = place.limit if place.limit is not None else 1.0
+        told = f"{place.label} is off by {{size}} of its norm, where the check sees least; limit: {percent(limit)}"
+        if place.limit is None:
+            told += " (rounding drowns every output, so none is judged)"
+        advice = "scale the model's weights or inputs so that its outputs are determined, or pass a loss"
+        return self._tried("drift", self._spoiled(place, faults.drifted(MARGIN * limit)), told, limit=place.limit, advice=advice)
+
+    def _zeroed(self) -> Outcome:
+        place = self.sensitivity.result
+        if place is None:
+            return _unseen("zeroed")
+        told = f"{place.label} is zero, which changes it by {{size}}; limit: {_share(place.limit)}"
+        advice = "the output is zero, or nothing but rounding, already (a head that starts at zero?): give it weights that show"
+        return self._tried("zeroed", self._spoiled(place, faults.zeroed), told, limit=place.limit, advice=advice)
+
+    def _shuffled(self) -> Outcome:
+        place = self.sensitivity.result
+        if place is None:
+            return _unseen("shuffled")
+        if not place.rows:
+            return Outcome("shuffled", "inapplicable", f"{place.label} has one element")
+        told = f"the rows of {place.label} are shifted by one, which changes it by {{size}}; limit: {_share(place.limit)}"
+        same = f"the input cannot show it: the rows of {place.label} are equal but for rounding; pass a batch whose rows differ"
+        advice = "pass a batch whose rows differ by more than rounding explains"
+        return self._tried("shuffled", self._spoiled(place, faults.shuffled), told, limit=place.limit, advice=advice, same=same)
+
+    def _stale(self) -> Outcome:
+        place = self.sensitivity.result
+        if place is None:
+            return _unseen("stale")
+        found = self._elsewhere(place)
+        if isinstance(found, str):
+            return Outcome("stale", "inapplicable", found)
+        told = f"{place.label} is the one for another input (each tensor back to front), {{size}} away; limit: {_share(place.limit)}"
+        advice = "the output hardly depends on the input: pass an input that matters to it, or look whether the model reads it at all"
+        return self._tried("stale", self._spoiled(place, faults.replaced(found)), told, limit=place.limit, advice=advice)
+
+    def _elsewhere(self, place: Place) -> torch.Tensor | str:
+        """That output for another input, under the same precision; or why there is none."""
+        met: list[torch.Tensor] = []
+        job = dataclasses.replace(self.job, inputs=faults.other(self.job.inputs), loss=None, optimizer=None, steps=1)
+        setting = low(self.precision) if self.precision.is_low else reference(torch.float32)
+        try:
+            with faults.spoiled(job, place.key, lambda values: met.append(values.clone()), Effect()):
+                run(job, setting)
+        except Exception as error:  # the model's own, on an input that the user never gave it
+            return f"the model does not run on its input back to front ({type(error).__name__}: {error})".splitlines()[0]
+        if not met or met[0].numel() != place.numel:
+            return "the output for another input has another shape"
+        return met[0]
+
+
+def percent(share: float) -> str:
+    """A share in words: "0.00095 %", "12 %", "30 times"."""
+    return f"{share:.3g} times" if share > 10 else f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
+
+
+def _share(limit: float | None) -> str:
+    return "none, since rounding drowns it" if limit is None else f"{percent(limit)} of its norm"
+
+
+def _unseen(fault: str) -> Outcome:
+    return Outcome(fault, "unnoticed", "the check compares no floating-point output of this model, so it cannot notice any fault in one",
+                   "let the model, or the function that is passed, return what it computes as floating-point tensors")  # fmt: skip
