@@ -125,11 +125,20 @@ def _kind_of_zero(operation: Operation, value: Value) -> str:
     return "gradient-underflow" if unscaled else "underflow"
 
 
+SCALING = frozenset({"mul", "div"})
+
+
 def determined(operation: Operation, value: Value) -> bool:
     """Whether float32 knows the value itself: a sum that cancels to less than 2^-17 of what went in is float32's own noise.
 
-    The gradient of a key's bias is of that kind, and that of any bias before a norm.
+    The gradient of a key's bias is of that kind, and that of any bias before a norm. Products and quotients by elements cancel
+    nothing, however small they make it: of these the factor that is off is asked.
     """
+    while operation.base in SCALING:
+        source = operation.drifting
+        if source is None or source.maker is None:
+            return True
+        operation, value = source.maker, source
     sizes = [source.norm for source in operation.inputs if source.norm > 0]
     if not sizes or not value.norm:
         return True

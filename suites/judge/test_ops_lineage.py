@@ -121,6 +121,17 @@ def test_what_is_zero_or_made_of_nothing_is_determined() -> None:
     assert determined(Operation(1, "sum.default", "backward", "", "", 1, (given(),)), value(norm=0.0))
 
 
+@pytest.mark.parametrize("name", ["mul.Tensor", "div.Tensor"])
+def test_a_factor_makes_small_and_cancels_nothing(name: str) -> None:
+    """What is 1e-8 of its operand is known as well as that; of a sum that cancelled no factor makes more than its noise."""
+    graph = Graph()
+    drifting = {"dtype": "float32", "drift": 0.1}
+    known = graph.op(name, graph.op("sum.dim_IntList", given(norm=1.0), makes=drifting | {"norm": 1.0}), makes={"norm": 1e-8})
+    noise = graph.op(name, graph.op("sum.dim_IntList", given(norm=1.0), makes=drifting | {"norm": 1e-6}), makes={"norm": 1.0})
+    assert determined(graph.observation.operations[1], known)
+    assert not determined(graph.observation.operations[3], noise)
+
+
 def test_descendants_are_what_a_value_went_into() -> None:
     graph = Graph()
     root = graph.op("exp.default", given())
