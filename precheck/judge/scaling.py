@@ -13,7 +13,8 @@ from precheck import formats
 from precheck.findings import Severity
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import placed
-from precheck.observe.operations import Backward, Observation, Operation, ScalerStep, ScalingEvent
+from precheck.observe.operations import Observation, Operation
+from precheck.observe.steps import Backward, ScalerStep, ScalingEvent
 
 AHEAD = 3
 """Skipped steps that a schedule went on through. A scaler that starts too high skips once or twice and the schedule never notices."""

@@ -18,9 +18,10 @@ from precheck.findings import Finding
 from precheck.judge.drift import Comparison
 from precheck.judge.events import Suspect
 from precheck.judge.extent import module_of
-from precheck.observe.operations import Observation, Operation, Update
+from precheck.observe.operations import Observation, Operation
 from precheck.observe.records import Record
 from precheck.observe.sketch import WIDTH, inner
+from precheck.observe.steps import Update
 
 LOST = 0.5
 """Pure bfloat16 at the learning rates where training suffers measured 0.00 (norm weights) and 0.20 (matrices); healthy
@@ -79,9 +80,10 @@ def lost(rows: Iterable[Comparison], aged: Mapping[str, tuple[float, int]] = Map
     count = math.sqrt(worst.numel)
     numbers = Numbers(worst.dtype, worst.weight_norm / count, found[0].reference.norm / count / worst.step)
     told = [(d.record.name, max(0.0, d.arrived)) for d in found]
+    squares = [(d.record.shape, d.arrived * d.reference.norm**2, d.reference.norm**2) for d in every]
     return [
         Finding(
-            "lost-update", "error", _text(told, len(every), worst.step, numbers, _horizon(aged.get(worst.name))), phase="optimizer",
+            "lost-update", "error", _text(told, squares, worst.step, numbers, _horizon(aged.get(worst.name))), phase="optimizer",
             module=module_of(worst.name, "update"), step=worst.step, tensor=worst.name, measured=found[0].arrived, limit=LOST,
         )
     ]  # fmt: skip
@@ -106,15 +108,30 @@ class Numbers:
         return text if not self.rate or enough <= self.rate else f"{text} (lr {self.rate:.2g}; it would take {enough:.1g})"
 
 
-def _text(found: Sequence[tuple[str, float]], of: int, steps: int, numbers: Numbers, further: str = "") -> str:
-    """The words of a lost update; `found` are names and arrived shares, the worst first."""
+def _text(
+    found: Sequence[tuple[str, float]], every: Sequence[tuple[tuple[int, ...], float, float]], steps: int, numbers: Numbers, further: str = ""
+) -> str:
+    """The words of a lost update.
+
+    `found` are names and arrived shares, the worst first; `every` all shapes, with ⟨moved, meant⟩ and ⟨meant, meant⟩.
+    """
     (name, share), others = found[0], found[1 : 1 + NAMED]
     more = ", …" if len(found) > 1 + NAMED else ""
     listed = " (" + ", ".join(f"{other or 'unnamed'} {part:.0%}" for other, part in others) + f"{more})" if others else ""
     return (
         f"{name or 'a parameter'}: {share:.0%} of the update of {steps} step(s) arrived in {numbers.dtype}{further}; {numbers}; "
-        f"{len(found)} of {of} parameters lost more than half{listed}"
+        f"{len(found)} of {len(every)} parameters lost more than half{listed}{_kinds(every)}"
     )
+
+
+def _kinds(every: Sequence[tuple[tuple[int, ...], float, float]]) -> str:
+    """What arrived in vectors (norms, biases) and in matrices, each together; nothing where there is but one kind."""
+    parts = []
+    for kind, chosen in (("vectors", [each for each in every if len(each[0]) < 2]), ("matrices", [each for each in every if len(each[0]) > 1])):
+        meant = sum(each[2] for each in chosen)
+        if meant:
+            parts.append(f"{kind} {max(0.0, sum(each[1] for each in chosen) / meant):.0%}")
+    return f"; together, {', '.join(parts)}" if len(parts) > 1 else ""
 
 
 def _horizon(aged: tuple[float, int] | None) -> str:
@@ -141,7 +158,8 @@ def unarrived(observation: Observation) -> list[Suspect]:
     numbers = Numbers(worst.dtype, worst.size / count, math.sqrt(worst.wanted / worst.steps) / count, worst.rate)
     further = f" ({worst.moved} of {worst.sampled} elements moved)" + _horizon((worst.aged, worst.horizon) if worst.aged is not None else None)
     told = [(update.parameter, max(0.0, update_share(update))) for update in found]
-    text = _text(told, len(observation.updates), worst.steps, numbers, further)
+    squares = [(update.shape, update.common, update.wanted) for update in observation.updates]
+    text = _text(told, squares, worst.steps, numbers, further)
     return [Suspect("lost-update", _placed(worst), text, told[0][1], LOST)]
 
 

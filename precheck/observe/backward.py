@@ -15,9 +15,10 @@ import torch
 
 from precheck.observe.later import Later
 from precheck.observe.memory import Memory
-from precheck.observe.operations import Backward, Value
+from precheck.observe.operations import Value
 from precheck.observe.replay import tensors_in
 from precheck.observe.scales import Scales
+from precheck.observe.steps import Backward
 
 
 class Backwards:

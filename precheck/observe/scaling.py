@@ -17,8 +17,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from precheck.observe.backward import Backwards
-from precheck.observe.operations import ScalerStep, ScalingEvent
 from precheck.observe.scales import Scales
+from precheck.observe.steps import ScalerStep, ScalingEvent
 from precheck.observe.whereabouts import Whereabouts
 
 Describe = Callable[[str], Any]

@@ -20,9 +20,10 @@ from precheck.observe import ageing
 from precheck.observe.later import SAMPLE as LATER
 from precheck.observe.later import Later
 from precheck.observe.memory import Memory
-from precheck.observe.operations import Operation, State, Update, Value
+from precheck.observe.operations import Operation, Value
 from precheck.observe.replay import local
 from precheck.observe.statistics import SAMPLE, norm, ratio, sampled, share
+from precheck.observe.steps import State, Update
 
 Samples = tuple[torch.Tensor, torch.Tensor]
 HELD = 0.5

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from precheck.judge import updates
-from precheck.observe.operations import Observation, Operation, State, Update
+from precheck.observe.operations import Observation, Operation
+from precheck.observe.steps import State, Update
 
 STEP = Operation(7, "step", "optimizer", "", "train.py:9", 1)
 
@@ -37,6 +38,15 @@ def test_others_are_listed_worst_first_and_no_more_than_a_few() -> None:
     assert len(found) == 1
     assert found[0].message.startswith("0.weight: 0%")
     assert found[0].message.endswith("5 of 6 parameters lost more than half (1.weight 2%, 2.weight 4%, 3.weight 6%, …)")
+
+
+def test_vectors_and_matrices_are_counted_together_too() -> None:
+    """Two norms of which nothing arrived, one matrix of which a fifth did, one of which all: (0.2 + 1) / 2."""
+    matrices = [update(f"{name}.weight", common=share * 1e-6, wanted=1e-6, arrived=share) for name, share in (("a", 0.2), ("b", 1.0))]
+    for each in matrices:
+        each.shape = (8, 8)
+    (found,) = judged(update(), update("other.weight"), *matrices)
+    assert found.message.endswith("2 of 4 parameters lost more than half (other.weight 0%); together, vectors 0%, matrices 60%")
 
 
 @pytest.mark.parametrize("given", [{"arrived": 0.9}, {"held": True}, {"aged": 0.9, "horizon": 300}, {"gradient_drift": 0.7}, {"wanted": 0.0},
