@@ -1,4 +1,4 @@
-"""`python -m precheck golden show FILE` and `python -m precheck golden diff A B`.
+"""`python -m precheck golden show FILE`, `… golden diff A B`, `… report A.json [B.json]`, `… rules`.
 
 As git's way to show goldens in a diff:
     git config diff.precheck.textconv "python -m precheck golden show"
@@ -14,37 +14,74 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from precheck.findings import RULES
 from precheck.goldens.file import GoldenError, read
 from precheck.goldens.show import circumstances, describe, difference, show
+from precheck.report import rules
+from precheck.report.changes import WORSE, between
+from precheck.report.forms import FORMS, save
+from precheck.report.session import SessionError, load
 
 SAME, DIFFERENT, TROUBLE = 0, 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0: shown, or no difference; 1: the goldens differ; 2: a golden cannot be read."""
+    """Exit status 0: shown, written, or no difference; 1: goldens differ, or a later report is worse; 2: a file cannot be read or written."""
     options = _parser().parse_args(arguments)
     try:
-        status, text = _shown(options.file) if options.act == "show" else _compared(options.a, options.b)
-    except GoldenError as error:
+        status, text = options.run(options)
+    except (GoldenError, SessionError) as error:
         print(error, file=sys.stderr)
         return TROUBLE
-    _print(text)
-    return status
+    if text:
+        _print(text)
+    return int(status)
 
 
-def _shown(file: Path) -> tuple[int, str]:
+def _golden_shown(options: argparse.Namespace) -> tuple[int, str]:
     """Under its name without a folder, as git puts one version of a file into a folder of its own."""
-    return SAME, show(read(file), file.name).removesuffix("\n")
+    return SAME, show(read(options.file), options.file.name).removesuffix("\n")
 
 
-def _compared(a: Path, b: Path) -> tuple[int, str]:
-    before, now = read(a), read(b)
+def _golden_compared(options: argparse.Namespace) -> tuple[int, str]:
+    before, now = read(options.a), read(options.b)
     changes = difference(before, now)
     aside = circumstances(before, now)
-    lines = [describe(changes) if changes else f"no tensor of {b} moved from {a}"]
+    lines = [describe(changes) if changes else f"no tensor of {options.b} moved from {options.a}"]
     if aside:
         lines += ["recorded otherwise:", describe(aside)]
     return DIFFERENT if changes else SAME, "\n".join(lines)
+
+
+def _reported(options: argparse.Namespace) -> tuple[int, str]:
+    """Of two, whether the later has errors, or checks without a verdict, that the earlier had not."""
+    form = FORMS[options.format]
+    if form.missing:
+        raise SessionError(form.missing)
+    if options.b and not form.comparer:
+        comparing = ", ".join(each.name for each in FORMS.values() if each.comparer)
+        raise SessionError(f"--format={form.name} shows one report, and there are two; what changed is told as {comparing}")
+    before, now = load(options.a), load(options.b) if options.b else None
+    status = SAME if now is None else DIFFERENT if any(change.kind in WORSE for change in between(before, now)) else SAME
+    text = form.text(before) if now is None else form.changes(before, now)
+    if options.out is None:
+        return status, text.removesuffix("\n")
+    try:
+        save(text, options.out)
+    except OSError as error:
+        raise SessionError(f"{options.out} cannot be written: {error.strerror}") from None
+    return status, ""
+
+
+def _ruled(options: argparse.Namespace) -> tuple[int, str]:
+    if options.write is None:
+        return SAME, "\n".join(f"{rule.name}: {rule.meaning}" for rule in RULES.values())
+    try:
+        for name, page in rules.pages().items():
+            save(page, options.write / name)
+    except OSError as error:
+        raise SessionError(f"{options.write} cannot be written: {error.strerror}") from None
+    return SAME, ""
 
 
 def _print(text: str) -> None:
@@ -58,21 +95,39 @@ def _print(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m precheck", description="Look at golden files.")
-    what = parser.add_subparsers(dest="what", required=True, metavar="golden")
-    golden = _command(what, "golden", "show goldens, or what tells two apart")
+    parser = argparse.ArgumentParser(prog="python -m precheck", description="Look at goldens, reports and rules.")
+    what = parser.add_subparsers(dest="what", required=True, metavar="{golden,report,rules}")
+    golden = _command(what, "golden", "show goldens, or what tells two apart", _GOLDEN)
     acts = golden.add_subparsers(dest="act", required=True, metavar="{show,diff}")
-    shown = _command(acts, "show", "print where a golden comes from and what it holds; fit for git's textconv")
+    shown = _command(acts, "show", "print where a golden comes from and what it holds; fit for git's textconv", _GOLDEN)
     shown.add_argument("file", type=Path, metavar="FILE", help="a golden")
-    diff = _command(acts, "diff", "print what moved from A to B, worst first")
+    shown.set_defaults(run=_golden_shown)
+    diff = _command(acts, "diff", "print what moved from A to B, worst first", _GOLDEN)
     diff.add_argument("a", type=Path, metavar="A", help="the golden that was")
     diff.add_argument("b", type=Path, metavar="B", help="the golden that is")
+    diff.set_defaults(run=_golden_compared)
+    _add_report(what)
+    listed = _command(what, "rules", "list the rules, or write a page of each", "Exit status: 0 done, 2 not writable.")
+    listed.add_argument("--write", type=Path, metavar="FOLDER", help="write the pages into this folder")
+    listed.set_defaults(run=_ruled)
     return parser
 
 
-def _command(parsers: argparse._SubParsersAction[argparse.ArgumentParser], name: str, does: str) -> argparse.ArgumentParser:
-    sentence = f"{does[0].upper()}{does[1:]}."
-    return parsers.add_parser(name, help=does, description=sentence, epilog="Exit status: 0 same or shown, 1 different, 2 not readable.")
+def _add_report(what: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    ends = "Exit status: 0 shown, 1 B has errors or lost verdicts that A had not, 2 not readable or not writable."
+    report = _command(what, "report", "show a report again in any form; of two, what changed, worst first", ends)
+    report.add_argument("a", type=Path, metavar="A.json", help="a file of pytest --drift-report=json:PATH, or of Report.to_json()")
+    report.add_argument("b", type=Path, nargs="?", metavar="B.json", help="a later one")
+    report.add_argument("--format", choices=tuple(FORMS), default="term", help="the form (default: term)")
+    report.add_argument("-o", "--out", type=Path, metavar="OUT", help="write to this file (default: print)")
+    report.set_defaults(run=_reported)
+
+
+_GOLDEN = "Exit status: 0 same or shown, 1 different, 2 not readable."
+
+
+def _command(parsers: argparse._SubParsersAction[argparse.ArgumentParser], name: str, does: str, ends: str) -> argparse.ArgumentParser:
+    return parsers.add_parser(name, help=does, description=f"{does[0].upper()}{does[1:]}.", epilog=ends)
 
 
 if __name__ == "__main__":

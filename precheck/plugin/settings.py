@@ -147,8 +147,10 @@ def _one_of(name: str, value: str, accepted: tuple[str, ...]) -> str:
 
 def _destination(report: str, start: Path) -> tuple[Form, Path]:
     kind, _, path = report.partition(":")
-    if kind not in FORMS or kind == "term" or not path:
+    if kind not in FORMS or kind == "term":
         raise pytest.UsageError(f"--drift-report={report}: there are {', '.join(REPORTS)}")
+    if not path:
+        raise pytest.UsageError(f"--drift-report={report} names no file (of a variable, is it set?); accepted is {kind}:PATH")
     if (start / path).is_dir():
         raise pytest.UsageError(f"--drift-report={report}: {path} is a folder; name a file, as in {kind}:drift.{kind}")
     if FORMS[kind].missing:

@@ -12,11 +12,10 @@ from typing import Any
 from precheck.findings import RULES, Finding, Report, Row
 from precheck.report.session import Op, Session, report_of
 from precheck.report.terminal import worst, worst_ops
+from precheck.report.words import LONGEST, cut, one_line, printable
 
 CAP = 60_000
 """Bytes of the whole text. GitHub takes comments of up to 65 536 characters, and step summaries of up to 1 MiB a step."""
-LONGEST = 160
-"""Characters of a name; of longer ones the middle is left out."""
 _ROWS = 5  # of a check's tables
 _MARKS = {"error": "❌", "warning": "⚠️", "note": "ℹ️"}
 
@@ -124,21 +123,10 @@ def code(name: str) -> str:
     """A name in a code span, on one line and in a table too; "" where there is none."""
     if not name:
         return ""
-    shown = cut(printable(name)).replace("\n", "⏎")
+    shown = cut(one_line(name))
     shown = re.sub(r"\\(?=\\*\|)", r"\\ ", shown).replace("|", r"\|")  # a backslash before a pipe would be read with it
     fence = "`" * (max((len(run) for run in re.findall("`+", shown)), default=0) + 1)
     return f"{fence} {shown} {fence}" if "`" in shown or not shown.strip() else f"{fence}{shown}{fence}"
-
-
-def cut(name: str, longest: int = LONGEST) -> str:
-    """A name of at most `longest` characters: beginning, …, end."""
-    half = (longest - 1) // 2
-    return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
-
-
-def printable(name: str) -> str:
-    """Without what turns the text around it: control characters, marks of direction, halves of characters."""
-    return re.sub(r"[^\n -~\u00a1-\u200a\u2010-\u2027\u2030-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\uffef\U00010000-\U0010ffff]", "\ufffd", name)
 
 
 def _prose(words: str) -> str:

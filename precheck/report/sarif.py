@@ -11,7 +11,6 @@ import json
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -26,19 +25,27 @@ MOST = 5_000
 """Results of a run, the gravest first: GitHub shows no more of them, and refuses files of more than 25 000."""
 LONGEST = 4_000
 """Characters of a text or a name, beyond which it is cut."""
+PRINT = "precheckFinding/v1"
 _LEVELS = {"error": 0, "warning": 1, "note": 2}
 _PLACES = list(RULES)
 
 
 def text(session: Session) -> str:
     """One run with the catalogue of rules, a result for each finding, and a notification for each check without a verdict."""
-    results = [result for test in session["tests"] if not test.get("error") for result in _results(test, session)]
-    results.sort(key=lambda result: _LEVELS[result["level"]])
-    seen: Counter[str] = Counter()
+    return _log(session, _results(session))
+
+
+def compared(before: Session, now: Session) -> str:
+    """The later session, its results marked `new`, `updated` or `unchanged`; those of the earlier that are no more are `absent`."""
+    earlier = {result["partialFingerprints"][PRINT]: result for result in _results(before)}
+    results = _results(now)
     for result in results:
-        print_ = result["partialFingerprints"].pop("")
-        result["partialFingerprints"]["precheckFinding/v1"] = f"{print_}:{seen[print_]}"
-        seen[print_] += 1
+        was = earlier.pop(result["partialFingerprints"][PRINT], None)
+        result["baselineState"] = "new" if was is None else "unchanged" if was["message"] == result["message"] else "updated"
+    return _log(now, [*results, *(result | {"baselineState": "absent"} for result in earlier.values())])
+
+
+def _log(session: Session, results: list[dict[str, Any]]) -> str:
     run = {
         "tool": {"driver": {"name": "precheck", "version": session.get("precheck", __version__), "rules": [_rule(rule) for rule in RULES.values()]}},
         "invocations": [_invocation(session)],
@@ -46,7 +53,20 @@ def text(session: Session) -> str:
         "results": results[:MOST],
         **({"properties": {"leftOut": len(results) - MOST}} if len(results) > MOST else {}),
     }
-    return json.dumps({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}, indent=1)
+    return json.dumps({"$schema": SCHEMA_URI, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+
+
+def _results(session: Session) -> list[dict[str, Any]]:
+    """The gravest first. Findings that are alike in all that lasts are numbered in their fingerprints."""
+    tests = [test for test in session["tests"] if not test.get("error")]
+    found = [(_fingerprint(finding, test, session), finding, test) for test in tests for finding in report_of(test["report"]).findings]
+    found.sort(key=lambda each: _LEVELS[each[1].severity])
+    seen: Counter[str] = Counter()
+    results = []
+    for stays, finding, test in found:
+        results.append({**_result(finding, test, session), "partialFingerprints": {PRINT: f"{stays}:{seen[stays]}"}})
+        seen[stays] += 1
+    return results
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
@@ -72,21 +92,18 @@ def _invocation(session: Session) -> dict[str, Any]:
     return {"executionSuccessful": not lost, **({"toolExecutionNotifications": told} if told else {})}
 
 
-def _results(test: dict[str, Any], session: Session) -> Iterator[dict[str, Any]]:
-    tolerated = test.get("tolerated", {})
-    for finding in report_of(test["report"]).findings:
-        reason = tolerated.get(finding.rule)
-        yield {
-            "ruleId": finding.rule,
-            "ruleIndex": _PLACES.index(finding.rule),
-            "level": finding.severity,
-            "message": {"text": _cut(_message(finding, test))},
-            "locations": [_at_line(finding, session) or _at_test(test)],
-            "relatedLocations": [{**_at_test(test), "id": 1, "message": {"text": "the test"}}],
-            "partialFingerprints": {"": _fingerprint(finding, test, session)},
-            **({"suppressions": [{"kind": "inSource", "justification": _cut(reason)}]} if reason is not None else {}),
-            "properties": _properties(finding, test),
-        }
+def _result(finding: Finding, test: dict[str, Any], session: Session) -> dict[str, Any]:
+    reason = test.get("tolerated", {}).get(finding.rule)
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": _PLACES.index(finding.rule),
+        "level": finding.severity,
+        "message": {"text": _cut(_message(finding, test))},
+        "locations": [_at_line(finding, session) or _at_test(test)],
+        "relatedLocations": [{**_at_test(test), "id": 1, "message": {"text": "the test"}}],
+        **({"suppressions": [{"kind": "inSource", "justification": _cut(reason)}]} if reason is not None else {}),
+        "properties": _properties(finding, test),
+    }
 
 
 def _message(finding: Finding, test: dict[str, Any]) -> str:

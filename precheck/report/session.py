@@ -60,7 +60,7 @@ def session(tests: Iterable[Mapping[str, Any]], *, root: Path, start: Path) -> S
 
 def text(session: Session) -> str:
     """The session as JSON."""
-    return json.dumps(session, indent=1)
+    return json.dumps(session, indent=1) + "\n"
 
 
 def load(path: Path) -> Session:
@@ -92,34 +92,56 @@ def _fault(test: Any) -> str:
     """What keeps an entry of `tests` from being shown; "" if nothing does."""
     if not isinstance(test, dict) or not all(isinstance(test.get(name), str) for name in ("nodeid", "precision")):
         return "an entry has a nodeid and a precision, both strings"
-    if isinstance(test.get("error"), str):
+    tolerated = test.get("tolerated", {})
+    if not isinstance(test.get("line", 0), int) or not isinstance(tolerated, dict) or not all(isinstance(why, str) for why in tolerated.values()):
+        return "line is a number, and tolerated gives rules their reasons"
+    if isinstance(test.get("error"), str) and test["error"]:
         return ""
     try:
-        findings = report_of(test["report"]).findings
+        report = report_of(test["report"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return f"its report is damaged ({type(error).__name__}: {error})"
-    odd = [name for finding in findings for name in (finding.rule, finding.cause_rule) if name and name not in RULES]
+    odd = [name for finding in report.findings for name in (finding.rule, finding.cause_rule) if name and name not in RULES]
     if odd:
         return f"a finding's rule is {odd[0]!r}, which precheck {__version__} does not know"
-    severities = {finding.severity for finding in findings} - set(_SEVERITIES)
+    severities = {finding.severity for finding in report.findings} - set(_SEVERITIES)
     return f"a finding's severity is {severities.pop()!r}; there are {', '.join(_SEVERITIES)}" if severities else ""
 
 
 def report_of(plain: Mapping[str, Any]) -> Report:
-    """The report that `Report.to_json` wrote, with `Op`s for its ops; fields of a later version are left out."""
-    report = Report(**{field.name: plain[field.name] for field in dataclasses.fields(Report) if field.name in plain})
+    """The report that `Report.to_json` wrote, with `Op`s for its ops; fields of a later version are left out.
+
+    Raises KeyError, TypeError or ValueError if it is none.
+    """
+    report = Report(**{name: _typed(name, kind, plain[name]) for name, kind in _FIELDS.items()})
     report.findings = [_made(Finding, each) for each in plain["findings"]]
     report.boundaries = [_made(Row, each) for each in plain["boundaries"]]
     report.ops = [_made(Op, each) for each in plain["ops"]]
+    if report.ops and not report.boundaries:
+        for name, kind in (("ops", int), ("shadowed", int), ("covered", (int, float))):
+            _typed(f"facts.{name}", kind, report.facts.get(name))
     return report
 
 
+_FIELDS: dict[str, type] = {"precision": str, "updates": list, "scaler": dict, "cure": str, "facts": dict}
+_TYPES: dict[str, type | tuple[type, ...]] = {"str": str, "Severity": str, "Phase": str, "int": int, "float": (int, float), "tuple": list}
+
+
 def _made(kind: type[_T], plain: Mapping[str, Any]) -> _T:
-    return kind(**{field.name: _value(field.type, plain[field.name]) for field in dataclasses.fields(kind) if field.name in plain})
+    return kind(**{field.name: _value(field.name, str(field.type), plain[field.name]) for field in dataclasses.fields(kind) if field.name in plain})
 
 
-def _value(kind: Any, value: Any) -> Any:
-    """Numbers that JSON has no word for come as strings, tuples as lists."""
-    if isinstance(value, str) and "float" in str(kind):
+def _value(name: str, kind: str, value: Any) -> Any:
+    """As the field's annotation says. Numbers that JSON has no word for come as strings, tuples as lists."""
+    if value is None and kind.endswith("| None"):
+        return None
+    if isinstance(value, str) and kind.startswith("float"):
         return float(value)
-    return tuple(value) if isinstance(value, list) else value
+    typed = _typed(name, _TYPES[kind.partition("[")[0].partition(" ")[0]], value)
+    return tuple(typed) if isinstance(typed, list) else typed
+
+
+def _typed(name: str, kind: type | tuple[type, ...], value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} is {str(value)[:40]!r}")
+    return value

@@ -11,6 +11,7 @@ from typing import Any
 
 from precheck.findings import Finding, Report, Row
 from precheck.report.session import Session, report_of
+from precheck.report.words import one_line, printable
 
 _WIDEST_NAME = 60
 
@@ -22,14 +23,16 @@ def summary(report: Report, top: int = 5) -> str:
 
 def session_text(session: Session, top: int = 10) -> str:
     """A whole session: each check with errors or warnings in its own words, then the tables that pytest prints."""
-    reports = [(test, report_of(test["report"])) for test in session["tests"] if test.get("report")]
-    told = [f"{test['nodeid']}: {test['error']}" for test in session["tests"] if test.get("error")]
+    reports = [(test, report_of(test["report"])) for test in session["tests"] if not test.get("error")]
+    lost = [test for test in session["tests"] if test.get("error")]
+    errors = sum(bool(report.errors) for _, report in reports)
+    counts = f"{len(session['tests'])} checks: {errors} with errors, {len(lost)} without a verdict"
+    told = [f"{one_line(test['nodeid'])}: {test['error']}" for test in lost]
     for test, report in reports:
         if any(finding.severity != "note" for finding in report.findings):
-            told += ["", f"{test['nodeid']}", *(f"  {line}" for line in summary(report, top=0 if not top else 1).splitlines())]
-    entries = [(test["nodeid"], entry(report, top)) for test, report in reports]
-    counts = f"{len(session['tests'])} checks, {sum(bool(report.errors) for _, report in reports)} with errors"
-    return "\n".join([counts, *told, "", *drift_table(entries, top), *op_table(entries, top)]).strip() + "\n"
+            told += ["", one_line(test["nodeid"]), *(f"  {line}" for line in summary(report, top=3).splitlines())]
+    entries = [(one_line(test["nodeid"]), entry(report, top)) for test, report in reports]
+    return printable("\n".join([counts, *told, "", *drift_table(entries, top), *op_table(entries, top)])).strip() + "\n"
 
 
 def worst(report: Report, top: int) -> list[Row]:

@@ -1,0 +1,149 @@
+"""What changed between two sessions, worst first: verdicts, findings, and how far tensors are from their floors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from typing import Any, Literal, cast
+
+from precheck.findings import Finding, Report, Row
+from precheck.report.markdown import code, grid
+from precheck.report.session import Session, report_of
+from precheck.report.words import one_line
+
+Kind = Literal["no verdict", "error", "warning", "further", "gone", "new", "verdict", "mended", "nearer"]
+ORDER: tuple[Kind, ...] = ("no verdict", "error", "warning", "further", "gone", "new", "verdict", "mended", "nearer")
+"""Worst first. `gone` and `new` are checks; `mended` are errors and warnings that are no more, `nearer` tensors."""
+WORSE = frozenset({"no verdict", "error"})
+"""What `python -m precheck report A B` ends with 1 for."""
+MOVED = 1.5
+"""Factor between two r that is told: that between the limits for a warning (2) and for an error (3) of a tensor."""
+_TENSORS = 3  # told of a check
+_GRAVITY = {"error": 0, "warning": 1}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is otherwise in the later session. `factor` is that of a tensor's r, 1 of anything else."""
+
+    kind: Kind
+    nodeid: str
+    precision: str
+    words: str
+    factor: float = 1.0
+    count: int = 1  # things that it stands for
+
+
+def between(before: Session, now: Session) -> list[Change]:
+    """Worst first; within a kind, tensors by how far they moved, all else in the order of the tests."""
+    earlier, later = _by_name(before), _by_name(now)
+    found = [change for name in dict.fromkeys([*later, *earlier]) for change in _of_check(*name[:2], earlier.get(name), later.get(name))]
+    return sorted(found, key=lambda change: (ORDER.index(change.kind), -_distance(change.factor)))
+
+
+def _distance(factor: float) -> float:
+    return max(factor, 1 / factor if factor else float("inf"))
+
+
+def term(before: Session, now: Session) -> str:
+    """As lines, one a change."""
+    changes = between(before, now)
+    return "\n".join([_headline(changes), *(f"  {each.kind:10}  {one_line(f'{_place(each)}: {each.words}')}" for each in changes)]) + "\n"
+
+
+def markdown(before: Session, now: Session) -> str:
+    """As a table, of at most 200 rows."""
+    changes = between(before, now)
+    rows = [(each.kind, code(each.nodeid), code(each.precision), code(each.words)) for each in changes[:200]]
+    left = [f"\n{len(changes) - 200} more changes, none of them worse."] if len(changes) > 200 else []
+    return "\n".join([f"## precheck: {_headline(changes)}\n", *(grid(("", "check", "precision", "what"), rows) if rows else []), *left, ""])
+
+
+def plain(before: Session, now: Session) -> str:
+    """As JSON: a list of `kind nodeid precision words factor count`."""
+    changes = [dataclasses.asdict(each) | {"factor": each.factor if each.factor < float("inf") else "inf"} for each in between(before, now)]
+    return json.dumps({"changes": changes}, indent=1) + "\n"
+
+
+def _headline(changes: list[Change]) -> str:
+    names = ("without a verdict", "new errors", "new warnings", "tensors further off", "checks gone", "checks new", "with a verdict again",
+             "findings gone", "tensors nearer")  # fmt: skip
+    counts = [sum(change.count for change in changes if change.kind == kind) for kind in ORDER]
+    return ", ".join(f"{name}: {count}" for count, name in zip(counts, names, strict=True) if count) or "nothing changed"
+
+
+def _place(change: Change) -> str:
+    return f"{change.nodeid} under {change.precision}" if change.precision and change.precision not in change.nodeid else change.nodeid
+
+
+def _by_name(session: Session) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """By test, precision, and which check of the test it is."""
+    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for test in session["tests"]:
+        number = 0
+        while (test["nodeid"], test["precision"], number) in found:
+            number += 1
+        found[test["nodeid"], test["precision"], number] = test
+    return found
+
+
+def _of_check(nodeid: str, precision: str, before: dict[str, Any] | None, now: dict[str, Any] | None) -> Iterator[Change]:
+    if now is None:
+        yield Change("gone", nodeid, precision, "is not checked any more")
+        return
+    if now.get("error"):
+        if before is None or not before.get("error"):
+            yield Change("no verdict", nodeid, precision, now["error"])
+        return
+    if before is None:
+        yield Change("new", nodeid, precision, "was not checked before")
+    elif before.get("error"):
+        yield Change("verdict", nodeid, precision, f"was without: {before['error']}")
+    earlier = Report() if before is None or before.get("error") else report_of(before["report"])
+    later = report_of(now["report"])
+    for kind, words in _findings(_grave(earlier, before or {}), _grave(later, now)):
+        yield Change(kind, nodeid, precision, words)
+    for kind, words, factor, count in _tensors(earlier, later):
+        yield Change(kind, nodeid, precision, words, factor, count)
+
+
+def _grave(report: Report, test: dict[str, Any]) -> dict[tuple[str, ...], Finding]:
+    """Errors and warnings that the test does not expect or allow, by what stays the same when lines move; of equal ones the gravest."""
+    found: dict[tuple[str, ...], Finding] = {}
+    for finding in report.findings:
+        if finding.severity in _GRAVITY and finding.rule not in test.get("tolerated", {}):
+            key = (finding.rule, finding.module, finding.op, finding.phase, finding.tensor, finding.source.rpartition(":")[0])
+            found.setdefault(key, finding)
+    return found
+
+
+def _findings(before: dict[tuple[str, ...], Finding], now: dict[tuple[str, ...], Finding]) -> Iterator[tuple[Kind, str]]:
+    for key, finding in now.items():
+        was = before.get(key)
+        if was is None or _GRAVITY[finding.severity] < _GRAVITY[was.severity]:
+            place = f" at {finding.source}" if finding.source else ""
+            yield ("error" if finding.severity == "error" else "warning"), f"{finding.rule}: {finding.message}{place}"
+    for key, finding in before.items():
+        later = now.get(key)
+        if later is None or _GRAVITY[later.severity] > _GRAVITY[finding.severity]:
+            yield "mended", f"{finding.severity} {finding.rule}: {finding.message}" + (" (a warning is left)" if later else "")
+
+
+def _tensors(before: Report, now: Report) -> Iterator[tuple[Kind, str, float, int]]:
+    """Those whose r moved most. An r below 1 is within the floor, where nothing can be told apart."""
+    earlier = {(row.kind, row.tensor, row.step): row for row in before.boundaries}
+    pairs = [(earlier[key], row) for row in now.boundaries if (key := (row.kind, row.tensor, row.step)) in earlier]
+    moved = [(factor, was, row) for was, row in pairs if not 1 / MOVED < (factor := _factor(was, row)) < MOVED]
+    for kind, some in ("further", [each for each in moved if each[0] > 1]), ("nearer", [each for each in moved if each[0] < 1]):
+        some.sort(key=lambda each: -_distance(each[0]))
+        for factor, was, row in some[:_TENSORS]:
+            name = f"{row.kind} of {row.tensor}" + (f", step {row.step}" if row.step > 1 else "")
+            yield cast(Kind, kind), f"{name}: r {was.r:.3g} -> {row.r:.3g} of {row.allowed:.3g} allowed", factor, 1
+        if some[_TENSORS:]:
+            yield cast(Kind, kind), f"and {len(some) - _TENSORS} more tensors, which moved less", 1.0, len(some) - _TENSORS
+
+
+def _factor(before: Row, now: Row) -> float:
+    a, b = (max(1.0, row.r) if row.r == row.r else float("inf") for row in (before, now))
+    return 1.0 if a == b else b / a

@@ -1,0 +1,4 @@
+"""A page for each rule."""
+
+def pages() -> dict[str, str]:
+    return {}

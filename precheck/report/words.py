@@ -1,0 +1,27 @@
+"""Names and messages as they can be shown: users choose them, and may choose anything."""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 160
+"""Characters of a name; of longer ones the middle is left out."""
+_UNSEEN = re.compile(
+    r"[^\n -~\u00a1-\u00ac\u00ae-\u200a\u2010-\u2027\u202f-\u205f\u2070-\ud7ff\ue000-\ufefe\uff00-\ufff8\ufffc-\U000dffff\U000e0100-\U0010ffff]"
+)
+
+
+def printable(words: str) -> str:
+    """Without what acts on the text around it: control characters (line ends excepted), marks of direction, halves of characters."""
+    return _UNSEEN.sub("\ufffd", words)
+
+
+def one_line(words: str) -> str:
+    """Printable, with signs in the place of line ends."""
+    return printable(words).replace("\n", "⏎")
+
+
+def cut(name: str, longest: int = LONGEST) -> str:
+    """A name of at most `longest` characters: beginning, …, end."""
+    half = (longest - 1) // 2
+    return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"

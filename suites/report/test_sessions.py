@@ -1,0 +1,97 @@
+"""Sessions: what is read back is what was written, and what cannot be read is told in one sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sessions import HOSTILE, check, finding, hostile, of, op, row
+
+from precheck.findings import Report
+from precheck.report.session import SessionError, load, report_of, text
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
+def test_what_is_written_is_read_back(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text(hostile(name)), encoding="utf8")
+    assert load(path) == hostile(name)
+
+
+def test_a_report_is_read_back_whole() -> None:
+    report = Report("16-mixed", boundaries=[row(r=float("inf")), row(r=2.5, shape=())], ops=[op(drift=float("nan"))], cure="code", facts={"a": 1})
+    report.add([finding(ranks=(0, 3), measured=float("inf")), finding("nan", "note", measured=None)])
+    back = report_of(json.loads(report.to_json()))
+    assert (back.findings, back.boundaries, back.cure, back.facts) == (report.findings, report.boundaries, "code", {"a": 1})
+    assert back.ops[0].drift != back.ops[0].drift
+    assert back.to_json() == report.to_json()
+
+
+def test_a_report_of_its_own_is_a_session_of_one_check(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    report = Report("bf16-mixed", findings=[finding()])
+    path.write_text(report.to_json(), encoding="utf8")
+    (only,) = load(path)["tests"]
+    assert (only["nodeid"], only["precision"]) == ("mine", "bf16-mixed")
+    assert report_of(only["report"]).findings == [finding()]
+
+
+def test_fields_of_a_later_version_are_no_trouble(tmp_path: Path) -> None:
+    content = of(check(finding(), rows=(row(),), ops=(op(),)))
+    report = content["tests"][0]["report"]
+    for part in (content, content["tests"][0], report, report["findings"][0], report["boundaries"][0], report["ops"][0]):
+        part["added"] = {"later": True}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content), encoding="utf8")
+    assert report_of(load(path)["tests"][0]["report"]).findings == [finding()]
+
+
+def spoilt(spoil: Any) -> str:
+    content = of(check(finding(), rows=(row(),), ops=(op(),)))
+    spoil(content, content["tests"][0], content["tests"][0]["report"])
+    return json.dumps(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is not JSON (Expecting value"),
+        ("{", "is not JSON ("),
+        ("[" * 100_000, "is not JSON ("),
+        ("[]", "is JSON, but no report of precheck's; write one with pytest --drift-report=json:a.json"),
+        ('{"tests": 3}', "is JSON, but no report of precheck's"),
+        ('{"tests": []}', "is of schema None; precheck "),
+        (spoilt(lambda whole, test, report: whole.update(schema=1)), "is of schema 1; precheck "),
+        (spoilt(lambda whole, test, report: whole.update(tests=[3])), "tests[0]: an entry has a nodeid and a precision, both strings"),
+        (spoilt(lambda whole, test, report: test.update(tolerated=["nan"])), "tests[0]: line is a number, and tolerated gives rules their reasons"),
+        (spoilt(lambda whole, test, report: test.pop("report")), "tests[0]: its report is damaged (KeyError: 'report')"),
+        (spoilt(lambda whole, test, report: test.update(report=3)), "tests[0]: its report is damaged (TypeError"),
+        (spoilt(lambda whole, test, report: report.update(facts=[])), "tests[0]: its report is damaged (TypeError: facts is '[]')"),
+        (spoilt(lambda whole, test, report: report.update(boundaries=[])), "(TypeError: facts.ops is 'None')"),
+        (spoilt(lambda whole, test, report: report["findings"][0].pop("rule")), "tests[0]: its report is damaged (TypeError: "),
+        (spoilt(lambda whole, test, report: report["findings"][0].update(rule="typo")), "tests[0]: a finding's rule is 'typo', which precheck "),
+        (spoilt(lambda whole, test, report: report["findings"][0].update(severity="dire")), "severity is 'dire'; there are error, warning"),
+        (spoilt(lambda whole, test, report: report["findings"][0].update(message=3)), "its report is damaged (TypeError: message is '3')"),
+        (spoilt(lambda whole, test, report: report["boundaries"][0].update(r="big")), "its report is damaged (ValueError: "),
+        (spoilt(lambda whole, test, report: report["ops"][0].update(drift=None)), "its report is damaged (TypeError: drift is 'None')"),
+    ],
+)
+def test_what_cannot_be_read_is_told_in_one_sentence(content: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content, encoding="utf8")
+    with pytest.raises(SessionError, match=f"^{re.escape(str(path))}.*{re.escape(said)}") as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file_and_no_text_are_told_too(tmp_path: Path) -> None:
+    with pytest.raises(SessionError, match=r"a\.json cannot be read: No such file.*; write one with pytest --drift-report=json:a\.json"):
+        load(tmp_path / "a.json")
+    with pytest.raises(SessionError, match="cannot be read: Is a directory"):
+        load(tmp_path)
+    (tmp_path / "a.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SessionError, match=r"a.json is not JSON \('utf-8' codec"):
+        load(tmp_path / "a.json")
