@@ -72,6 +72,12 @@ def selftested(
     return list(_SelfTest(Checking(job, chosen, read(Path(golden))), tolerated).outcomes())
 
 
+def expected(rule: str) -> list[Outcome]:
+    """Of a check that is there to find `rule`: it holds a fault already, and fails where that is not found."""
+    text = f"the test demands {rule} (expect_finding), and so has failed without a fault"
+    return [Outcome(fault, "inapplicable", text) for fault in FAULTS]
+
+
 Planted = Callable[[Effect], AbstractContextManager[Job]]
 
 
@@ -207,24 +213,27 @@ class _SelfTest:
         if place is None:
             return _unseen("stale")
         found = self._elsewhere(place)
-        if isinstance(found, str):
-            return Outcome("stale", "inapplicable", found)
+        if isinstance(found, Outcome):
+            return found
         told = f"{place.label} is the one for another input (each tensor back to front), {{size}} away; limit: {_share(place.limit)}"
         advice = "the output hardly depends on the input: pass an input that matters to it, or look whether the model reads it at all"
         return self._tried("stale", self._spoiled(place, faults.replaced(found)), told, limit=place.limit, advice=advice)
 
-    def _elsewhere(self, place: Place) -> torch.Tensor | str:
+    def _elsewhere(self, place: Place) -> torch.Tensor | Outcome:
         """That output for another input, under the same precision; or why there is none."""
-        met: list[torch.Tensor] = []
-        job = dataclasses.replace(self.job, inputs=faults.other(self.job.inputs), loss=None, optimizer=None, steps=1)
+        inputs, met = faults.other(self.job.inputs), list[torch.Tensor]()
+        if inputs is None:
+            return Outcome("stale", "same", "the input cannot show it: it is the same back to front (all zeros?); pass one whose values differ")
+        job = dataclasses.replace(self.job, inputs=inputs, loss=None, optimizer=None, steps=1)
         setting = low(self.precision) if self.precision.is_low else reference(torch.float32)
         try:
             with faults.spoiled(job, place.key, lambda values: met.append(values.clone()), Effect()):
                 run(job, setting)
         except Exception as error:  # the model's own, on an input that the user never gave it
-            return f"the model does not run on its input back to front ({type(error).__name__}: {error})".splitlines()[0]
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            return Outcome("stale", "inapplicable", f"the model does not run on its input back to front ({said})")
         if not met or met[0].numel() != place.numel:
-            return "the output for another input has another shape"
+            return Outcome("stale", "inapplicable", "the output for another input has another shape")
         return met[0]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 from precheck.observe.boundaries import Boundaries, in_backward
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
-from precheck.observe.structure import mapped
+from precheck.observe.structure import mapped, tensors
 
 Change = Callable[[torch.Tensor], None]
 """In place, on values without a graph."""
@@ -181,20 +182,25 @@ def infinite(values: torch.Tensor) -> None:
 
 
 def other(inputs: Any) -> Any:
-    """Another input of the same shapes, with values that occur in `inputs`: each tensor back to front.
+    """Another input of the same shapes, with values that occur in `inputs`: each tensor back to front; None where that is no other.
 
-    Masks (nothing but 0 and 1) stay. A float tensor of one value becomes half of it, for want of others.
+    A float tensor of one value becomes half of it. Masks (nothing but 0 and 1) stay, unless there is nothing else.
     """
-    return mapped(inputs, _other)
+    for masks in (False, True):
+        changed = mapped(inputs, functools.partial(_other, masks=masks))
+        if any(not torch.equal(one, another) for (_, one), (_, another) in zip(tensors(inputs), tensors(changed), strict=True)):
+            return changed
+    return None
 
 
-def _other(value: torch.Tensor) -> torch.Tensor:
+def _other(value: torch.Tensor, *, masks: bool) -> torch.Tensor:
     if isinstance(value, torch.nn.Parameter) or value.dtype is torch.bool or value.layout != torch.strided or not value.numel():
         return value
-    fresh = value.detach().reshape(-1).flip(0).reshape(value.shape)
     alike = bool((value == value.reshape(-1)[0]).all())
     if alike and value.is_floating_point():
         fresh = value.detach() * 0.5
-    elif bool(((value == 0) | (value == 1)).all()):
+    elif masks or not bool(((value == 0) | (value == 1)).all()):
+        fresh = value.detach().reshape(-1).flip(0).reshape(value.shape)
+    else:
         return value
     return fresh.requires_grad_(value.requires_grad)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from precheck.findings import Report
+from precheck.plugin import selftest
 from precheck.plugin.ledger import CHECKS, Check
 from precheck.plugin.markers import Expectations, expectations, restricted
 from precheck.plugin.naming import command, golden_of, plain_id, shown
@@ -151,6 +152,8 @@ class CheckPrecision:
         if left.errors:
             again = command(self.item, f"--precision={self.precision.name}", self.precision.name)
             pytest.fail(f"{left.summary()}\nto see this again: {again}", pytrace=False)
+        if self.item.config.stash[KEY].selftest:
+            selftest.tried(self.item, self.calls, self.precision, wishes, model, inputs, golden=golden, **settings)
         return report
 
     def _cure(self, report: Report, model: Any, inputs: Any, settings: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from precheck.plugin.fixtures import precision as precision
 from precheck.plugin.fixtures import precision_device as precision_device
 from precheck.plugin.ledger import CHECKS, Ledger, counted
 from precheck.plugin.naming import asked_for, family, folder_of, given_precision, golden_of, plain_id, shown
+from precheck.plugin.selftest import SelfTest
 from precheck.plugin.settings import KEY, add_options, selection, settings_of
 
 _LEDGER = pytest.StashKey[Ledger]()
@@ -37,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     config.stash[KEY] = settings_of(config)
     config.stash[_LEDGER] = Ledger(config.stash[KEY], config.rootpath)
+    if config.stash[KEY].selftest:
+        config.pluginmanager.register(SelfTest(), "precheck-selftest")
     if config.pluginmanager.hasplugin("xdist") and not xdist.is_worker(config):
         config.pluginmanager.register(xdist.Controller(config.stash[_LEDGER]), "precheck-xdist")
 

@@ -42,6 +42,7 @@ class Settings:
     top: int
     device: str
     trials: int  # of the remedy search after a failure; 0: none
+    selftest: bool = False  # whether checks that pass are made again with faults planted
 
     @property
     def ops(self) -> bool:
@@ -72,6 +73,11 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption("--drift-top", type=int, metavar="N", help="rows of the drift table (default: 10; 0: all)")
     group.addoption("--precision-device", metavar="DEVICE", help="what the precision_device fixture gives: auto, cpu, cuda, cuda:N (default: auto)")
+    group.addoption(
+        "--precheck-selftest", action="store_true",
+        help="make each check that passes again with faults planted into the model, up to seven, each of which must be caught; costs as much as "
+        "that many checks that fail: seconds for a small model, minutes for a large one",
+    )  # fmt: skip
     parser.addini("precision", "default of --precision")
     parser.addini("golden_dir", "default of --golden-dir", default="golden")
     parser.addini("golden_unused", "default of --golden-unused: warn, fail or ignore", default="warn")
@@ -96,6 +102,8 @@ def settings_of(config: pytest.Config) -> Settings:
     if named is None and not refresh:  # goldens serve all precisions, whatever the ini file names
         named = config.getini("precision") or None
     precisions = _precisions(named, policy)
+    if refresh and config.getoption("precheck_selftest"):
+        raise pytest.UsageError("--precheck-selftest plants faults into checks, and --golden-refresh makes none; refresh first, then run without it")
     if refresh and [precision.name for precision in precisions] != ["32-true"]:
         raise pytest.UsageError(f"--golden-refresh records in float32, and --precision={named} asks for another; leave --precision out")
     reports = config.getoption("drift_report") or config.getini("drift_report")
@@ -112,6 +120,7 @@ def settings_of(config: pytest.Config) -> Settings:
         top=_count("--drift-top", _either(config, "drift_top"), "all rows"),
         device=_device(str(_either(config, "precision_device"))),
         trials=_count("remedy_trials", config.getini("remedy_trials"), "none are made"),
+        selftest=config.getoption("precheck_selftest"),
     )
     if settings.prune:
         _refuse_partial(config)
