@@ -9,12 +9,23 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PATIENCE = 60.0  # seconds for an answer, on a machine that does other things too
+LAUNCH = """
+import os, sys
+commands, answers = (os.dup(int(number)) for number in sys.argv[1:3])
+os.dup2(commands, 3)
+os.dup2(answers, 4)
+os.set_inheritable(3, True)  # what was there already, dup2 leaves as it was
+os.set_inheritable(4, True)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""The protocol is spoken on descriptors 3 and 4."""
 KEYS = {"Enter": 13, "Escape": 27, "PageDown": 34, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
 
 
@@ -36,8 +47,7 @@ class Browser:
         self._in, answers = os.pipe()
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage", "--disable-extensions",
                  "--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]  # fmt: skip
-        # The protocol is spoken on descriptors 3 and 4.
-        line = ["sh", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "sh", found, *flags]
+        line = [sys.executable, "-c", LAUNCH, str(commands), str(answers), found, *flags]
         self._process = subprocess.Popen(line, pass_fds=(commands, answers), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(commands)
         os.close(answers)
@@ -46,10 +56,15 @@ class Browser:
         self.complaints: list[str] = []
         self.asked: list[str] = []
         self._session = ""
-        page = self._call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Network", "Log"):
-            self._call(f"{domain}.enable")
+        self._loaded = False
+        try:
+            page = self.call("Target.createTarget", url="about:blank")["targetId"]
+            self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+            for domain in ("Page", "Runtime", "Network", "Log"):
+                self.call(f"{domain}.enable")
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         os.close(self._out)  # with its pipe the browser ends
@@ -61,19 +76,29 @@ class Browser:
         os.close(self._in)
 
     def open(self, path: Path, *, theme: str = "light", width: int = 1400, height: int = 1000) -> None:
-        self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.prefer(theme)
         self.complaints, self.asked = [], []
+        self._load("Page.navigate", url=path.as_uri())
+
+    def reload(self) -> None:
+        self.asked = []
+        self._load("Page.reload")
+
+    def _load(self, method: str, **params: Any) -> None:
         self._loaded = False
-        self._call("Page.navigate", url=path.as_uri())
+        self.call(method, **params)
         self._until(lambda: self._loaded)
+        self.settle()
 
     def prefer(self, theme: str) -> None:
-        self._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        """Of the system: light or dark; and no motion, so that what is clicked stands still."""
+        wishes = {"prefers-color-scheme": theme, "prefers-reduced-motion": "reduce"}
+        self.call("Emulation.setEmulatedMedia", features=[{"name": name, "value": value} for name, value in wishes.items()])
 
     def value(self, code: str) -> Any:
         """What an expression comes to, as JSON."""
-        result = self._call("Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True)
+        result = self.call("Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in result:
             raise PageError(result["exceptionDetails"].get("exception", {}).get("description", "?"))
         return result["result"].get("value")
@@ -82,37 +107,43 @@ class Browser:
         """Two frames later, when what a listener asked to be drawn has been."""
         self.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
 
-    def click(self, selector: str) -> None:
-        place = self.value(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center', behavior: 'instant'}});"
-            " const b = e.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+    def place(self, selector: str) -> list[float]:
+        """[x, y, width, height] of an element, brought into view."""
+        return list(
+            self.value(
+                f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.scrollIntoView({{block: 'center', behavior: 'instant'}});"
+                " const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; })()"
+            )
         )
-        self.press(*place)
+
+    def click(self, selector: str) -> None:
+        x, y, width, height = self.place(selector)
+        self.press(x + width / 2, y + height / 2)
 
     def press(self, x: float, y: float) -> None:
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="none" if kind == "mouseMoved" else "left", clickCount=1)
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="none" if kind == "mouseMoved" else "left", clickCount=1)
         self.settle()
 
     def key(self, key: str) -> None:
         text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
         code = {"windowsVirtualKeyCode": KEYS[key]} if key in KEYS else {}
         for kind in ("keyDown", "keyUp"):
-            self._call("Input.dispatchKeyEvent", type=kind, key=key, **code, **(text if kind == "keyDown" else {}))
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, **code, **(text if kind == "keyDown" else {}))
         self.settle()
 
     def type(self, text: str) -> None:
-        self._call("Input.insertText", text=text)
+        self.call("Input.insertText", text=text)
         self.settle()
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
-        path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]))
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=whole)["data"]))
 
     def printed(self) -> bytes:
         """The page as PDF."""
-        return base64.b64decode(self._call("Page.printToPDF", printBackground=True)["data"])
+        return base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"])
 
-    def _call(self, method: str, **params: Any) -> dict[str, Any]:
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
         number = next(self._numbers)
         message: dict[str, Any] = {"id": number, "method": method, "params": params}
         if self._session:

@@ -10,6 +10,7 @@ function drawVerdict() {
     for (const severity of ["error", "warning", "note"]) {
       if (line.counts[severity]) facts.push(el("span", { class: severity }, SIGNS[severity] + " " + counted(line.counts[severity], severity)));
     }
+    if (line.counts.allowed) facts.push(el("span", { class: "note" }, `${line.counts.allowed} expected or allowed`));
     if (!line.counts.error) facts.push(el("span", { class: "good" }, "✓ no errors"));
     if (data.rows.length) facts.push(el("span", {}, counted(data.rows.length, "tensor") + " compared"));
     const { shadowed, ops, covered } = data.facts;
@@ -26,7 +27,7 @@ function drawFindings() {
     host.replaceChildren(el("article", { class: "finding error" }, el("h4", {}, "This check came to no verdict"), el("p", { class: "message name" }, clipped(line.error, 4000))));
     return;
   }
-  const cards = data.findings.map(findingCard);
+  const cards = data.findings.map((finding) => findingCard(finding, data.tolerated[finding.rule]));
   if (data.cure) cards.push(el("article", { class: "cure" }, el("b", {}, "With this the check passes (tried):"), el("pre", { tabindex: "0" }, spelled(data.cure))));
   if (!data.findings.length) cards.push(el("p", { class: "panel none" }, el("b", { class: "good" }, "✓ Nothing found. "), closest(line)));
   host.replaceChildren(...cards);
@@ -43,9 +44,12 @@ function closest(line) {
   return `Closest to its limit: ${placed(tensor, kind, 1)}, r ${digits(real(r))} of ${digits(real(allowed))} allowed.`;
 }
 
-function findingCard(finding) {
-  const head = el("h4", {}, el("span", { class: "severity" }, (SIGNS[finding.severity] ?? "") + " " + finding.severity), el("span", { class: "code name" }, shown(finding.rule)), el("span", { class: "soft" }, finding.phase + (finding.step > 1 ? `, step ${finding.step}` : "")));
-  const parts = [head, el("p", { class: "soft" }, finding.meaning), el("p", { class: "message name" }, clipped(finding.message, 4000)), whereabouts(finding), excerptOf(finding)];
+/** `why`: the reason for which the test tolerates the rule; undefined if it does not. */
+function findingCard(finding, why) {
+  const severity = el("span", { class: "severity" }, (SIGNS[finding.severity] ?? "") + " " + finding.severity);
+  const moment = el("span", { class: "soft" }, finding.phase + (finding.step > 1 ? `, step ${finding.step}` : ""));
+  const excuse = why === undefined ? "" : el("span", { class: "tag name" }, why === "expected" ? "expected by the test" : "allowed by the test: " + clipped(why));
+  const parts = [el("h4", {}, severity, el("span", { class: "code name" }, shown(finding.rule)), moment, excuse), el("p", { class: "soft" }, finding.meaning), el("p", { class: "message name" }, clipped(finding.message, 4000)), whereabouts(finding), excerptOf(finding)];
   if (finding.cause) parts.push(el("p", { class: "message name" }, el("span", { class: "soft" }, "by "), clipped(finding.cause, 4000)));
   if (finding.remedy && finding.severity !== "note") parts.push(el("p", { class: "cure" }, el("b", {}, "Cure: "), finding.remedy));
   const jumps = [];
