@@ -105,7 +105,7 @@ class Rounding:
         return reader.base in SUMS and result.drift < SUM_ROUNDINGS * felt(result) and result.dead < DEAD
 
     def _whole_numbers(self, operation: Operation, value: Value) -> None:
-        if value.wholes_moved < 2 or operation.phase == "backward" or not operation.drift_in < value.drift:
+        if value.wholes_moved < 2 or operation.phase == "backward" or not operation.drift_in < value.drift or self._local(operation, value):
             return
         exact = f"{1 / value.roundoff:.0f}"
         text = f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds all only up to {exact}: {value.wholes_moved} or more moved"
@@ -154,7 +154,8 @@ class Rounding:
         if self._local(operation, value):
             off = value.local or 0.0
             why = f"it accumulates in {value.dtype}" + ("" if off < UNSTABLE else ", or its kernel is wrong on this device")
-            text = f"on the inputs that it has the op itself is off by {100 * off:.2g} %: {why}"
+            share = f"{100 * off:.2g}" if off < 0.995 else f"{100 * off:.0f}"  # .2g writes 1e+02
+            text = f"on the inputs that it has the op itself is off by {share} %: {why}"
             return Suspect("local-drift", operation, text, value.local or 0, self._accumulating(operation, value))
         spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1
         if operation.base in SUMS | REDUCTIONS | DIFFERENCES:  # what they lose beyond this is for cancellation, or to be healed, to say

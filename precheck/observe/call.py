@@ -19,7 +19,7 @@ _GUARDS = frozenset({"add", "clamp_min", "clamp"})
 class Call:
     """One op of the run, on its way through the shadow."""
 
-    __slots__ = ("args", "before", "cells", "floats", "func", "inputs", "kwargs", "mode", "operation", "plan", "shadows", "why", "written")
+    __slots__ = ("args", "before", "cells", "floats", "func", "held", "inputs", "kwargs", "mode", "operation", "plan", "shadows", "why", "written")
 
     def __init__(
         self, mode: Any, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor], cells: list[Any]
@@ -30,6 +30,7 @@ class Call:
         self.written: list[torch.Tensor] = []
         self.shadows: dict[int, torch.Tensor] = {}
         self.before: Any = None
+        self.held: dict[int, torch.Tensor] = {}  # what it is about to add to, by the tensor's id
         self.why = ""  # the shadow cannot follow
 
     def prepare(self) -> None:
@@ -85,6 +86,7 @@ class Call:
                 if id(tensor) in written and cell.twin is None:
                     cell.twin = cell.flat.clone()
         self.before = mode.accumulation.before(planned, self.floats, self.cells, written)
+        self.held = measuring.held(self)
 
     def _given(self, tensor: torch.Tensor) -> Cell:
         """A tensor from outside the block: what it holds is exact by definition."""
@@ -197,7 +199,7 @@ class Call:
             return None
         if planned.steps:
             flips.counted(self, outputs)
-            return None
+            return [measuring.exact(self)] if planned.packet == "histc" else None  # bins are the run's choice, how many of each it counts is not
         if planned.draws(self.args, self.kwargs):
             return self._same_draw(outputs)
         made: dict[str, Any] = self._reference_kwargs(outputs[0])

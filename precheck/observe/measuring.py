@@ -18,6 +18,8 @@ SUSPECT = 0.01
 """Share of elements without a digit from which a value gets a twin, to tell whether float32 determines what follows."""
 GLANCE = 4096
 """Elements of a wide tensor looked at in an optimizer step, whose arithmetic is as far off as the gradients it is given."""
+ADDING_UP = frozenset({"put_", "index_put_", "_index_put_impl_", "index_add_", "scatter_add_", "scatter_reduce_", "index_reduce_"})
+"""Kernels that add many elements into one, in place: into what they were given, of which they leave nothing to ask again with."""
 
 _MOVING = MOVES | frozenset({"copy_", "_foreach_copy_", "gather", "index", "index_select", "cat", "stack", "neg", "abs", "where", "masked_fill",
                              "embedding", "split_with_sizes_copy", "_chunk_cat"})  # fmt: skip
@@ -80,8 +82,8 @@ def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor,
     if value.nonfinite and operation.base in ("div", "reciprocal"):
         _starved(operation, call.floats[-1])
     jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
-    if jumped and operation.phase == "forward" and not call.written:
-        value.local = _local(call, output)
+    if jumped and operation.phase == "forward" and (call.held or not call.written):
+        value.local = off(output, exact(call))
 
 
 def cast(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
@@ -131,11 +133,26 @@ def _starved(operation: Operation, divisor: torch.Tensor) -> None:
     operation.starved = float(sizes.min()) if sizes.numel() else 0.0
 
 
-def _local(call: Any, output: torch.Tensor) -> float:
-    """How far the op is off what exact arithmetic makes of the inputs that it had."""
+def held(call: Any) -> dict[int, torch.Tensor]:
+    """Copies of what a call is about to add to, in a low format, by the tensor's id."""
+    if call.plan.packet not in ADDING_UP or call.plan.argument("accumulate", call.args, call.kwargs) is False:
+        return {}
+    return {id(tensor): tensor.clone() for tensor in call.written if tensor.dtype in call.mode.low and not call.mode.later.defers(tensor)}
+
+
+def among(call: Any, known: dict[int, torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+    """What stands for an operand in a replay; what has nothing to, as a sparse one, is taken as the run has it, in the reference precision."""
+    if id(tensor) in known:
+        return known[id(tensor)]
+    return tensor.to(call.mode.replay.wide(tensor.dtype)) if tensor.dtype in call.mode.low else tensor
+
+
+def exact(call: Any) -> torch.Tensor:
+    """What exact arithmetic makes of the inputs that the op had."""
     replay = call.mode.replay
-    wide = {id(tensor): tensor.to(replay.wide(tensor.dtype)) for tensor in call.floats}
-    return off(output, replay.call(call.func, call.plan, call.args, call.kwargs, lambda tensor: wide.get(id(tensor), tensor))[0])
+    wide = {id(tensor): call.held.get(id(tensor), tensor).to(replay.wide(tensor.dtype)) for tensor in call.floats}
+    result: torch.Tensor = replay.call(call.func, call.plan, call.args, call.kwargs, lambda tensor: among(call, wide, tensor))[0]
+    return result
 
 
 def off(output: torch.Tensor, exact: torch.Tensor) -> float:

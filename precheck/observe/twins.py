@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from precheck.observe import flips
+from precheck.observe import flips, measuring
 from precheck.observe.replay import PAYLOADS
 
 
@@ -16,7 +16,7 @@ def of(call: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
         return None
     memory, replay, args = call.mode.memory, call.mode.replay, call.reference_args()
     seen = {id(tensor): tensor if cell is None else memory.twin_view(cell, tensor) for tensor, cell in zip(call.floats, call.cells, strict=True)}
-    twins: list[torch.Tensor] = replay.call(call.func, call.plan, args, call.kwargs, lambda tensor: seen.get(id(tensor), tensor))
+    twins: list[torch.Tensor] = replay.call(call.func, call.plan, args, call.kwargs, lambda tensor: measuring.among(call, seen, tensor))
     flips.followed(call, outputs, twins, seen)
     return twins
 
@@ -27,5 +27,5 @@ def shaken(call: Any, place: int) -> torch.Tensor | None:
         return None
     disturbed = {number: call.mode.disturbed(shadow) for number, shadow in call.shadows.items()}
     args, replay = call.reference_args(), call.mode.replay
-    twin: torch.Tensor = replay.call(call.func, call.plan, args, call.kwargs, lambda tensor: disturbed.get(id(tensor), tensor))[0]
+    twin: torch.Tensor = replay.call(call.func, call.plan, args, call.kwargs, lambda tensor: measuring.among(call, disturbed, tensor))[0]
     return twin

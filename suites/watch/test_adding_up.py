@@ -1,0 +1,79 @@
+"""Kernels that add many elements into one: told when they do it in the low format, in place and not, sparse and as counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import precheck
+
+LOW, WIDE = torch.bfloat16, torch.float32
+SUM = (1 + 1000**0.5 / 2) * 2.0**-8
+"""What a sum of 1000 terms in bfloat16 may err that is rounded right each time. Sums that stagnate at 256 of 500 err by half: a build
+of torch below this limit adds in float32, and there is nothing to tell."""
+
+
+def values(dtype: torch.dtype) -> torch.Tensor:
+    return (torch.round(64 * torch.rand(4000, generator=torch.Generator().manual_seed(0))) / 64).to(dtype)  # bfloat16 holds them
+
+
+PLACES = torch.arange(4000) % 4
+
+
+def sparse(dtype: torch.dtype) -> torch.Tensor:
+    rows = torch.sparse_coo_tensor(torch.stack([PLACES, torch.arange(4000)]), values(dtype), (4, 4000), check_invariants=True)
+    return torch.sparse.mm(rows, torch.ones(4000, 2, dtype=dtype))
+
+
+KERNELS: dict[str, Callable[[torch.dtype], torch.Tensor]] = {
+    "put_": lambda dtype: torch.zeros(4, dtype=dtype).put_(PLACES, values(dtype), accumulate=True),
+    "index_put_": lambda dtype: torch.zeros(4, dtype=dtype).index_put_((PLACES,), values(dtype), accumulate=True),
+    "index_put": lambda dtype: torch.zeros(4, dtype=dtype).index_put((PLACES,), values(dtype), accumulate=True),
+    "index_add_": lambda dtype: torch.zeros(4, dtype=dtype).index_add_(0, PLACES, values(dtype)),
+    "scatter_add_": lambda dtype: torch.zeros(4, dtype=dtype).scatter_add_(0, PLACES, values(dtype)),
+    "histc": lambda dtype: torch.histc(values(dtype), 4, 0, 1),
+    "_sparse_addmm": sparse,
+}
+NAMED = pytest.mark.parametrize("name", KERNELS)
+
+
+@NAMED
+def test_sums_in_the_low_format_are_local_drift(name: str) -> None:
+    with precheck.watch() as report:
+        low = KERNELS[name](LOW)
+    wide = KERNELS[name](WIDE)
+    if float((low.float() - wide).norm() / wide.norm()) < SUM:
+        assert report.errors == [], report.summary()
+        return
+    assert [finding.rule for finding in report.errors] == ["local-drift"], report.summary()
+    assert report.errors[0].op.startswith(f"aten.{name}.")
+
+
+@NAMED
+def test_sums_in_float32_are_left_in_peace(name: str) -> None:
+    with precheck.watch() as report:
+        kept = KERNELS[name](WIDE).to(LOW)
+    assert kept.dtype is LOW
+    assert report.findings == [], report.summary()
+
+
+def test_writing_in_place_without_adding_up_is_no_sum() -> None:
+    """A cache: each place is written once, and what was there before is not asked for again."""
+    with precheck.watch() as report:
+        cache = torch.zeros(16, 4).to(LOW)
+        for step in range(16):
+            cache.index_put_((torch.tensor([step]),), torch.full((1, 4), 1 / 3).to(LOW))
+        total = cache.float().sum()
+    assert float(total) > 0
+    assert report.findings == [], report.summary()
+
+
+def test_what_was_in_the_accumulator_before_counts_as_it_was() -> None:
+    """The error of the op is that on the inputs it had, 256 among them: added once more, all is right to a rounding."""
+    with precheck.watch() as report:
+        total = torch.full((4,), 256.0).to(LOW)
+        total.index_add_(0, torch.arange(4), torch.full((4,), 64.0).to(LOW))
+    assert total.tolist() == [320.0] * 4
+    assert report.findings == [], report.summary()
