@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -47,8 +47,54 @@ class _Copy:
     weight: torch.nn.Parameter
     members: list[tuple[int, int]]  # identity and number of elements
 
+    def step(self) -> None:
+        """Past hooks and schedules, which belong to the user's."""
+        inspect.unwrap(type(self.optimizer).step)(self.optimizer)
+
     def parts(self, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.split(whole, [count for _, count in self.members])
+
+
+class _Meant(Protocol):
+    """What a copy's weight would be, had no step been rounded."""
+
+    def steps(self, it: _Copy, count: int) -> None:
+        """Takes steps, of the copy too."""
+
+    def weight(self) -> torch.Tensor:
+        """1-D, float64."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Wide:
+    """The same optimizer in float64."""
+
+    twin: _Copy
+
+    def steps(self, it: _Copy, count: int) -> None:
+        for _ in range(count):
+            it.step()
+            self.twin.step()
+
+    def weight(self) -> torch.Tensor:
+        return self.twin.weight.detach().clone()
+
+
+@dataclasses.dataclass(slots=True)
+class _Shadowed:
+    """An optimizer of the user's own may treat float64 otherwise; a shadow follows what it does."""
+
+    shadow: Any
+    low: torch.Tensor
+
+    def steps(self, it: _Copy, count: int) -> None:
+        with self.shadow:
+            for _ in range(count):
+                it.step()
+
+    def weight(self) -> torch.Tensor:
+        cell = self.shadow.memory.find(self.low)
+        return (self.low.detach() if cell is None else self.shadow.memory.view(cell, self.low)).double().clone()
 
 
 def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[int, Aged]:
@@ -64,7 +110,7 @@ def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[i
         for members in _alike(optimizer, [each for each in group["params"] if id(each) in wanted]):
             try:
                 with state.random_kept(), torch.no_grad():
-                    found |= _grown_old(_copied(optimizer, group, members), another())
+                    found |= _grown_old(*_twins(optimizer, group, members, another))
             except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError):
                 continue  # it wants a closure, a matrix, or something else that a row of samples is not
     return found
@@ -87,17 +133,31 @@ def _alike(optimizer: Any, parameters: list[torch.Tensor]) -> Iterator[list[torc
     yield from groups.values()
 
 
-def _copied(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor]) -> _Copy:
-    weight = torch.nn.Parameter(torch.cat([_few(each) for each in members]))
-    weight.grad = torch.cat([_few(each.grad) for each in members if each.grad is not None])
+def _twins(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], another: Callable[[], Any]) -> tuple[_Copy, _Meant]:
+    """A copy to age, and what tells how it was meant: of torch's own optimizers a copy in float64, of others a shadow."""
+    low = _copied(optimizer, group, members)
+    if type(optimizer).__module__.partition(".")[0] == "torch":
+        return low, _Wide(_copied(optimizer, {**group, "foreach": False, "fused": False}, members, torch.float64))
+    return low, _Shadowed(another(), low.weight)
+
+
+def _copied(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], dtype: torch.dtype | None = None) -> _Copy:
+    weight = torch.nn.Parameter(torch.cat([_few(each) for each in members]).to(dtype))
+    weight.grad = torch.cat([_few(each.grad) for each in members if each.grad is not None]).to(dtype)
     twin = object.__new__(type(optimizer))
     for name, value in vars(optimizer).items():
         if name != "step":  # which schedules put there
             twin.__dict__[name] = value.clone_state() if isinstance(value, torch.Generator) else value
     twin.__dict__ |= {name: collections.OrderedDict() for name in _HOOKS}
     twin.param_groups = [{**group, "params": [weight]}]
-    twin.state = collections.defaultdict(dict, {weight: _laid_out(optimizer, members)})
+    held = {name: _to(value, weight, dtype) for name, value in _laid_out(optimizer, members).items()}
+    twin.state = collections.defaultdict(dict, {weight: held})
     return _Copy(twin, weight, [(id(each), _few(each).numel()) for each in members])
+
+
+def _to(value: Any, weight: torch.Tensor, dtype: torch.dtype | None) -> Any:
+    """States that go with the weights are stored as these are."""
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.shape == weight.shape and value.is_floating_point() else value
 
 
 def _laid_out(optimizer: Any, members: list[torch.Tensor]) -> dict[str, Any]:
@@ -120,19 +180,16 @@ def _few(tensor: torch.Tensor) -> torch.Tensor:
     return sampled(local(tensor).detach(), ELEMENTS).clone()
 
 
-def _grown_old(it: _Copy, shadow: Any) -> dict[int, Aged]:
-    step, start = inspect.unwrap(type(it.optimizer).step), it.weight.detach().clone().double()
-    with shadow:
-        step(it.optimizer)
-    first, epsilon = _shadow(shadow, it.weight) - start, torch.finfo(it.weight.dtype).eps
-    needed = [_needed(was, meant, epsilon) for was, meant in zip(it.parts(start), it.parts(first), strict=True)]
+def _grown_old(it: _Copy, meant: _Meant) -> dict[int, Aged]:
+    start = it.weight.detach().clone().double()
+    meant.steps(it, 1)
+    first, epsilon = meant.weight() - start, torch.finfo(it.weight.dtype).eps
+    needed = [_needed(was, step, epsilon) for was, step in zip(it.parts(start), it.parts(first), strict=True)]
     steps = max((each for each in needed if each <= HORIZON), default=0)
-    with shadow:
-        for _ in range(steps - 1):
-            step(it.optimizer)
-    moved, meant = it.weight.detach().double() - start, _shadow(shadow, it.weight) - start
+    meant.steps(it, steps - 1)
+    moved, wanted = it.weight.detach().double() - start, meant.weight() - start
     found = {}
-    for (number, _), own, whole, enough in zip(it.members, it.parts(moved), it.parts(meant), needed, strict=True):
+    for (number, _), own, whole, enough in zip(it.members, it.parts(moved), it.parts(wanted), needed, strict=True):
         if norm(whole) > 0 and enough <= steps:
             found[number] = Aged(steps, float((own * whole).sum()) / norm(whole) ** 2)
     return found
@@ -145,8 +202,3 @@ def _needed(start: torch.Tensor, step: torch.Tensor, epsilon: float) -> int:
     """
     length, spacing = float(step.abs().median()), float(start.abs().median()) * epsilon
     return int(SPACINGS * spacing / length) + 1 if length else UNKNOWN
-
-
-def _shadow(shadow: Any, weight: torch.Tensor) -> torch.Tensor:
-    cell = shadow.memory.find(weight)
-    return (weight.detach() if cell is None else shadow.memory.view(cell, weight)).double().clone()

@@ -30,6 +30,7 @@ HELD = 0.5
 """A state tensor holds what a parameter lost if with it at most half is missing: Kahan's remainder holds all but its own rounding."""
 CERTAIN = 0.9
 """Share of a move from which nobody asks where the rest is."""
+CHANCE = 0.33
 _WALK = 4096  # values looked at on the way back from a weight
 
 
@@ -223,11 +224,16 @@ class Updates:
 
 
 def _unsure(update: Update) -> bool:
-    """Whether more steps would tell: few did not arrive, or lie in a remainder, and all together they come to few spacings."""
+    """Whether more steps would tell: few did not arrive, or lie in a remainder, and all together they come to few spacings.
+
+    What rounding by chance does to so many elements is known to √(spacing / (step · elements · steps)); where four of these are
+    less than a third, chance does not explain what is missing.
+    """
     if not update.wanted or (not update.held and max(update.edq, update.arrived) > CERTAIN):
         return False
-    spacing = torch.finfo(_named(update.dtype)).eps * update.size
-    return math.sqrt(update.wanted * update.steps) < ageing.SPACINGS * spacing
+    spacing, length = torch.finfo(_named(update.dtype)).eps * update.size, math.sqrt(update.wanted * update.steps)
+    conclusive = length >= ageing.SPACINGS * spacing or (not update.held and 4 * math.sqrt(spacing / (length * update.sampled)) < CHANCE)
+    return not conclusive
 
 
 def _made_of(new: Value, old: Value | None, seen: int) -> set[Value]:
