@@ -242,9 +242,13 @@ class TestThemes:
         opened.prefer("dark")
         before = opened.value("getComputedStyle(document.body).backgroundColor")
         assert opened.printed().startswith(b"%PDF")
-        assert opened.value("getComputedStyle(document.body).backgroundColor") == before
+        scheme = "getComputedStyle(document.documentElement).colorScheme"
         opened.value("window.dispatchEvent(new Event('beforeprint'))")
-        assert opened.value("getComputedStyle(document.documentElement).colorScheme") == "light"
+        assert opened.value(scheme) == "light"
+        assert len(column(opened, "op")) == 40, "as many rows as grid.js prints, without a scroll bar"
+        opened.value("window.dispatchEvent(new Event('afterprint'))")
+        assert opened.value("getComputedStyle(document.body).backgroundColor") == before
+        assert len(column(opened, "op")) < 40
 
 
 def test_whatever_can_be_used_has_a_name(opened: Browser) -> None:
@@ -253,6 +257,9 @@ def test_whatever_can_be_used_has_a_name(opened: Browser) -> None:
     found = [(node["role"]["value"], node["name"]["value"]) for node in nodes if not node["ignored"] and node["role"]["value"] in used]
     assert {role for role, _ in found} >= used - {"textbox"}
     assert [role for role, name in found if not name.strip()] == []
+    focusable = [node for node in nodes if any(each["name"] == "focusable" and each["value"]["value"] for each in node.get("properties", ()))]
+    nameless = [node["role"]["value"] for node in focusable if not node["ignored"] and not node["name"]["value"].strip()]
+    assert nameless in ([], ["main"]), "what the keyboard stops at; the main part is reached by a link only"
 
 
 @pytest.mark.parametrize("width", [380, 800, 1600])

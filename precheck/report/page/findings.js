@@ -28,7 +28,7 @@ function drawFindings() {
     return;
   }
   const cards = data.findings.map((finding) => findingCard(finding, data.tolerated[finding.rule]));
-  if (data.cure) cards.push(el("article", { class: "cure" }, el("b", {}, "With this the check passes (tried):"), el("pre", { tabindex: "0" }, spelled(data.cure))));
+  if (data.cure) cards.push(el("article", { class: "cure" }, el("b", {}, "With this the check passes (tried):"), el("pre", { role: "group", tabindex: "0", "aria-label": "Code that keeps modules in float32" }, spelled(data.cure))));
   if (!data.findings.length) cards.push(el("p", { class: "panel none" }, el("b", { class: "good" }, "✓ Nothing found. "), closest(line)));
   host.replaceChildren(...cards);
 }
@@ -75,7 +75,7 @@ function excerptOf(finding) {
   const { first, line, lines } = finding.excerpt;
   if (!lines) return "";
   const rows = lines.map((text, place) => el("span", { class: first + place === line ? "hit" : "" }, el("i", {}, String(first + place)), shown(text.replaceAll("\t", "    ")) || " "));
-  return el("pre", { class: "excerpt", tabindex: "0", "aria-label": `Source around line ${line}` }, ...rows);
+  return el("pre", { class: "excerpt", role: "group", tabindex: "0", "aria-label": `Source around line ${line}` }, ...rows);
 }
 
 /** Chooses an op or a tensor, in the chart and in the table, and brings the chart into view. */

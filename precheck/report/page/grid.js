@@ -12,7 +12,7 @@ class Grid {
     this.heads = columns.map((column) => this.head(column));
     const widths = el("colgroup", {}, ...columns.map((column) => this.width(column)));
     this.table = el("table", { role: "grid", "aria-label": label, "aria-colcount": columns.length }, widths, el("thead", {}, el("tr", {}, ...this.heads)), this.body);
-    this.box = el("div", { class: "grid", tabindex: "0", onscroll: () => this.draw(), onkeydown: (event) => this.keys(event) }, this.table);
+    this.box = el("div", { class: "grid", role: "group", tabindex: "0", onscroll: () => this.draw(), onkeydown: (event) => this.keys(event) }, this.table);
     this.box.setAttribute("aria-label", label + ": arrow keys move, Enter shows in the chart");
     host.replaceChildren(this.box);
   }

@@ -35,7 +35,7 @@ function updateRow(row) {
     track.append(whisker);
   }
   const told = [percent(row.share) + ` of ${counted(row.steps, "step")}`];
-  if (row.absorbed) told.push(`${percent(row.absorbed)} of elements in the dead zone`);
+  if (row.absorbed) told.push(`${percent(row.absorbed)} in the dead zone`);
   if (row.rate) told.push(`lr ${digits(row.rate)}`);
   if (row.held) told.push("a remainder is kept");
   return el("div", { class: "update" }, el("span", { class: "label", title: clipped(row.parameter, 400) }, clipped(row.parameter) || "a parameter"), track, el("span", { class: "told" }, told.join(" · ")));
