@@ -1,0 +1,178 @@
+"""--precheck-selftest: a test whose checks could not have failed fails; the table, exit statuses, xdist, -q."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from projects import HEALTHY, OVERFLOWS, Project
+
+STEPS = '''
+def test_steps(check_precision):
+    check_precision(make(), data(), loss=loss, optimizer=lambda ps: torch.optim.AdamW(ps, lr=1e-2), steps=2)
+'''
+
+RATE = '''
+def test_rate(check_precision):
+    check_precision(make(), data(), loss=loss, optimizer=lambda ps: torch.optim.AdamW(ps, lr=0.0))
+'''
+
+CONSTANT = '''
+class Constant(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 16)
+
+    def forward(self, x):
+        return torch.ones_like(self.layer(x))
+
+
+def test_constant(check_precision):
+    torch.manual_seed(0)
+    check_precision(make(), data())
+    check_precision(Constant(), data())
+'''
+
+SUMMARY = "*= precheck selftest =*"
+NOT_ASKED = "no check_precision that passed, so that no fault was planted"
+
+
+def cells(result: pytest.RunResult, name: str) -> list[str]:
+    """What the table has for the check with that name: the faults' cells, in order, then the precision."""
+    start = next(place for place, line in enumerate(result.outlines) if "= precheck selftest =" in line)
+    line = next(line for line in result.outlines[start:] if line.rstrip().endswith(name))
+    return re.split(r"\s{2,}", line.strip())[:-1]
+
+
+def test_a_healthy_suite_passes_and_the_table_says_what_each_check_caught(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY, STEPS)
+    result = pytester.runpytest_inprocess("--precision=32-true,bf16-true", "--precheck-selftest")
+    result.assert_outcomes(passed=4)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([SUMMARY, "20 of 20 faults caught in 4 checks", "  lost update  skipped step  overflow  drift *zeroed *stale *check"])
+    lost, skipped, overflow, drift, *outputs, precision = cells(result, "test_it.py::test_steps[bf16-true]")
+    assert (lost, skipped, overflow, outputs, precision) == ("caught", "-", "caught", ["caught"] * 3, "bf16-true")
+    size = re.fullmatch(r"caught \((.*) %\)", drift)
+    assert size, drift
+    assert 1 < float(size[1]) < 50, "a few noise floors of bfloat16 (u = 0.4 %), four times over"
+    assert cells(result, "test_it.py::test_healthy[32-true]")[:3] == ["-", "-", "-"]
+    result.stdout.fnmatch_lines(["  -  lost update: no step is taken: pass optimizer= * (2 checks)", "  -  overflow: nothing overflows in 32-true *"])
+
+
+def test_a_check_that_cannot_fail_fails_its_test_and_says_why(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY, RATE, CONSTANT)
+    pytester.runpytest_inprocess().assert_outcomes(passed=3)
+    result = pytester.runpytest_inprocess("--precheck-selftest")
+    result.assert_outcomes(passed=1, failed=2)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "selftest: 1 of 5 faults planted into this check went unnoticed under 32-true: lost update",
+            "  lost update: no parameter moves in 1 step(s), so that one that does not arrive changes nothing",
+            "    cure: raise the learning rate above 0, or leave the optimizer out",
+            "selftest: 1 of 3 faults planted into this check (call 2 of 2) went unnoticed under 32-true: stale",
+            "  stale: the model's output is the one for another input (each tensor back to front), 0 % away; limit: 0.* % of its norm",
+            "    cure: the output hardly depends on the input: *",
+            SUMMARY,
+            "14 of 16 faults caught in 4 checks; 2 of these could not have failed",
+            "FAILED test_it.py::test_rate[[]32-true] - Failed: selftest: 1 of 5 faults *",
+        ]
+    )
+    assert cells(result, "test_constant[32-true] (call 2)")[5:7] == ["same", "UNNOTICED"]
+    assert cells(result, "test_constant[32-true]")[5:7] == ["caught", "caught"]
+    result.stdout.fnmatch_lines(["  same  shuffled: the input cannot show it: the rows of the model's output are equal *"])
+
+
+def test_under_xdist_the_controller_tells_the_same(pytester: pytest.Pytester, project: Project) -> None:
+    pytest.importorskip("xdist")
+    project(HEALTHY, RATE)
+    lean = ("-p", "no:hypothesispytest", "-p", "no:benchmark")
+    spread = pytester.runpytest_subprocess("--precheck-selftest", "-n2", *lean)
+    alone = pytester.runpytest_inprocess("--precheck-selftest", "-p", "no:xdist")
+    for result in (spread, alone):
+        result.assert_outcomes(passed=1, failed=1)
+        result.stdout.fnmatch_lines([SUMMARY, "8 of 9 faults caught in 2 checks; 1 of these could not have failed"])
+    tables = [
+        lines[next(place for place, line in enumerate(lines) if "= precheck selftest =" in line) + 1 :] for lines in (spread.outlines, alone.outlines)
+    ]
+    ends = [next(place for place, line in enumerate(lines) if line.startswith("==")) for lines in tables]
+    assert tables[0][: ends[0]] == tables[1][: ends[1]]
+
+
+def test_quiet_says_nothing_where_all_is_caught(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY)
+    result = pytester.runpytest_inprocess("-q", "--precheck-selftest")
+    result.stdout.no_fnmatch_line(SUMMARY)
+    assert result.ret == 0
+    project(RATE)
+    result = pytester.runpytest_inprocess("-q", "--precheck-selftest")
+    result.stdout.fnmatch_lines([SUMMARY, "4 of 5 faults *", "  UNNOTICED *"])
+    assert result.ret == 1
+
+
+def test_what_fails_by_itself_is_not_tried_or_not_told(pytester: pytest.Pytester, project: Project) -> None:
+    later = HEALTHY.replace("test_healthy", "test_later") + "    assert False, 'of the test'\n"
+    project(OVERFLOWS, later, record=False)
+    pytester.runpytest_inprocess("--golden-refresh", "-q")
+    result = pytester.runpytest_inprocess("--precision=16-mixed", "--precheck-selftest")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines([SUMMARY, NOT_ASKED])
+    result.stdout.no_fnmatch_line("*selftest: *")
+
+
+def test_a_test_that_is_expected_to_fail_cannot_hide_a_deaf_check(pytester: pytest.Pytester, project: Project) -> None:
+    project(RATE.replace("def test_rate", "@pytest.mark.xfail(strict=False)\ndef test_rate"))
+    result = pytester.runpytest_inprocess("--precheck-selftest")
+    result.assert_outcomes(xfailed=1)
+    result.stdout.fnmatch_lines([SUMMARY, "4 of 5 faults caught in 1 check; 1 of these could not have failed"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_test_that_demands_a_finding_has_its_fault_already(pytester: pytest.Pytester, project: Project) -> None:
+    project(OVERFLOWS.replace("def test_", '@pytest.mark.expect_finding("overflow")\ndef test_'), record=False)
+    pytester.runpytest_inprocess("--golden-refresh", "-q")
+    result = pytester.runpytest_inprocess("--precision=16-mixed", "--precheck-selftest")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([SUMMARY, "0 of 0 faults caught in 1 check", "*the test demands overflow (expect_finding)*"])
+
+
+def test_a_marker_that_lets_everything_through_leaves_a_check_that_cannot_fail(pytester: pytest.Pytester, project: Project) -> None:
+    allowed = "".join(f'@pytest.mark.allow_finding("{rule}", reason="known")\n' for rule in ("accumulated-drift", "overflow"))
+    one = HEALTHY.replace("def test_healthy", '@pytest.mark.allow_finding("accumulated-drift", reason="known")\ndef test_one')
+    project(HEALTHY.replace("def ", f"{allowed}def ", 1), one)
+    result = pytester.runpytest_inprocess("--precision=bf16", "--precheck-selftest")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "selftest: none of 5 faults planted into this check fails it under bf16-mixed: markers allow all that is noticed",
+            "  drift: output of *",
+            "    noticed as accumulated-drift, which allow_finding lets through at any size",
+        ]
+    )
+    assert cells(result, "test_one[bf16-mixed]")[2] == "caught"
+
+
+def test_nothing_is_planted_without_the_option(pytester: pytest.Pytester, project: Project) -> None:
+    project(RATE)
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*selftest*")
+
+
+def test_a_suite_without_checks_is_told_so(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    result = pytester.runpytest_inprocess("--precheck-selftest")
+    result.stdout.fnmatch_lines([SUMMARY, NOT_ASKED])
+    assert result.ret == 0
+
+
+def test_it_is_refused_together_with_a_refresh(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    result = pytester.runpytest_inprocess("--precheck-selftest", "--golden-refresh")
+    result.stderr.fnmatch_lines(["ERROR: --precheck-selftest plants faults into checks, and --golden-refresh makes none; *"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_help_says_what_it_costs(pytester: pytest.Pytester) -> None:
+    text = " ".join(pytester.runpytest_inprocess("--help").stdout.str().split())
+    assert re.search(r"--precheck-selftest make each check that passes again with faults planted .*; costs as much as that many checks", text)
