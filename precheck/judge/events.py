@@ -13,7 +13,7 @@ from collections.abc import Collection
 
 from precheck import formats
 from precheck.findings import Severity
-from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, SUMS, Origins, determined, half_tiniest, largest, placed, zero_origin
+from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, SUMS, Origins, determined, half_tiniest, landed, largest, placed, zero_origin
 from precheck.observe.operations import Observation, Operation, Value
 
 POLES = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow", "div", "reciprocal", "acos", "asin", "acosh", "atanh", "logit",
@@ -108,6 +108,10 @@ def _named(root: Value, origins: Origins) -> Suspect:
     if zero is not None:
         rule, cause = zero_origin(zero)
         text = f"{zero.largest_zeroed:.3g} in the reference became zero here; {where} made {what} of it"
+        bound = landed(cause) if rule == "vanished-constant" else None
+        if bound is not None and bound[1]:
+            text = f"{bound[0]:.6g} is {bound[1]:g} in {cause.outputs[0].dtype} and guards nothing; {where} made {what} of it"
+            return Suspect(rule, cause, text, abs(bound[0] - bound[1]), cause.outputs[0].roundoff * abs(bound[1]))
         if rule == "vanished-constant":
             scalars = [abs(scalar) for scalar in cause.scalars if scalar]
             text = f"{min(scalars):.3g} is zero in {cause.outputs[0].dtype} and guards nothing; {where} made {what} of it"

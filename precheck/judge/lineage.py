@@ -110,9 +110,30 @@ def zero_origin(value: Value) -> tuple[str, Operation]:
         sources = [source for source in operation.inputs if source.maker is not None and zero_share(source) >= SHARED * share > 0]
         before = max(sources, key=zero_share, default=None)
         if before is None:
-            return _kind_of_zero(operation, value), operation
+            bound = _bound(operation) if operation.base in SUMS else None
+            return (_kind_of_zero(operation, value), operation) if bound is None else ("vanished-constant", bound)
         value, operation = before, before.maker
     raise ValueError("the value was given to the watched block; its zeros are its own")
+
+
+def landed(operation: Operation) -> tuple[float, float] | None:
+    """The bound of a clamp that its format rounds onto a whole number, which it is to keep values off, and that number: 0.9999 onto 1."""
+    result = operation.outputs[0] if operation.base in GUARDS - SUMS and operation.outputs else None
+    if result is None or not result.low:
+        return None
+    rounded = ((scalar, formats.of_dtype(result.dtype).round(scalar)) for scalar in operation.scalars)
+    return next(((scalar, whole) for scalar, whole in rounded if math.isfinite(whole) and scalar != whole == round(whole)), None)
+
+
+def _bound(operation: Operation) -> Operation | None:
+    """The clamp whose bound is the number that a difference subtracts from, as held by the format: 1 - p.clamp(max=0.9999)."""
+    for source in operation.inputs:
+        maker = source.maker
+        while maker is not None and maker.base in MOVING and maker.inputs:
+            maker = maker.inputs[0].maker
+        if maker is not None and landed(maker) is not None:
+            return maker
+    return None
 
 
 def _kind_of_zero(operation: Operation, value: Value) -> str:

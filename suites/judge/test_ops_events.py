@@ -139,6 +139,31 @@ def test_a_bound_that_rounds_onto_the_pole_it_guards(between: tuple[str, ...], r
     assert graph.rules() == rules
 
 
+BOUND = [(0.9999, [("vanished-constant", 1)]), (0.999, [("cancellation", 2)]), (0.75, [("cancellation", 2)])]
+
+
+@pytest.mark.parametrize(("bound", "rules"), BOUND)
+def test_a_difference_is_zero_for_a_bound_that_is_no_less_than_what_it_is_taken_from(bound: float, rules: list[tuple[str, int]]) -> None:
+    """log(1 - p.clamp(max=0.9999)): float16 has 0.9995 next to 1. Where it holds the bound, the difference lost the digits itself."""
+    graph = Graph()
+    p = graph.op("clamp.default", given("float16"), makes={"dtype": "float16", "drift": 1e-4}, scalars=(1e-4, bound))
+    gap = graph.op("rsub.Scalar", p, makes={"dtype": "float16", "drift": 1e-4, "zeros": 1, "largest_zeroed": 1e-4})
+    graph.op("log.default", gap, makes=INF | {"beyond": 9.2, "alive": True})
+    assert graph.rules() == rules
+    assert ("0.9999 is 1 in float16" in graph.found()[0].message) is (bound == 0.9999)
+
+
+def test_of_nothing_over_nothing_the_guard_is_to_blame_unless_all_was_lost() -> None:
+    """Adam's moments vanish, and eps with them; but a numerator that is gone as a whole needs no guard to be wrong."""
+    for zeroed, rules in ((0.1, [("vanished-constant", 2)]), (0.9, [("underflow", 1)])):
+        graph = Graph()
+        zeros = {"dtype": "float16", "zeros": 32, "largest_zeroed": TINIEST / 4}
+        moment = graph.op("lerp_.Scalar", given("float16"), makes=zeros | {"zeroed": zeroed})
+        guard = graph.op("add_.Tensor", given("float16"), makes=zeros, scalars=(1e-8,))
+        graph.op("addcdiv_.default", given("float16"), moment, guard, makes=INF | {"nans": 1, "beyond": 1.0, "alive": True})
+        assert [rule for rule in graph.rules() if rule[1] < 3][:1] == rules
+
+
 def test_nan_from_what_the_reference_has_too_is_called_nan() -> None:
     graph = Graph()
     graph.op("prod.default", given("float16"), makes=NAN)
