@@ -1,30 +1,19 @@
-"""The page of --drift-report=html in a browser: drawn, filtered, sorted, clicked to a culprit, in both themes, with any names."""
+"""The page of --drift-report=html in a browser: drawn, filtered, sorted, clicked to a culprit, in both themes, on paper."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import Browser, executable
-from sessions import HOSTILE, check, finding, hostile, of, op, row, without_verdict
+from sessions import check, finding, of, op, row, without_verdict
+from views import column, painted, shown, text, texts
 
-from precheck.report.html import page
 from precheck.report.session import Session
 
 pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium here (chromium, google-chrome)")
-
-MANY = 20_000
-CULPRIT = 11_111
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    made = Browser(tmp_path_factory.mktemp("profile"))
-    yield made
-    made.close()
 
 
 def broken() -> dict[str, Any]:
@@ -57,51 +46,6 @@ def opened(browser: Browser, session: Session, tmp_path: Path) -> Iterator[Brows
     browser.settle()
     assert browser.complaints == []
     assert len(browser.asked) == 1, "the page itself"
-
-
-def shown(browser: Browser, session: Session, folder: Path, **view: Any) -> Browser:
-    path = folder / "drift.html"
-    path.write_text(page(session), encoding="utf8")
-    browser.open(path, **view)
-    return browser
-
-
-def text(browser: Browser, selector: str) -> str:
-    return str(browser.value(f"document.querySelector({json.dumps(selector)}).innerText"))
-
-
-def texts(browser: Browser, selector: str) -> list[str]:
-    return list(browser.value(f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.innerText)"))
-
-
-def column(browser: Browser, title: str) -> list[str]:
-    """The cells in view of a column of the table."""
-    place = [head.rstrip(" ↓↑") for head in texts(browser, "#grid th")].index(title) + 1
-    return texts(browser, f"#grid tbody tr[data-index] td:nth-child({place})")
-
-
-def painted(browser: Browser, name: str) -> int:
-    """How many pixels of the chart have a colour of the page's style."""
-    return int(
-        browser.value(
-            f"""(() => {{
-              const canvas = document.querySelector("#run-canvas");
-              const probe = document.body.appendChild(document.createElement("canvas")).getContext("2d");
-              canvas.style.color = "var(--{name})";
-              probe.fillStyle = getComputedStyle(canvas).color;
-              canvas.style.color = "";
-              probe.fillRect(0, 0, 1, 1);
-              const [r, g, b] = probe.getImageData(0, 0, 1, 1).data;
-              probe.canvas.remove();
-              const found = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
-              let count = 0;
-              for (let at = 0; at < found.length; at += 4) {{
-                count += found[at] === r && found[at + 1] === g && found[at + 2] === b && found[at + 3] === 255;
-              }}
-              return count;
-            }})()"""
-        )
-    )
 
 
 class TestFindings:
@@ -266,64 +210,3 @@ def test_whatever_can_be_used_has_a_name(opened: Browser) -> None:
 def test_nothing_runs_over_the_side(browser: Browser, session: Session, tmp_path: Path, width: int) -> None:
     shown(browser, session, tmp_path, width=width)
     assert browser.value("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_names_are_text(browser: Browser, tmp_path: Path, name: str) -> None:
-    shown(browser, hostile(name), tmp_path)
-    elements = "[...document.querySelectorAll('*')].map((e) => e.tagName).join(' ')"
-    for number in range(3):
-        browser.click(f"#check-list button:nth-child({number + 1})")
-        drawn = browser.value(elements).split()
-        assert not {"IMG", "IFRAME", "DETAILS", "TEXTAREA"} & set(drawn)
-        assert drawn.count("SCRIPT") == 5, "a summary, three checks, the page's own"
-    browser.value("openCheck(0)")
-    browser.click("#findings .jump")
-    assert browser.value("document.querySelectorAll('#grid tr[aria-selected=true]').length") == 1
-    assert browser.complaints == []
-    assert len(browser.asked) == 1
-    assert browser.value("document.documentElement.scrollWidth") <= 1400
-    title = browser.value("(() => { openCheck(0); return document.querySelector('#check-title').textContent; })()")
-    seen = [name.split()[0][:20]] if name.split() and name.isascii() else []
-    assert all(part in title for part in seen)
-    assert not set(title) & set("\u202e\u2066\u200b\x00\x1b\n"), "marks of direction and control characters are spelled out"
-
-
-def test_a_session_without_checks_says_so(browser: Browser, tmp_path: Path) -> None:
-    assert "No check ran." in text(shown(browser, of(), tmp_path), "main")
-    assert browser.complaints == []
-
-
-@pytest.fixture(scope="class")
-def many(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Browser:
-    phases = ("forward", "backward", "optimizer")
-    ops = [
-        op(f"aten.op{n % 50}.default", phase=phases[3 * n // MANY], module=f"layers.{n % 300}", drift=1e-4 * (1 + n % 97), first=n)
-        for n in range(MANY)
-    ]
-    place = {"phase": "backward", "module": "layers.11", "source": "gpt.py:3"}
-    ops[CULPRIT] = op("aten.exp.default", **place, drift=float("inf"), nonfinite=4, first=CULPRIT)
-    blamed = finding(op="aten.exp.default", **place)
-    return shown(browser, of(check(blamed, ops=tuple(ops))), tmp_path_factory.mktemp("many"))
-
-
-class TestManyOps:
-    """20 000 of them: the table has few elements and reaches every row, the chart draws all. What that takes is in no test's power to say."""
-
-    def test_are_all_drawn_by_few_elements(self, many: Browser) -> None:
-        assert many.value("document.querySelectorAll('#grid tr').length") < 80
-        assert many.value("document.querySelectorAll('*').length") < 3000
-        assert text(many, "#table-count") == "20,000 rows"
-        for name in ("drift", "floor", "error", "forward", "backward", "optimizer"):
-            assert painted(many, name) > 10, name
-
-    def test_are_reached_one_and_all(self, many: Browser) -> None:
-        many.click("#findings .jump")
-        assert many.value("document.querySelector('#grid tr[aria-selected=true]').dataset.index") == str(CULPRIT)
-        place = texts(many, "#grid th").index("#") + 1
-        many.click(f"#grid th:nth-child({place}) button")
-        assert column(many, "#")[0] == "0"
-        many.value("document.querySelector('.grid').focus()")
-        many.key("End")
-        assert column(many, "#")[-1] == str(MANY - 1)
-        assert many.value("document.querySelector('#grid table').ariaRowCount") == str(MANY + 1)

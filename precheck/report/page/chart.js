@@ -45,8 +45,14 @@ function runLabel() {
   if (!data) return;
   const what = state.kind === "ops" ? "ops" : "tensors";
   const marks = data.findings.filter((finding) => finding[state.kind === "ops" ? "at_op" : "at_row"] >= 0).length;
-  byId("run-canvas").setAttribute("aria-label", `Drift of ${data[state.kind].length} ${what} in the order of the run, ${counted(marks, "finding")} marked`);
-  const kinds = [["ops", `Ops (${data.ops.length.toLocaleString("en")})`, !data.ops.length], ["rows", `Tensors (${data.rows.length.toLocaleString("en")})`, !data.rows.length]];
+  byId("run-canvas").setAttribute(
+    "aria-label",
+    `Drift of ${data[state.kind].length} ${what} in the order of the run, ${counted(marks, "finding")} marked`,
+  );
+  const kinds = [
+    ["ops", `Ops (${data.ops.length.toLocaleString("en")})`, !data.ops.length],
+    ["rows", `Tensors (${data.rows.length.toLocaleString("en")})`, !data.rows.length],
+  ];
   choice(byId("run-kind"), "run-kind", kinds, state.kind, showKind);
 }
 
@@ -58,10 +64,21 @@ function runKey() {
   };
   const tensors = state.kind === "rows";
   const lines = tensors
-    ? [swatch("drift", "drift over the tensor's norm", "dot"), swatch("floor", "floor: what correct rounding explains", "stroke"), swatch("limit", "limit", "stroke")]
-    : [swatch("drift", "drift over the result's norm, the worst call's", "dot"), swatch("floor", "one rounding in the op's dtype", "stroke")];
+    ? [
+        swatch("drift", "drift over the tensor's norm", "dot"),
+        swatch("floor", "floor: what correct rounding explains", "stroke"),
+        swatch("limit", "limit", "stroke"),
+      ]
+    : [
+        swatch("drift", "drift over the result's norm, the worst call's", "dot"),
+        swatch("floor", "one rounding in the op's dtype", "stroke"),
+      ];
   const findings = Object.entries(SIGNS).map(([severity, sign]) => el("li", { class: severity }, sign + " " + severity));
-  byId("run-key").replaceChildren(...lines, swatch("limit", tensors ? "beyond the limit, or Inf or NaN" : "Inf or NaN", "dot"), ...findings);
+  byId("run-key").replaceChildren(
+    ...lines,
+    swatch("limit", tensors ? "beyond the limit, or Inf or NaN" : "Inf or NaN", "dot"),
+    ...findings,
+  );
 }
 
 function tellChosen() {
@@ -76,11 +93,21 @@ function told(table, index) {
   const number = (name) => digits(table.at(name, index));
   if (state.kind === "rows") {
     const place = placed(table.at("tensor", index), table.at("kind", index), table.at("step", index));
-    return [el("b", { class: "name" }, place), ` · r ${number("r")} of ${number("allowed")} allowed · drift ${number("drift")}, floor ${number("relativeFloor")} · ${text("dtype")} [${text("shape")}]`];
+    return [
+      el("b", { class: "name" }, place),
+      ` · r ${number("r")} of ${number("allowed")} allowed · drift ${number("drift")}, floor ${number("relativeFloor")} · ${text("dtype")} [${text("shape")}]`,
+    ];
   }
   const bad = table.at("nonfinite", index);
-  const parts = [el("b", { class: "name code" }, text("op")), ` · drift ${number("drift")}, of it inherited ${number("inherited")} · ${text("dtype")} · ${counted(table.at("calls", index), "call")} · `];
-  parts.push(el("span", { class: "name code" }, text("source") || "no line"), " · ", el("span", { class: "name code" }, text("module") || "the model itself"));
+  const parts = [
+    el("b", { class: "name code" }, text("op")),
+    ` · drift ${number("drift")}, of it inherited ${number("inherited")} · ${text("dtype")} · ${counted(table.at("calls", index), "call")} · `,
+  ];
+  parts.push(
+    el("span", { class: "name code" }, text("source") || "no line"),
+    " · ",
+    el("span", { class: "name code" }, text("module") || "the model itself"),
+  );
   if (bad) parts.push(el("b", { class: "error" }, ` · ${counted(bad, "element")} Inf or NaN`));
   if (table.at("opaque", index)) parts.push(` · not followed: ${text("opaque")}`);
   return parts;
@@ -174,10 +201,13 @@ function startChart() {
   const canvas = byId("run-canvas");
   canvas.addEventListener("keydown", runKeys);
   runPointer(canvas);
-  const button = (sign, words, act) => el("button", { type: "button", class: "plain", "aria-label": words, title: words, onclick: act }, sign);
+  const button = (sign, words, act) =>
+    el("button", { type: "button", class: "plain", "aria-label": words, title: words, onclick: act }, sign);
   const middle = () => (state.chosen[state.kind] >= 0 ? state.chosen[state.kind] : Math.floor((chart.from + chart.to) / 2));
   byId("run-zoom").replaceChildren(
-    button("+", "Zoom in", () => zoom(0.5, middle())), button("−", "Zoom out", () => zoom(2, middle())), button("all", "Whole run", () => zoom(Infinity, 0)),
+    button("+", "Zoom in", () => zoom(0.5, middle())),
+    button("−", "Zoom out", () => zoom(2, middle())),
+    button("all", "Whole run", () => zoom(Infinity, 0)),
   );
   on("check", resetRun);
   on("kind", resetRun);

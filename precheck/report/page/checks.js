@@ -42,7 +42,9 @@ function checkButton(index) {
     "button",
     { type: "button", "data-check": index, title: clipped(check.nodeid, 300), onclick: () => openCheck(index) },
     el("span", { class: kind, "aria-label": { good: "no errors", note: "notes", warning: "warnings", error: "errors" }[kind] }, sign),
-    el("span", { class: "test name" }, clipped(test, 100)), el("span", { class: "worst" }, worst), el("span", { class: "file name" }, clipped(check.precision, 40) + (file ? " · " + clipped(file, 100) : "")),
+    el("span", { class: "test name" }, clipped(test, 100)),
+    el("span", { class: "worst" }, worst),
+    el("span", { class: "file name" }, clipped(check.precision, 40) + (file ? " · " + clipped(file, 100) : "")),
   );
 }
 
@@ -54,7 +56,8 @@ function split(nodeid, precision) {
 }
 
 function markCheck() {
-  for (const button of byId("check-list").querySelectorAll("button")) button.setAttribute("aria-current", String(Number(button.dataset.check) === state.check));
+  for (const button of byId("check-list").querySelectorAll("button"))
+    button.setAttribute("aria-current", String(Number(button.dataset.check) === state.check));
 }
 
 function openCheck(index) {
@@ -67,13 +70,22 @@ function drawTotals() {
   const failed = SUMMARY.checks.filter((check) => gravity(check) === 3).length;
   const silent = SUMMARY.checks.filter((check) => gravity(check) === 4).length;
   const parts = [counted(SUMMARY.checks.length, "check") + ": "];
-  parts.push(el("b", { class: "good" }, `${(SUMMARY.checks.length - failed - silent).toLocaleString("en")} without errors`), ", ", el("b", { class: failed ? "error" : "soft" }, `${failed.toLocaleString("en")} with errors`));
+  parts.push(
+    el("b", { class: "good" }, `${(SUMMARY.checks.length - failed - silent).toLocaleString("en")} without errors`),
+    ", ",
+    el("b", { class: failed ? "error" : "soft" }, `${failed.toLocaleString("en")} with errors`),
+  );
   if (silent) parts.push(", ", el("b", { class: "error" }, `${silent.toLocaleString("en")} without a verdict`));
   byId("totals").replaceChildren(...parts);
 }
 
 function startChecks() {
-  const input = el("input", { type: "search", placeholder: "filter checks", "aria-label": "Filter checks", oninput: (event) => drawChecks(event.target.value) });
+  const input = el("input", {
+    type: "search",
+    placeholder: "filter checks",
+    "aria-label": "Filter checks",
+    oninput: (event) => drawChecks(event.target.value),
+  });
   byId("checks").replaceChildren(input, el("div", { id: "check-list" }));
   const single = SUMMARY.checks.length < 2;
   byId("checks").hidden = single;

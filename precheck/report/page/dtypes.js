@@ -25,10 +25,33 @@ function renderDtypes(ops, most) {
   const counts = countDtypes(ops);
   const dtypes = ops.words("dtype");
   const highest = Math.max(1, ...counts.map(([, calls]) => Math.max(...calls.values())));
-  const head = el("thead", {}, el("tr", {}, el("th", { scope: "col" }, el("span", { class: "unseen" }, "op")), ...dtypes.map((dtype) => el("th", { scope: "col" }, clipped(dtype, 40) || "none"))));
-  const rows = counts.slice(0, most).map(([op, calls]) => el("tr", {}, el("th", { scope: "row", class: "code", title: clipped(op, 400) }, clipped(op, 60)), ...dtypes.map((dtype) => callsCell(op, dtype, calls.get(dtype) ?? 0, highest))));
-  const more = counts.length > most ? el("button", { type: "button", class: "plain jump", onclick: () => renderDtypes(ops, Infinity) }, `Show all ${counts.length} ops`) : "";
-  byId("map").replaceChildren(el("div", { class: "scroll map" }, el("table", { "aria-label": "Calls by op and dtype" }, head, el("tbody", {}, ...rows)), more));
+  const head = el(
+    "thead",
+    {},
+    el(
+      "tr",
+      {},
+      el("th", { scope: "col" }, el("span", { class: "unseen" }, "op")),
+      ...dtypes.map((dtype) => el("th", { scope: "col" }, clipped(dtype, 40) || "none")),
+    ),
+  );
+  const rows = counts
+    .slice(0, most)
+    .map(([op, calls]) =>
+      el(
+        "tr",
+        {},
+        el("th", { scope: "row", class: "code", title: clipped(op, 400) }, clipped(op, 60)),
+        ...dtypes.map((dtype) => callsCell(op, dtype, calls.get(dtype) ?? 0, highest)),
+      ),
+    );
+  const more =
+    counts.length > most
+      ? el("button", { type: "button", class: "plain jump", onclick: () => renderDtypes(ops, Infinity) }, `Show all ${counts.length} ops`)
+      : "";
+  byId("map").replaceChildren(
+    el("div", { class: "scroll map" }, el("table", { "aria-label": "Calls by op and dtype" }, head, el("tbody", {}, ...rows)), more),
+  );
 }
 
 function callsCell(op, dtype, calls, highest) {
@@ -38,7 +61,11 @@ function callsCell(op, dtype, calls, highest) {
     filterBy({ op, dtype });
     byId("table").scrollIntoView({ block: "nearest" });
   };
-  const button = el("button", { type: "button", onclick: pick, "aria-label": `${counted(calls, "call")} of ${clipped(op, 60)} in ${clipped(dtype, 40)}` }, calls.toLocaleString("en"));
+  const button = el(
+    "button",
+    { type: "button", onclick: pick, "aria-label": `${counted(calls, "call")} of ${clipped(op, 60)} in ${clipped(dtype, 40)}` },
+    calls.toLocaleString("en"),
+  );
   button.style.setProperty("--share", `${Math.round(8 + (52 * Math.log1p(calls)) / Math.log1p(highest))}%`);
   return el("td", {}, button);
 }

@@ -8,13 +8,22 @@ function drawVerdict() {
   if (!data) facts.push(el("span", { class: "error" }, "no verdict"));
   else {
     for (const severity of ["error", "warning", "note"]) {
-      if (line.counts[severity]) facts.push(el("span", { class: severity }, SIGNS[severity] + " " + counted(line.counts[severity], severity)));
+      if (line.counts[severity])
+        facts.push(el("span", { class: severity }, SIGNS[severity] + " " + counted(line.counts[severity], severity)));
     }
     if (line.counts.allowed) facts.push(el("span", { class: "note" }, `${line.counts.allowed} expected or allowed`));
     if (!line.counts.error) facts.push(el("span", { class: "good" }, "✓ no errors"));
     if (data.rows.length) facts.push(el("span", {}, counted(data.rows.length, "tensor") + " compared"));
     const { shadowed, ops, covered } = data.facts;
-    if (ops !== undefined) facts.push(el("span", {}, `${shadowed.toLocaleString("en")} of ${counted(ops, "op")} followed in float32` + (covered === 1 ? "" : `, ${(100 * covered).toFixed(1)} % of them to the end`)));
+    if (ops !== undefined)
+      facts.push(
+        el(
+          "span",
+          {},
+          `${shadowed.toLocaleString("en")} of ${counted(ops, "op")} followed in float32` +
+            (covered === 1 ? "" : `, ${(100 * covered).toFixed(1)} % of them to the end`),
+        ),
+      );
   }
   byId("check-facts").replaceChildren(...facts);
 }
@@ -24,11 +33,26 @@ function drawFindings() {
   const data = current();
   const host = byId("findings");
   if (!data) {
-    host.replaceChildren(el("article", { class: "finding error" }, el("h4", {}, "This check came to no verdict"), el("p", { class: "message name" }, clipped(line.error, 4000))));
+    host.replaceChildren(
+      el(
+        "article",
+        { class: "finding error" },
+        el("h4", {}, "This check came to no verdict"),
+        el("p", { class: "message name" }, clipped(line.error, 4000)),
+      ),
+    );
     return;
   }
   const cards = data.findings.map((finding) => findingCard(finding, data.tolerated[finding.rule]));
-  if (data.cure) cards.push(el("article", { class: "cure" }, el("b", {}, "With this the check passes (tried):"), el("pre", { role: "group", tabindex: "0", "aria-label": "Code that keeps modules in float32" }, spelled(data.cure))));
+  if (data.cure)
+    cards.push(
+      el(
+        "article",
+        { class: "cure" },
+        el("b", {}, "With this the check passes (tried):"),
+        el("pre", { role: "group", tabindex: "0", "aria-label": "Code that keeps modules in float32" }, spelled(data.cure)),
+      ),
+    );
   if (!data.findings.length) cards.push(el("p", { class: "panel none" }, el("b", { class: "good" }, "✓ Nothing found. "), closest(line)));
   host.replaceChildren(...cards);
 }
@@ -48,13 +72,28 @@ function closest(line) {
 function findingCard(finding, why) {
   const severity = el("span", { class: "severity" }, (SIGNS[finding.severity] ?? "") + " " + finding.severity);
   const moment = el("span", { class: "soft" }, finding.phase + (finding.step > 1 ? `, step ${finding.step}` : ""));
-  const excuse = why === undefined ? "" : el("span", { class: "tag name" }, why === "expected" ? "expected by the test" : "allowed by the test: " + clipped(why));
-  const parts = [el("h4", {}, severity, el("span", { class: "code name" }, shown(finding.rule)), moment, excuse), el("p", { class: "soft" }, finding.meaning), el("p", { class: "message name" }, clipped(finding.message, 4000)), whereabouts(finding), excerptOf(finding)];
+  const excuse =
+    why === undefined
+      ? ""
+      : el("span", { class: "tag name" }, why === "expected" ? "expected by the test" : "allowed by the test: " + clipped(why));
+  const parts = [
+    el("h4", {}, severity, el("span", { class: "code name" }, shown(finding.rule)), moment, excuse),
+    el("p", { class: "soft" }, finding.meaning),
+    el("p", { class: "message name" }, clipped(finding.message, 4000)),
+    whereabouts(finding),
+    excerptOf(finding),
+  ];
   if (finding.cause) parts.push(el("p", { class: "message name" }, el("span", { class: "soft" }, "by "), clipped(finding.cause, 4000)));
   if (finding.remedy && finding.severity !== "note") parts.push(el("p", { class: "cure" }, el("b", {}, "Cure: "), finding.remedy));
   const jumps = [];
-  if (finding.at_op >= 0) jumps.push(el("button", { type: "button", class: "plain jump", onclick: () => jumpTo("ops", finding.at_op) }, "Show the op in the run"));
-  if (finding.at_row >= 0) jumps.push(el("button", { type: "button", class: "plain jump", onclick: () => jumpTo("rows", finding.at_row) }, "Show the tensor in the run"));
+  if (finding.at_op >= 0)
+    jumps.push(
+      el("button", { type: "button", class: "plain jump", onclick: () => jumpTo("ops", finding.at_op) }, "Show the op in the run"),
+    );
+  if (finding.at_row >= 0)
+    jumps.push(
+      el("button", { type: "button", class: "plain jump", onclick: () => jumpTo("rows", finding.at_row) }, "Show the tensor in the run"),
+    );
   if (jumps.length) parts.push(el("p", { class: "where" }, ...jumps));
   return el("article", { class: "finding " + finding.severity }, ...parts);
 }
@@ -66,7 +105,8 @@ function whereabouts(finding) {
   add("op", finding.op);
   add("tensor", finding.tensor);
   add("line", finding.source);
-  if (finding.measured !== null) add("measured", digits(real(finding.measured)) + (finding.limit === null ? "" : `, limit ${digits(real(finding.limit))}`));
+  if (finding.measured !== null)
+    add("measured", digits(real(finding.measured)) + (finding.limit === null ? "" : `, limit ${digits(real(finding.limit))}`));
   if (finding.ranks?.length) add("ranks", finding.ranks.join(", "));
   return parts.length ? el("p", { class: "where" }, ...parts) : "";
 }
@@ -74,7 +114,14 @@ function whereabouts(finding) {
 function excerptOf(finding) {
   const { first, line, lines } = finding.excerpt;
   if (!lines) return "";
-  const rows = lines.map((text, place) => el("span", { class: first + place === line ? "hit" : "" }, el("i", {}, String(first + place)), shown(text.replaceAll("\t", "    ")) || " "));
+  const rows = lines.map((text, place) =>
+    el(
+      "span",
+      { class: first + place === line ? "hit" : "" },
+      el("i", {}, String(first + place)),
+      shown(text.replaceAll("\t", "    ")) || " ",
+    ),
+  );
   return el("pre", { class: "excerpt", role: "group", tabindex: "0", "aria-label": `Source around line ${line}` }, ...rows);
 }
 

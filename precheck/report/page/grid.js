@@ -5,14 +5,27 @@ const SPARE = 12; // rows above and below what is in view
 const PRINTED = 40; // rows on paper
 
 class Grid {
-  /** `columns`: [{name, title, words (or number), width (pixels; 0: what is left), text(i), whole(i), sort(i), hot(i)}]; `pick(index)` is called for a row that is chosen. */
+  /**
+   * `columns`: [{name, title, help, words, width, text(i), sort(i), hot(i), plain, tail}]: `words` or else numbers; width in pixels, 0 for what
+   * is left; of a tail the end is seen where it is narrow. `pick(index)` is called for a row that is chosen.
+   */
   constructor(host, columns, label, pick) {
     Object.assign(this, { host, columns, pick, order: [], chosen: -1, sorted: null, printing: false });
     this.body = el("tbody");
     this.heads = columns.map((column) => this.head(column));
     const widths = el("colgroup", {}, ...columns.map((column) => this.width(column)));
-    this.table = el("table", { role: "grid", "aria-label": label, "aria-colcount": columns.length }, widths, el("thead", {}, el("tr", {}, ...this.heads)), this.body);
-    this.box = el("div", { class: "grid", role: "group", tabindex: "0", onscroll: () => this.draw(), onkeydown: (event) => this.keys(event) }, this.table);
+    this.table = el(
+      "table",
+      { role: "grid", "aria-label": label, "aria-colcount": columns.length },
+      widths,
+      el("thead", {}, el("tr", {}, ...this.heads)),
+      this.body,
+    );
+    this.box = el(
+      "div",
+      { class: "grid", role: "group", tabindex: "0", onscroll: () => this.draw(), onkeydown: (event) => this.keys(event) },
+      this.table,
+    );
     this.box.setAttribute("aria-label", label + ": arrow keys move, Enter shows in the chart");
     host.replaceChildren(this.box);
   }
@@ -57,7 +70,9 @@ class Grid {
   draw() {
     const total = this.order.length;
     const first = this.printing ? 0 : Math.max(0, Math.floor(this.box.scrollTop / ROW) - SPARE);
-    const last = this.printing ? Math.min(total, PRINTED) : Math.min(total, Math.ceil((this.box.scrollTop + this.box.clientHeight) / ROW) + SPARE);
+    const last = this.printing
+      ? Math.min(total, PRINTED)
+      : Math.min(total, Math.ceil((this.box.scrollTop + this.box.clientHeight) / ROW) + SPARE);
     const rows = [];
     for (let place = first; place < last; place++) rows.push(this.row(place));
     this.body.replaceChildren(this.space(first), ...rows, this.space(this.printing ? 0 : total - last));
@@ -78,8 +93,14 @@ class Grid {
 
   cell(column, index) {
     const text = column.text(index);
-    const kind = [column.words ? (column.plain ? "" : "code") : "right", column.hot?.(index) ? "hot" : ""].join(" ").trim();
-    return el("td", { class: kind, title: column.words && text.length > 10 ? (column.whole?.(index) ?? text) : null }, text);
+    const kind = [column.words ? (column.plain ? "" : "code") : "right", column.hot?.(index) ? "hot" : "", column.tail ? "tail" : ""]
+      .join(" ")
+      .trim();
+    return el(
+      "td",
+      { class: kind, title: column.words && text.length > 10 ? text : null },
+      column.tail ? el("bdi", { dir: "ltr" }, text) : text,
+    );
   }
 
   /** Marks a row and brings it into view. */
@@ -98,7 +119,14 @@ class Grid {
     if (event.target !== this.box) return;
     const place = this.order.indexOf(this.chosen);
     const page = Math.max(1, Math.floor(this.box.clientHeight / ROW) - 3);
-    const moves = { ArrowDown: place + 1, ArrowUp: place < 0 ? 0 : place - 1, PageDown: place + page, PageUp: place - page, Home: 0, End: Infinity };
+    const moves = {
+      ArrowDown: place + 1,
+      ArrowUp: place < 0 ? 0 : place - 1,
+      PageDown: place + page,
+      PageUp: place - page,
+      Home: 0,
+      End: Infinity,
+    };
     if (event.key === "Enter") byId("run-canvas").focus();
     else if (event.key in moves && this.order.length) this.pick(this.order[Math.max(0, Math.min(this.order.length - 1, moves[event.key]))]);
     else return;

@@ -24,7 +24,17 @@ function startTheme() {
     kept(chosen);
     setTheme(chosen);
   };
-  choice(byId("theme"), "theme", [["auto", "auto"], ["light", "light"], ["dark", "dark"]], theme, act);
+  choice(
+    byId("theme"),
+    "theme",
+    [
+      ["auto", "auto"],
+      ["light", "light"],
+      ["dark", "dark"],
+    ],
+    theme,
+    act,
+  );
   if (theme !== "auto") document.documentElement.dataset.theme = theme;
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawRun);
 }
@@ -57,7 +67,19 @@ function checkInAddress() {
 }
 
 function start() {
-  for (const begin of [startTheme, startChecks, startFindings, startChart, startTable, startModules, startDtypes, startUpdates, startKeys, startPrint]) begin();
+  for (const begin of [
+    startTheme,
+    startChecks,
+    startFindings,
+    startChart,
+    startTable,
+    startModules,
+    startDtypes,
+    startUpdates,
+    startKeys,
+    startPrint,
+  ])
+    begin();
   window.addEventListener("hashchange", () => checkInAddress() !== state.check && showCheck(checkInAddress()));
   if (SUMMARY.checks.length) showCheck(checkInAddress());
   else {

@@ -49,7 +49,7 @@ function drawTree() {
   tree.root = buildTree(data);
   tree.slim = !tree.root.worst;
   tree.open = new Set([""]);
-  for (let node = tree.root; node; ) {
+  for (let node = tree.root; node;) {
     tree.open.add(node.path);
     const inside = [...node.children.values()].filter((child) => child.children.size);
     node = inside.sort((a, b) => weight(b) - weight(a))[0];
@@ -86,13 +86,26 @@ function renderTree(refocus = false) {
 function treeItem([node, level]) {
   const inside = node.children.size > 0;
   const open = tree.open.has(node.path);
-  const label = el("span", { class: "label", title: clipped(node.path, 400) }, el("span", { class: "caret", "aria-hidden": "true", onclick: (event) => toggle(event, node) }, inside ? (open ? "▾" : "▸") : ""), node.path ? clipped(node.name, 80) : "the model");
+  const label = el(
+    "span",
+    { class: "label", title: clipped(node.path, 400) },
+    el("span", { class: "caret", "aria-hidden": "true", onclick: (event) => toggle(event, node) }, inside ? (open ? "▾" : "▸") : ""),
+    node.path ? clipped(node.name, 80) : "the model",
+  );
   label.style.paddingLeft = (level - 1) * 14 + "px";
   const cells = tree.slim ? [addedCell(node.added)] : [heatCell(node.output), heatCell(node.gradient), heatCell(node.worst)];
   return el(
     "div",
-    { role: "treeitem", "aria-level": level, "aria-expanded": inside ? String(open) : null, tabindex: node.path === tree.focus ? "0" : "-1", "data-path": clipped(node.path), onclick: () => filterModule(node) },
-    label, ...cells,
+    {
+      role: "treeitem",
+      "aria-level": level,
+      "aria-expanded": inside ? String(open) : null,
+      tabindex: node.path === tree.focus ? "0" : "-1",
+      "data-path": clipped(node.path),
+      onclick: () => filterModule(node),
+    },
+    label,
+    ...cells,
   );
 }
 
@@ -106,6 +119,7 @@ function toggle(event, node) {
 function filterModule(node) {
   tree.focus = node.path;
   filterBy({ module: node.path || null });
+  byId("table").scrollIntoView({ block: "nearest" });
 }
 
 function heatCell(seen) {

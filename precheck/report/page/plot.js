@@ -4,7 +4,23 @@ const MARGIN = { left: 50, right: 10, top: 20, bottom: 20 };
 const DOT = 2.5; // pixels an op needs to be a dot of its own
 const SIGNS = { error: "▲", warning: "◆", note: "●" };
 
-const COLOURS = ["ink", "soft", "line", "accent", "drift", "floor", "limit", "error", "warning", "note", "forward", "backward", "optimizer", "scaler", "data"];
+const COLOURS = [
+  "ink",
+  "soft",
+  "line",
+  "accent",
+  "drift",
+  "floor",
+  "limit",
+  "error",
+  "warning",
+  "note",
+  "forward",
+  "backward",
+  "optimizer",
+  "scaler",
+  "data",
+];
 
 /** The colours of the page's style, in its present theme, as a canvas wants them. */
 function palette(canvas) {
@@ -31,7 +47,11 @@ class Plot {
     this.right = this.width - MARGIN.right;
     this.bottom = this.height - MARGIN.bottom;
     const drawn = [series.drift, series.floor, series.limit].filter(Boolean);
-    this.scale = new LogScale(drawn.map((values) => values.subarray(from, to)), MARGIN.top, this.bottom);
+    this.scale = new LogScale(
+      drawn.map((values) => values.subarray(from, to)),
+      MARGIN.top,
+      this.bottom,
+    );
     this.step = (this.right - this.left) / Math.max(1, to - from);
   }
 
@@ -72,7 +92,7 @@ class Plot {
 
   shades() {
     const pen = this.pen;
-    for (let start = this.from; start < this.to; ) {
+    for (let start = this.from; start < this.to;) {
       const phase = this.series.phase(start);
       let end = start + 1;
       while (end < this.to && this.series.phase(end) === phase) end++;

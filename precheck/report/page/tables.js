@@ -3,11 +3,26 @@
 const grids = { grid: null, kind: "" };
 
 function columnsOf(table, kind) {
-  const words = (name, title, width, more = {}) => ({ name, title, width, words: true, text: (i) => clipped(table.at(name, i)), sort: (i) => table.at(name, i), ...more });
-  const number = (name, title, width, more = {}) => ({ name, title, width, text: (i) => digits(table.at(name, i)), sort: (i) => table.at(name, i), ...more });
-  const count = (name, title, width, more = {}) => number(name, title, width, { text: (i) => table.at(name, i).toLocaleString("en"), ...more });
+  const words = (name, title, width, more = {}) => ({
+    name,
+    title,
+    width,
+    words: true,
+    text: (i) => clipped(table.at(name, i)),
+    sort: (i) => table.at(name, i),
+    ...more,
+  });
+  const number = (name, title, width, more = {}) => ({
+    name,
+    title,
+    width,
+    text: (i) => digits(table.at(name, i)),
+    sort: (i) => table.at(name, i),
+    ...more,
+  });
+  const count = (name, title, width, more = {}) =>
+    number(name, title, width, { text: (i) => table.at(name, i).toLocaleString("en"), ...more });
   const bad = { hot: (i) => table.at("nonfinite", i) > 0, help: "Elements that are Inf or NaN here and finite in the reference" };
-  const end = (name) => ({ text: (i) => ending(table.at(name, i)), whole: (i) => clipped(table.at(name, i), 400) });
   if (kind === "rows") {
     return [
       number("r", "r", 66, { help: "Drift over floor", hot: (i) => table.at("excess", i) > 1 }),
@@ -17,34 +32,28 @@ function columnsOf(table, kind) {
       number("relativeFloor", "floor", 72, { help: "What correct rounding explains, over the norm of the reference" }),
       count("nonfinite", "Inf/NaN", 74, bad),
       words("kind", "kind", 138, { plain: true }),
-      words("tensor", "tensor", 0, end("tensor")),
+      words("tensor", "tensor", 0, { tail: true }),
       count("step", "step", 58, { rising: true }),
-      words("dtype", "dtype", 82, { plain: true }),
+      words("dtype", "dtype", 72, { plain: true }),
       words("shape", "shape", 118, { plain: true }),
     ];
   }
   return [
-    number("first", "#", 72, { text: (i) => String(table.at("first", i)), rising: true, help: "Number of its first call in the run" }),
-    words("op", "op", 176),
-    words("phase", "phase", 82, { plain: true }),
-    words("module", "module", 0, end("module")),
-    words("source", "line", 0, end("source")),
-    words("dtype", "dtype", 82, { plain: true }),
-    count("calls", "calls", 62),
-    number("drift", "drift", 74, { help: "Over the norm of the result, in the worst call" }),
-    number("inherited", "inherited", 92, { help: "Of the furthest input of that call" }),
-    number("added", "added", 82, { help: "Drift less what was inherited" }),
+    number("first", "#", 64, { text: (i) => String(table.at("first", i)), rising: true, help: "Number of its first call in the run" }),
+    words("op", "op", 152),
+    words("phase", "phase", 80, { plain: true }),
+    words("module", "module", 0, { tail: true }),
+    words("source", "line", 0, { tail: true }),
+    words("dtype", "dtype", 72, { plain: true }),
+    count("calls", "calls", 54),
+    number("drift", "drift", 70, { help: "Over the norm of the result, in the worst call" }),
+    number("inherited", "inherited", 88, { help: "Of the furthest input of that call" }),
+    number("added", "added", 74, { help: "Drift less what was inherited" }),
     count("nonfinite", "Inf/NaN", 74, bad),
-    count("zeros", "zeros", 64, { optional: true, help: "Elements that are zero here and not in the reference" }),
+    count("zeros", "zeros", 56, { optional: true, help: "Elements that are zero here and not in the reference" }),
     count("flips", "flips", 58, { optional: true, help: "Choices that came out otherwise" }),
     words("opaque", "not followed", 110, { optional: true, plain: true, help: "Why the reference could not follow" }),
   ];
-}
-
-/** A path by its end, which tells more than its beginning. */
-function ending(text) {
-  const whole = clipped(text, 400);
-  return whole.length > 24 ? "…" + whole.slice(-23) : whole;
 }
 
 /** The columns that say anything of these rows. */
@@ -96,14 +105,22 @@ function buildTable() {
   buildSelects(table);
   grids.grid.order = wanted(table, state.kind);
   const first = state.kind === "ops" ? "added" : "excess";
-  grids.grid.sortBy(columns.find((column) => column.name === first), true);
+  grids.grid.sortBy(
+    columns.find((column) => column.name === first),
+    true,
+  );
   tellFilter();
 }
 
 function buildSelects(table) {
   const phases = [...new Set(Array.from({ length: table.length }, (_, index) => table.phase(index)))];
   const select = (name, words, options) => {
-    const made = el("select", { onchange: (event) => filterBy({ [name]: event.target.value }) }, el("option", { value: "" }, "all"), ...options.map((value) => el("option", { value }, value)));
+    const made = el(
+      "select",
+      { onchange: (event) => filterBy({ [name]: event.target.value }) },
+      el("option", { value: "" }, "all"),
+      ...options.map((value) => el("option", { value }, value)),
+    );
     made.id = "select-" + name;
     return el("label", {}, words, made);
   };
@@ -123,7 +140,8 @@ function tellFilter() {
   if (byId("filter").value !== text) byId("filter").value = text;
   for (const [name, value] of Object.entries({ phase, dtype })) if (byId("select-" + name)) byId("select-" + name).value = value;
   const chips = [];
-  const chip = (words, wish) => chips.push(el("button", { type: "button", class: "plain", title: "Remove", onclick: () => filterBy(wish) }, words + " ✕"));
+  const chip = (words, wish) =>
+    chips.push(el("button", { type: "button", class: "plain", title: "Remove", onclick: () => filterBy(wish) }, words + " ✕"));
   if (module !== null) chip("module " + (clipped(module, 60) || "the model itself"), { module: null });
   if (op) chip(clipped(op, 60), { op: "" });
   byId("table-within").replaceChildren(...chips);

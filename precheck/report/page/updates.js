@@ -19,7 +19,14 @@ function arrivedOf(row) {
 }
 
 function renderUpdates(rows, most) {
-  const more = rows.length > most ? el("button", { type: "button", class: "plain jump", onclick: () => renderUpdates(rows, Infinity) }, `Show all ${counted(rows.length, "parameter")}`) : "";
+  const more =
+    rows.length > most
+      ? el(
+          "button",
+          { type: "button", class: "plain jump", onclick: () => renderUpdates(rows, Infinity) },
+          `Show all ${counted(rows.length, "parameter")}`,
+        )
+      : "";
   byId("update-rows").replaceChildren(...rows.slice(0, most).map(updateRow), more);
 }
 
@@ -27,7 +34,12 @@ function updateRow(row) {
   const width = (share) => Math.max(0, Math.min(100, (100 * share) / WIDE)) + "%";
   const fill = el("span", { class: row.share < LOST ? "fill lost" : "fill" });
   fill.style.width = width(row.share);
-  const track = el("span", { class: "track", role: "img", "aria-label": `${percent(row.share)} arrived` }, fill, el("span", { class: "half" }));
+  const track = el(
+    "span",
+    { class: "track", role: "img", "aria-label": `${percent(row.share)} arrived` },
+    fill,
+    el("span", { class: "half" }),
+  );
   if (row.uncertainty) {
     const whisker = el("span", { class: "whisker" });
     whisker.style.left = width(row.share - row.uncertainty);
@@ -38,7 +50,13 @@ function updateRow(row) {
   if (row.absorbed) told.push(`${percent(row.absorbed)} in the dead zone`);
   if (row.rate) told.push(`lr ${digits(row.rate)}`);
   if (row.held) told.push("a remainder is kept");
-  return el("div", { class: "update" }, el("span", { class: "label", title: clipped(row.parameter, 400) }, clipped(row.parameter) || "a parameter"), track, el("span", { class: "told" }, told.join(" · ")));
+  return el(
+    "div",
+    { class: "update" },
+    el("span", { class: "label", title: clipped(row.parameter, 400) }, clipped(row.parameter) || "a parameter"),
+    track,
+    el("span", { class: "told" }, told.join(" · ")),
+  );
 }
 
 function percent(share) {
@@ -47,15 +65,24 @@ function percent(share) {
 
 function drawFacts() {
   const data = current();
-  const pairs = data ? [...Object.entries(data.scaler).map(([name, value]) => ["loss scale: " + name, value]), ...Object.entries(data.facts)] : [];
+  const pairs = data
+    ? [...Object.entries(data.scaler).map(([name, value]) => ["loss scale: " + name, value]), ...Object.entries(data.facts)]
+    : [];
   byId("facts").hidden = !pairs.length;
-  byId("fact-rows").replaceChildren(...pairs.flatMap(([name, value]) => [el("dt", {}, clipped(name.replaceAll("_", " "))), el("dd", { class: "name" }, factText(value))]));
+  byId("fact-rows").replaceChildren(
+    ...pairs.flatMap(([name, value]) => [el("dt", {}, clipped(name.replaceAll("_", " "))), el("dd", { class: "name" }, factText(value))]),
+  );
 }
 
 function factText(value) {
   if (value === true || value === false) return value ? "yes" : "no";
   if (typeof value === "number") return Number.isInteger(value) ? value.toLocaleString("en") : digits(value);
-  if (value && typeof value === "object") return Object.keys(value).length ? Object.entries(value).map(([name, each]) => `${clipped(name)} ${clipped(JSON.stringify(each))}`).join(", ") : "none";
+  if (value && typeof value === "object")
+    return Object.keys(value).length
+      ? Object.entries(value)
+          .map(([name, each]) => `${clipped(name)} ${clipped(JSON.stringify(each))}`)
+          .join(", ")
+      : "none";
   return clipped(value, 1000);
 }
 
