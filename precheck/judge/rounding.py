@@ -145,6 +145,7 @@ class Rounding:
         gain, roundings = self._gain(operation, value), value.drift / felt(value)
         stored = any(source.kept_low for source in operation.inputs)
         starving = [source for source in operation.inputs if source.zeroed >= FAIR or (source.zeros and source.zeroed == 0)]
+        starving += [source for source in self._summed_away(operation, value) if source not in starving]
         if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not self._intended(operation, value):
             off, before = value.drift / value.roundoff, max(operation.drift_in / value.roundoff, 0.42)
             text = f"a difference of near-equals: off by {off:.0f} roundings, its terms by {before:.1f}"
@@ -171,6 +172,18 @@ class Rounding:
                 return Suspect("amplified-rounding", cause, text, value.dead, DEAD)
             return Suspect("amplified-rounding", cause, text + f"off by {value.drift / value.roundoff:.0f} roundings", gain, PLAIN)
         return self._gone(operation, value) if spread else None
+
+    @staticmethod
+    def _summed_away(operation: Operation, value: Value) -> list[Value]:
+        """The operand of a sum most of which is wrong, if its zeros are what it is off by and no other operand is off.
+
+        Of n terms that became zero the norm tells little and the sum all: 2000 at 2^-11 beside a one are 2 % of it, and half.
+        """
+        worst = operation.drifting
+        if operation.base not in REDUCTIONS or value.dead < GONE or worst is None or not worst.zeros or worst.zeroed < worst.drift / 2:
+            return []
+        exact = all(source is worst or source.drift <= SUM_ROUNDINGS * source.roundoff for source in operation.inputs)
+        return [worst] if exact and determined(operation, value) else []
 
     @staticmethod
     def _gone(operation: Operation, value: Value) -> Suspect:

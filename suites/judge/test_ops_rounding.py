@@ -189,3 +189,27 @@ def test_what_infinity_made_of_the_rest_is_not_judged_again() -> None:
     lost = graph.op("reciprocal.default", infinite, makes={"dtype": "float16", "drift": 1.0, "dead": 0.5})
     graph.op("sin.default", lost, makes={"dtype": "float16", "drift": 50.0, "dead": 0.9, "alive": True})
     assert graph.rules() == [("overflow", 1)]
+
+
+SUMMED = [({}, {}, {}, True), ({"zeroed": 0.014}, {}, {}, False), ({}, {"dead": 0.49, "drift": 0.24}, {}, False), ({}, {}, {"drift": 0.04}, False),
+          ({}, {"norm": 1e-6}, {}, False)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flushed", "summed", "other", "accused"), SUMMED,
+                         ids=["zeros alone", "rounding as well", "mostly right", "another operand", "a sum that cancels"])  # fmt: skip
+def test_zeros_that_are_nothing_to_a_norm_may_be_most_of_a_sum(flushed: Any, summed: Any, other: Any, accused: bool) -> None:
+    """2000 at exp(-7.3) beside a one in fp8: 3 % of the norm, and half of what a product with positive numbers makes of them."""
+    graph = Graph()
+    facts = {"dtype": "float8_e4m3fn", "drift": 0.03, "zeros": 60, "zeroed": 0.0299, "largest_zeroed": 2.0**-11}
+    coarse = graph.op("_to_copy.default", given("float32"), makes=facts | flushed)
+    makes = {"drift": 0.56, "dead": 1.0, "dtype": "float32", "roundoff": 2.0**-4, "alive": True}
+    graph.op("mm.default", coarse, given(**other), makes=makes | summed)
+    assert graph.rules() == ([("underflow", 1)] if accused else [])
+
+
+@AT_LEAST
+def test_float32_beside_float64_is_judged_as_float16_would_be(nudge: Any, accused: bool) -> None:
+    """A drift of 274 roundings of float32 is 2e-5, and nothing to anyone; 8 roundings of float16 are 0.4 %."""
+    fine = {"dtype": "float32", "roundoff": 2.0**-24, "low": True, "kept_low": True}
+    makes = fine | {"drift": nudge(rounding.SUM_ROUNDINGS * 2.0**-11)}
+    assert judged("sub.Tensor", makes, given(**fine)) == ([("cancellation", 1)] if accused else [])
