@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from projects import FAKED, FAKED_LIGHT, HEALTHY, OVERFLOWS, PREAMBLE
@@ -169,3 +170,14 @@ def test_every_form_writes_whole_files(form: Form, tmp_path: Path) -> None:
     forms.write(form, session((), root=tmp_path, start=tmp_path), path)
     assert path.read_text(encoding="utf8") == form.text(session((), root=tmp_path, start=tmp_path))
     assert list(path.parent.iterdir()) == [path]
+
+
+ODD = {"tags": "</property><x>", "quotes": 'a"b', "lines": "a\nb", "control": "\x1b[31m\x00", "long": "y" * 10_000, "cdata": "]]>"}
+
+
+@pytest.mark.parametrize("name", ODD.values(), ids=ODD.keys())
+def test_junit_stays_whole_whatever_a_tensor_is_called(checks: pytest.Pytester, name: str) -> None:
+    checks.makeconftest(FAKED.replace('Row("layer"', f"Row({name!r}"))
+    checks.runpytest_inprocess("-k", "test_allowed", "--precision=bf16", "--junitxml=junit.xml")
+    (worst,) = [each for each in ElementTree.parse(checks.path / "junit.xml").iter("property") if each.get("name") == "precheck_worst_tensor"]
+    assert len(worst.get("value", "")) >= min(len(name), 4)
