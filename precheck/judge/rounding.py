@@ -64,6 +64,7 @@ class Rounding:
         self.unstable: set[Suspect] = set()
         self.opened: dict[Suspect, Value] = {}
         self.scaled: dict[Suspect, Value] = {}
+        self.products: dict[Suspect, Value] = {}
 
     def judged(self) -> list[Suspect]:
         for operation in self.observation.operations:
@@ -86,7 +87,10 @@ class Rounding:
 
     def _heal(self) -> None:
         """Lets go of what does no harm: a small difference to which something large is added, or that is only compared."""
-        readers = self.observation.consumers() if self.opened or self.scaled else {}
+        readers = self.observation.consumers() if self.opened or self.scaled or self.products else {}
+        for suspect, value in self.products.items():
+            if not _ends_wrong(value, readers):
+                self.suspects.remove(suspect)  # a layer's small result beside which others are large
         for suspect, value in self.scaled.items():
             consumers = readers.get(value, ())
             limit = SUM_ROUNDINGS * value.roundoff
@@ -133,7 +137,9 @@ class Rounding:
         suspect = self._suspect(operation, value)
         if suspect is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):
             self.suspects.append(suspect)
-            self.under[value], self.opened[suspect] = (suspect,), value
+            self.under[value] = (suspect,)
+            within = suspect.rule == "cancellation" and operation.base in PRODUCTS
+            (self.products if within else self.opened)[suspect] = value
         elif suspect is None and operation.base in SUMS | REDUCTIONS and self._gain(operation, value) >= AMPLIFICATION / 2:
             self.under[value] = (None,)  # a small difference of wide values: what it is fed with decides, not what follows
 
@@ -159,6 +165,9 @@ class Rounding:
             text = f"on the inputs that it has the op itself is off by {share} %: {why}"
             return Suspect("local-drift", operation, text, value.local or 0, self._accumulating(operation, value))
         spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1
+        if operation.base in PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
+            text = f"a product whose terms cancel: off by {100 * value.drift:.2g} %, its factors by {100 * operation.drift_in:.2g} %"
+            return Suspect("cancellation", operation, text, gain, PLAIN)
         if operation.base in SUMS | REDUCTIONS | DIFFERENCES:  # what they lose beyond this is for cancellation, or to be healed, to say
             composed = operation.base in PRODUCTS and spread and gain < AMPLIFICATION / 2
             return self._gone(operation, value) if composed else None
@@ -227,3 +236,17 @@ def _given_low(value: Value) -> bool:
             return False
         source = maker.drifting
     return True
+
+
+def _ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether a number that Python reads, or a result that nothing reads and the user keeps, is off by more than half of itself."""
+    waiting, seen = [value], {value}
+    while waiting:
+        made = waiting.pop()
+        consumers = [reader for reader in readers.get(made, ()) if reader.phase == "forward"]
+        if made.drift > GONE and (any(reader.reads for reader in consumers) or (made.alive and not consumers)):
+            return True
+        fresh = {result for reader in consumers for result in reader.outputs if result not in seen}
+        seen |= fresh
+        waiting += fresh
+    return False
