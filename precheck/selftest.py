@@ -143,9 +143,8 @@ class _SelfTest:
             return Outcome(fault, "unnoticed", text, "raise the learning rate above 0, or leave the optimizer out", 0.0, LOST)
         judged = self.sensitivity.judged_updates
         if not judged and self.precision.is_low and not any(row.record.dtype in ("bfloat16", "float16") for row in rows):
-            text = f"steps are taken in float32 under {self.precision}, where rounding loses none"
-            advice = "that steps arrive is held against the golden (--precision=32-true), and judged where weights are stored low (bf16-true)"
-            return Outcome(fault, "inapplicable", f"{text}; {advice}")
+            text = f"no rule judges steps taken in float32, where rounding loses none, so one that is lost otherwise passes under {self.precision}"
+            return Outcome(fault, "inapplicable", f"{text}; the golden tells (--precision=32-true), and so does bf16-true")
         if not judged:
             text = f"rounding drowns what {steps} mean to do to every parameter, so that none is judged"
             return Outcome(fault, "unnoticed", text, "raise the learning rate, or steps=", 0.0, LOST)
@@ -248,4 +247,4 @@ def _share(limit: float | None) -> str:
 
 def _unseen(fault: str) -> Outcome:
     return Outcome(fault, "unnoticed", "the check compares no floating-point output of this model, so it cannot notice any fault in one",
-                   "let the model, or the function that is passed, return what it computes as floating-point tensors")  # fmt: skip
+                   "let the model return what it computes as floating-point tensors; wrap a scripted one in a torch.nn.Module")  # fmt: skip

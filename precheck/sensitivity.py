@@ -65,7 +65,7 @@ class Sensitivity:
     def judged_updates(self) -> list[str]:
         """The parameters of which it is judged whether their steps arrive, the one with most uncertainty first."""
         if self.precision.is_low:
-            return [each.record.name for each in sorted(displacements(self.updates), key=lambda each: -each.uncertainty)]
+            return [each.record.name for each in sorted(displacements(self.looks[-1]), key=lambda each: -each.uncertainty)]
         drowned = {row.record.name: float("inf") if row.undetermined else _allowed(row) for row in self.updates if row.reference.norm}
         return sorted((name for name, share in drowned.items() if share < UNLIKE), key=lambda name: -drowned[name])
 

@@ -71,9 +71,11 @@ def spoiled(job: Job, key: str, change: Change, effect: Effect) -> Iterator[Job]
     """Inside the block, `change` is made to the output whose record has that key, each time that it is made."""
 
     def meet(tensor: torch.Tensor) -> None:
-        before = tensor.detach().clone()
-        change(tensor.data)  # .data: as rounding would, unknown to autograd
-        effect.note(before, tensor.data)
+        before, values = tensor.detach().clone(), tensor.data  # .data: as rounding would, unknown to autograd
+        if torch._debug_has_internal_overlap(values) == 1:  # of an expanded tensor, one element is several
+            values = tensor.data = values.contiguous()
+        change(values)
+        effect.note(before, values)
 
     with _Planting(job.model, key, meet).attached():
         yield job

@@ -78,6 +78,9 @@ def _cell(each: dict[str, Any]) -> str:
 
 
 def _reasons(every: Sequence[dict[str, Any]]) -> list[str]:
-    unclear = [each for each in every if each["status"] in ("inapplicable", "same", "allowed")]
-    told = Counter((CELLS[each["status"]], each["fault"], one_line(each["text"])) for each in unclear)
+    told: Counter[tuple[str, str, str]] = Counter()
+    for each in every:
+        raised = each["status"] == "caught" and ": " in each["rule"]  # by the user's own code, which no rule has a name for
+        if raised or each["status"] in ("inapplicable", "same", "allowed"):
+            told[CELLS[each["status"]], each["fault"], one_line(f"{each['text']}; the run raises {each['rule']}" if raised else each["text"])] += 1
     return [f"  {cell}  {fault}: {text}" + (f" ({count} checks)" if count > 1 else "") for (cell, fault, text), count in sorted(told.items())]

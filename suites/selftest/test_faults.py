@@ -72,6 +72,22 @@ def test_a_result_of_the_models_own_code_is_spoiled_too() -> None:
     assert trace.results == {"": "output:output@1"}
 
 
+class Expanded(Twice):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).mean(0).expand(4, -1)
+
+
+@pytest.mark.parametrize("change", [faults.zeroed, faults.shuffled, faults.infinite, faults.drifted(0.5), faults.replaced(torch.ones(4, 8))])
+def test_an_expanded_result_can_be_spoiled(change: faults.Change) -> None:
+    it = job(Expanded(), optimizer=None, steps=1)
+    plain = run(it, reference(torch.float32))
+    with faults.spoiled(it, "output:output@1", change, effect := Effect()):
+        trace = run(it, reference(torch.float32))
+    assert effect.size is not None
+    unlike = (trace.records["output:output@1"].sketch != plain.records["output:output@1"].sketch).any()
+    assert bool(unlike) is (effect.size > 0)
+
+
 class Own(nn.Module):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

@@ -153,7 +153,19 @@ def test_a_result_that_is_not_compared_cannot_be_noticed_though_drift_inside_is(
     found = tried(Choice(), data(), "bf16-true")
     assert {fault for fault, outcome in found.items() if outcome.status == "unnoticed"} == {"zeroed", "shuffled", "stale"}
     assert "compares no floating-point output" in found["zeroed"].text
+    assert "return what it computes" in found["zeroed"].advice
     assert found["drift"].status == "caught"
+
+
+class Expanded(Constant):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).sum(0).expand(4, -1)
+
+
+def test_an_expanded_output_is_as_good_as_any_but_for_its_equal_rows(tried: Tried) -> None:
+    found = tried(Expanded(), data(), "bf16-true")
+    assert found["shuffled"].status == "same"
+    assert {fault for fault, outcome in found.items() if outcome.status == "caught"} == {"overflow", "drift", "zeroed", "stale"}
 
 
 def test_rows_that_are_equal_cannot_show_that_they_are_shuffled(tried: Tried) -> None:
