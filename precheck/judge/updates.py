@@ -163,6 +163,17 @@ def unarrived(observation: Observation) -> list[Suspect]:
     return [Suspect("lost-update", _placed(worst), text, told[0][1], LOST)]
 
 
+def _sizes(update: Update) -> dict[str, Any]:
+    """What a weight is, what a step means to change it by, and the longest step, down and up, that its format rounds away there."""
+    count = math.sqrt(max(1, update.sampled))
+    weight = update.size / count
+    return {
+        "weight": weight,
+        "step": math.sqrt(update.wanted / max(1, update.steps)) / count,
+        "dead_zone": list(formats.of_dtype(update.dtype).half_ulp(weight)),
+    }
+
+
 STALLED_STEPS = 8
 """Steps from which a state that stands still is called so; as for other accumulators (`absorption.UPDATES`)."""
 INTENDED = 2.0
@@ -222,11 +233,11 @@ def update_share(update: Update) -> float:
 
 
 def table(observation: Observation) -> list[dict[str, Any]]:
-    """A row for each low-format parameter that was stepped, for `Report.updates`."""
+    """A row for each low-format parameter that was stepped, for `Report.updates`: sizes are root mean squares of its elements."""
     return [
         {"parameter": each.parameter, "dtype": each.dtype, "steps": each.steps, "edq": each.edq, "arrived": each.arrived, "moved": each.moved,
          "sampled": each.sampled, "absorbed": each.absorbed, "lost_mass": each.mass, "rate": each.rate, "held": each.held, "aged": each.aged,
-         "horizon": each.horizon}
+         "horizon": each.horizon, **_sizes(each)}
         for each in observation.updates
     ]  # fmt: skip
 

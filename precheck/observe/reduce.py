@@ -15,14 +15,19 @@ def reduced(tensor: torch.Tensor) -> dict[str, Any]:
     tensor = tensor.detach()
     facts: dict[str, Any] = {"shape": tuple(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
     values = _real(tensor)
-    amax = float(values.abs().amax()) if values.numel() else 0.0
+    amax = _amax(values)
     finite = math.isfinite(amax)
     if not finite:
         facts |= _nonfinite_counts(values)
         values = torch.where(values.isfinite(), values, torch.zeros((), dtype=values.dtype, device=values.device))
-        amax = float(values.abs().amax())
+        amax = _amax(values)
     zeros = values.numel() - int(torch.count_nonzero(values))
     return facts | {"sketch": sketch(values), "norm": _norm(values, amax), "amax": amax, "zeros": zeros}
+
+
+def _amax(values: torch.Tensor) -> float:
+    """Greatest magnitude, NaN if there is one; without a tensor of magnitudes, which costs as much again."""
+    return max(map(abs, torch.stack(values.aminmax()).tolist()), key=lambda each: math.inf if math.isnan(each) else each) if values.numel() else 0.0
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

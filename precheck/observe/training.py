@@ -170,7 +170,8 @@ class Training:
     def _record_updates(self, step: int) -> None:
         for name, master in self.masters.items():
             now = _wide(master)
-            norm, dtype = float(torch.linalg.vector_norm(now)), str(master.dtype).removeprefix("torch.")
+            few, dtype = sampled(now), str(master.dtype).removeprefix("torch.")
+            norm = float(torch.linalg.vector_norm(few)) * math.sqrt(now.numel() / max(1, few.numel()))  # it is only told, and weighs luck
             record = recorded("update", name, step, now - self.start[name])
             self.trace.add(dataclasses.replace(record, dtype=dtype, weight_norm=norm if math.isfinite(norm) else 0.0))
 
@@ -179,7 +180,7 @@ def _stood_still(parameter: torch.Tensor, start: torch.Tensor) -> bool:
     if parameter.grad is None or parameter.grad.layout is not torch.strided:
         return False
     pulled = sampled(parameter.grad) != 0
-    return 2 * int(torch.count_nonzero((sampled(_wide(parameter)) == sampled(start)) & pulled)) > int(torch.count_nonzero(pulled))
+    return 2 * int(torch.count_nonzero((_wide(sampled(parameter)) == sampled(start)) & pulled)) > int(torch.count_nonzero(pulled))
 
 
 def _wide(parameter: torch.Tensor) -> torch.Tensor:

@@ -100,3 +100,4 @@ def test_the_table_has_a_row_a_parameter() -> None:
     assert {name: row[name] for name in ("edq", "arrived", "moved", "steps", "rate", "aged", "horizon", "held")} == {
         "edq": 0.0, "arrived": 0.0, "moved": 0, "steps": 4, "rate": 1e-4, "aged": 0.5, "horizon": 9, "held": False,
     }  # fmt: skip
+    assert (row["weight"], row["step"], row["dead_zone"]) == (1.0, pytest.approx(1e-4), [2.0**-9, 2.0**-8])

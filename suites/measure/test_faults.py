@@ -209,8 +209,9 @@ def test_its_fixed_twin_is_left_alone(name: str) -> None:
     assert not [finding for finding in report.findings if finding.severity != "note"], report.summary()
 
 
-OF_OPS = {"underflow", "vanished-constant", "integer-rounding", "amplified-rounding", "cancellation", "local-drift", "absorption", "scaler-order"}
-"""Mechanisms of single ops, which suites/watch plants."""
+OF_OPS = {"underflow", "vanished-constant", "integer-rounding", "amplified-rounding", "cancellation", "local-drift", "absorption", "scaler-order",
+          "scaler-skip"}  # fmt: skip
+"""Mechanisms of single ops and of the user's own loop, which suites/zoo and suites/scaler plant."""
 
 
 def test_every_rule_that_module_boundaries_can_show_has_a_fault() -> None:
