@@ -19,6 +19,8 @@ WORSE = frozenset({"no verdict", "error"})
 """What `python -m precheck report A B` ends with 1 for."""
 MOVED = 1.5
 """Factor between two r that is told: that between the limits for a warning (2) and for an error (3) of a tensor."""
+MOST = 100
+"""Rows of the Markdown table, of some 500 characters at most: GitHub takes comments of 65 536."""
 _TENSORS = 3  # told of a check
 _GRAVITY = {"error": 0, "warning": 1}
 
@@ -53,10 +55,10 @@ def term(before: Session, now: Session) -> str:
 
 
 def markdown(before: Session, now: Session) -> str:
-    """As a table, of at most 200 rows."""
+    """As a table of at most `MOST` rows."""
     changes = between(before, now)
-    rows = [(each.kind, code(each.nodeid), code(each.precision), code(each.words)) for each in changes[:200]]
-    left = [f"\n{len(changes) - 200} more changes, none of them worse."] if len(changes) > 200 else []
+    rows = [(each.kind, code(each.nodeid), code(each.precision), code(each.words)) for each in changes[:MOST]]
+    left = [f"\n{len(changes) - MOST} more changes, none of them worse."] if len(changes) > MOST else []
     return "\n".join([f"## precheck: {_headline(changes)}\n", *(grid(("", "check", "precision", "what"), rows) if rows else []), *left, ""])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sessions import HOSTILE, check, finding, hostile, of, row, without_verdict
 
-from precheck.report.changes import WORSE, Change, between, markdown, plain, term
+from precheck.report.changes import MOST, WORSE, Change, between, markdown, plain, term
 from precheck.report.sarif import compared
 
 BAD = check(finding())
@@ -108,6 +108,13 @@ def test_names_stay_on_their_line_and_in_their_cell(name: str) -> None:
     assert not set("".join(lines)) & set("\x1b\u202e\x00")
     assert len(markdown(of(), hostile(name)).splitlines()) == len(markdown(of(), hostile("plain")).splitlines())
     assert json.loads(plain(of(), hostile(name)))["changes"][0]["kind"] == "no verdict"
+
+
+def test_a_table_of_many_changes_fits_a_comment_on_github() -> None:
+    """Of 65 536 characters, however long the names are."""
+    words = markdown(of(), of(*(check(finding(message="m" * 500), name=f"t.py::{number}{'x' * 500}") for number in range(MOST))))
+    assert len(words) < 65_536
+    assert words.endswith(f"\n{MOST} more changes, none of them worse.\n"), "each check is new, and has an error"
 
 
 def test_sarif_says_what_is_new() -> None:
