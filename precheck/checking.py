@@ -100,15 +100,17 @@ class Checking:
         return run(self.job, low(self.precision, records=tape)), tape
 
     def verdict(self, trace: Trace, tape: Tape, *, brief: bool = False) -> Report:
-        """On a run under a low precision, made as `seen` makes it. `brief`: only whether there is an error matters."""
+        """On a run under a low precision, made as `seen` makes it. `brief`: an error, if there is one, is enough."""
         rows = self.against_golden(trace)
         if rows is not None:
             report = judged(trace, self.recorded, rows, self.precision)
             if not report.findings and not any(row.failed or row.doubtful for row in rows if row.record.kind != "update"):
                 return report
-        report = Measurement(self.job, self.precision, seen=(trace, tape), brief=brief).report()
-        if brief and report.errors:
-            return report
+        if brief:
+            report = Measurement(self.job, self.precision, seen=(trace, tape), brief=True).report()
+            if report.errors:
+                return report
+        report = Measurement(self.job, self.precision, seen=(trace, tape)).report()
         stale, _ = self.stale()
         report.add(stale)
         if not report.errors:

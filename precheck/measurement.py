@@ -86,8 +86,8 @@ class _Function(torch.nn.Module):
 class Measurement:
     """The runs of one measurement, each made when it is first needed.
 
-    `brief`: only whether there is an error matters. Where an output has failed for good, gradients are not looked at, and count as
-    explained; flips are not counted beside an error, and it is not located.
+    `brief`: only errors that hold whatever else is looked at. Where an output fails by two noise runs, whose limits allow for luck,
+    no more are made; where it has failed for good, gradients count as explained; flips are not counted, and nothing is located.
     """
 
     def __init__(self, job: Job, precision: Precision, *, seen: tuple[Trace, Tape] | None = None, brief: bool = False) -> None:
@@ -111,14 +111,16 @@ class Measurement:
                 raise
             return Report(precision=self.precision.name, facts={"reference": f"none: the model does not run in float64 ({error})"})
         rows = self._look(FIRST_LOOK)
-        if _suspects(rows) or any(place.doubtful(self.precision) for place in decisions.places(self.reference, self.noises)):
+        settled = self.brief and any(row.failed and row.record.kind == "output" for row in _suspects(rows).values())
+        doubtful = _suspects(rows) or any(place.doubtful(self.precision) for place in decisions.places(self.reference, self.noises))
+        if doubtful and not settled:
             rows = self._look(SECOND_LOOK)
         suspects = _suspects(rows)
         explained = self._explained(suspects) if suspects else set()
         starved = {row.record.key: row for row in extent.starved(self.low, rows, self.precision)}
         unstable = self._unstable(starved | {key: row for key, row in suspects.items() if row.failed and key not in explained})
         report = judged(self.low, self.reference, rows, self.precision, explained=explained, unstable=unstable)
-        if self.brief and report.errors:
+        if self.brief:
             return report
         report.add(decisions.flipped(self._flips(), self.precision))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))

@@ -75,8 +75,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--precision-device", metavar="DEVICE", help="what the precision_device fixture gives: auto, cpu, cuda, cuda:N (default: auto)")
     group.addoption(
         "--precheck-selftest", action="store_true",
-        help="make each check that passes again with faults planted into the model, up to seven, each of which must be caught; costs as much as "
-        "that many checks that fail: seconds for a small model, minutes for a large one",
+        help="make each check that passes again with faults planted into the model, up to seven, each of which must be caught; each costs "
+        "what a check that fails does, about ten runs of the model (three under 32-true)",
     )  # fmt: skip
     parser.addini("precision", "default of --precision")
     parser.addini("golden_dir", "default of --golden-dir", default="golden")

@@ -175,4 +175,4 @@ def test_it_is_refused_together_with_a_refresh(pytester: pytest.Pytester) -> Non
 
 def test_help_says_what_it_costs(pytester: pytest.Pytester) -> None:
     text = " ".join(pytester.runpytest_inprocess("--help").stdout.str().split())
-    assert re.search(r"--precheck-selftest make each check that passes again with faults planted .*; costs as much as that many checks", text)
+    assert re.search(r"--precheck-selftest make each check that passes again with faults planted .*; each costs .* about ten runs of the model", text)
