@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gpt import Trained
+from sized import Trained
 from ratios import medians
 
 import precheck

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from gpt import GPT, LENGTH, SHAPES, VOCABULARY
+from sized import GPT, LENGTH, SHAPES, VOCABULARY
 from ratios import medians
 
 from precheck.measurement import job_of
