@@ -146,3 +146,9 @@ def test_complex_numbers_are_pairs() -> None:
 def test_ratios(part: float, whole: float, expected: float) -> None:
     assert ratio(part, whole) == expected
     assert norm(torch.zeros(0)) == 0.0
+
+
+def test_nan_where_the_reference_is_infinite_is_one_too_many() -> None:
+    """0/0 where the reference divides something by zero; what is infinite on both sides is equal."""
+    value = measured(torch.tensor([math.nan, math.inf, 1.0]).bfloat16(), torch.tensor([math.inf, math.inf, 1.0]))
+    assert (value.nonfinite, value.nans, value.drift) == (1, 1, 0.0)
