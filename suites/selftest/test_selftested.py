@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 
 import precheck
 from precheck.goldens.lifecycle import refresh
+from precheck.judge import boundaries
 from precheck.measurement import job_of
 from precheck.selftest import FAULTS, MARGIN, Outcome, selftested
 
@@ -182,6 +184,14 @@ def test_one_element_has_no_rows(tried: Tried) -> None:
 
 def test_an_input_of_zeros_cannot_show_what_is_stale(tried: Tried) -> None:
     assert tried(layers(), torch.zeros(4, 8), "bf16-true")["stale"].status == "same"
+
+
+def test_a_rule_that_hears_nothing_is_found_out(tried: Tried, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boundaries, "drifted", lambda *rows, **excuses: [])
+    found = tried(layers(), data(), "bf16-true")
+    assert {fault for fault, outcome in found.items() if outcome.status == "unnoticed"} == OUTPUTS
+    assert re.fullmatch(r"output of \d is off by [\d.]+ % of its norm, where the check sees least; limit: [\d.]+ %", found["drift"].text)
+    assert found["overflow"].status == "caught", "by another rule"
 
 
 def test_a_function_is_tried_as_a_model_is(tried: Tried) -> None:
