@@ -126,14 +126,12 @@ def landed(operation: Operation) -> tuple[float, float] | None:
 
 
 def _bound(operation: Operation) -> Operation | None:
-    """The clamp whose bound is the number that a difference subtracts from, as held by the format: 1 - p.clamp(max=0.9999)."""
-    for source in operation.inputs:
-        maker = source.maker
-        while maker is not None and maker.base in MOVING and maker.inputs:
-            maker = maker.inputs[0].maker
-        if maker is not None and landed(maker) is not None:
-            return maker
-    return None
+    """The clamp whose bound the format rounds onto the number that it is subtracted from: 1 - p.clamp(max=0.9999)."""
+    maker = operation.inputs[0].maker if len(operation.inputs) == 1 else None
+    while maker is not None and maker.base in MOVING and maker.inputs:
+        maker = maker.inputs[0].maker
+    found = None if maker is None else landed(maker)
+    return maker if found is not None and found[1] else None
 
 
 def _kind_of_zero(operation: Operation, value: Value) -> str:

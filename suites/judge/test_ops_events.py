@@ -153,6 +153,15 @@ def test_a_difference_is_zero_for_a_bound_that_is_no_less_than_what_it_is_taken_
     assert ("0.9999 is 1 in float16" in graph.found()[0].message) is (bound == 0.9999)
 
 
+def test_a_difference_of_two_tensors_is_not_the_bounds_doing() -> None:
+    """Where p is 0.5 and q nearly so, it makes no odds that one of them was kept off 1."""
+    graph = Graph()
+    p = graph.op("clamp.default", given("float16"), makes={"dtype": "float16", "drift": 1e-4}, scalars=(1e-4, 0.9999))
+    gap = graph.op("sub.Tensor", p, given("float16"), makes={"dtype": "float16", "drift": 1e-4, "zeros": 1, "largest_zeroed": 1e-4})
+    graph.op("log.default", gap, makes=INF | {"beyond": 9.2, "alive": True})
+    assert graph.rules() == [("cancellation", 2)]
+
+
 def test_of_nothing_over_nothing_the_guard_is_to_blame_unless_all_was_lost() -> None:
     """Adam's moments vanish, and eps with them; but a numerator that is gone as a whole needs no guard to be wrong."""
     for zeroed, rules in ((0.1, [("vanished-constant", 2)]), (0.9, [("underflow", 1)])):
