@@ -44,7 +44,7 @@ class Displacement:
 
 
 def displacements(rows: Iterable[Comparison]) -> list[Displacement]:
-    """One a parameter stored in a low format, at the last step it was seen.
+    """One a parameter stored in a low format, at the last step it was seen; of those stored wide, one that did not move by a bit.
 
     Left out are those whose gradient is zero but for rounding (a bias before a norm): what was meant is float32's own rounding.
     """
@@ -52,8 +52,8 @@ def displacements(rows: Iterable[Comparison]) -> list[Displacement]:
     aimless = {row.record.name for row in rows if row.record.kind == "parameter-gradient" and row.undetermined}
     last: dict[str, Comparison] = {}
     for row in rows:
-        stored_low = row.record.dtype in ("bfloat16", "float16") and row.record.name not in aimless
-        if row.record.kind == "update" and stored_low and row.reference.norm > 0 and not row.record.nonfinite:
+        judged = (row.record.dtype in ("bfloat16", "float16") or row.record.norm == 0) and row.record.name not in aimless
+        if row.record.kind == "update" and judged and row.reference.norm > 0 and not row.record.nonfinite:
             last[row.record.name] = row
     return [_displacement(row) for row in last.values()]
 
