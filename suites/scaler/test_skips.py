@@ -43,11 +43,11 @@ def test_a_burst_is_calibration(start: int) -> None:
     assert report.scaler["scale"] == 2.0**ROOM
 
 
-@pytest.mark.parametrize("start", [16, 24, 40])
-def test_a_burst_of_a_gpt_is_calibration(start: int) -> None:
-    report = Training(30, scale=2.0**start).run()
+@pytest.mark.parametrize(("start", "steps"), [(24, 12), (40, 28)])
+def test_a_burst_of_a_gpt_is_calibration(start: int, steps: int) -> None:
+    report = Training(steps, scale=2.0**start).run()
     assert not told(report), report.summary()
-    assert report.scaler["skipped"] <= max(0, start - math.floor(math.log2(report.scaler["safe"]))) + 1
+    assert start - 18 <= report.scaler["skipped"] <= start - math.floor(math.log2(report.scaler["safe"])) + 1  # its room is 2^17 or 2^18
 
 
 def test_two_thousand_steps_at_the_default_interval() -> None:
