@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
@@ -23,7 +24,10 @@ from precheck.formats import FORMATS, FP32
 from precheck.report.excerpts import excerpt
 from precheck.report.session import Session
 
-SCRIPTS = ("text", "data", "panels", "scale", "plot", "chart", "grid", "tables", "findings", "modules", "dtypes", "updates", "checks", "main")
+SCRIPTS = (
+    "text", "data", "panels", "scale", "axis", "sheet", "stretch", "plot", "chart", "grid", "tables",
+    "findings", "modules", "dtypes", "scaler", "sizes", "updates", "checks", "main",
+)  # fmt: skip
 """The files of the page's code, in the order in which they are put together; they share one scope."""
 _OPS = ("op", "phase", "module", "source", "dtype", "calls", "drift", "inherited", "nonfinite", "zeros", "flips", "opaque", "first")
 _ROWS = ("tensor", "kind", "step", "shape", "dtype", "r", "allowed", "drift", "floor", "relative", "nonfinite")
@@ -43,7 +47,7 @@ def page(session: Session) -> str:
     return template.render(
         precheck=session.get("precheck", ""),
         torch=session.get("torch", ""),
-        summary=Markup(_json({"checks": [_line(test) for test in session["tests"]], "roundings": _roundings()})),
+        summary=Markup(_json({"checks": [_line(test) for test in session["tests"]], "roundings": _roundings(), "formats": _formats()})),
         checks=[Markup(_json(_check(test, start))) for test in session["tests"]],
         style=Markup(style),
         code=Markup(code),
@@ -64,6 +68,11 @@ def _digest(text: str) -> str:
 def _roundings() -> dict[str, float]:
     """By low dtype, what the page draws as one rounding: 0.42 unit roundoffs in relative L2, as `Value.rounded` has it."""
     return {f.dtype_name: 0.42 * f.unit_roundoff for f in FORMATS.values() if f.dtype_name and f.unit_roundoff > FP32.unit_roundoff}
+
+
+def _formats() -> dict[str, list[int]]:
+    """By low dtype, digits of the significand and least exponent: what the page makes the dead zone of each binade from."""
+    return {f.dtype_name: [f.precision, f.min_exponent] for f in FORMATS.values() if f.dtype_name and f.unit_roundoff > FP32.unit_roundoff}
 
 
 def _line(test: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +119,7 @@ def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
         "rows": _columns([row | {"shape": "×".join(map(str, row["shape"]))} for row in report["boundaries"]], _ROWS)
         | {"determined": [int(_determined(row)) for row in report["boundaries"]]},
         "updates": report["updates"],
-        "scaler": report["scaler"],
+        "scaler": _scaler(report["scaler"], report["ops"]),
         "cure": report["cure"],
         "facts": report["facts"],
         "tolerated": test.get("tolerated", {}),
@@ -129,6 +138,17 @@ def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprit
         "at_op": culprits.of(finding),
         "at_row": max(rows, key=lambda index: _excess(report["boundaries"][index]), default=-1),
     }
+
+
+def _scaler(told: dict[str, Any], ops: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Its history by runs of one scale and the places of skipped steps, which are few; and the place of the tightest op, or -1."""
+    if not told.get("history"):
+        return told
+    runs = [[scale, len(list(steps))] for scale, steps in itertools.groupby(scale for scale, _ in told["history"])]
+    skipped = [place for place, (_, skip) in enumerate(told["history"]) if skip]
+    named = [place for place, row in enumerate(ops) if f"{row['op']} at {row['source']}" == told.get("tightest")]
+    at_op = max(named, key=lambda place: ops[place]["phase"] == "backward", default=-1)
+    return told | {"history": {"runs": runs, "skipped": skipped}, "at_op": at_op}
 
 
 class _Culprits:

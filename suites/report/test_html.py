@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 from sessions import HOSTILE, check, finding, hostile, of, op, row, without_verdict
 
-from precheck.formats import BF16
+from precheck.formats import BF16, E4M3FN, FP16, Format
 from precheck.report.excerpts import AROUND, excerpt
 from precheck.report.html import page
+from precheck.report.session import Op
 
 VOID = {"meta", "input", "br", "link", "img"}
 
@@ -164,6 +166,37 @@ def test_one_rounding_is_drawn_for_low_formats_only() -> None:
     roundings = Elements(page(of())).data("summary")["roundings"]
     assert roundings["bfloat16"] == 0.42 * BF16.unit_roundoff
     assert not {"float32", "float64"} & set(roundings)
+
+
+class TestScaler:
+    """The loss scale of a watched run, as the page is given it."""
+
+    HISTORY = ([4.0, True], [2.0, False], [2.0, False], [4.0, True], [2.0, True], ["inf", False])
+
+    def told(self, scaler: dict[str, Any], *ops: Op) -> Any:
+        told = check(ops=ops)
+        told["report"]["scaler"] = scaler
+        return Elements(page(of(told))).data("check-0")["scaler"]
+
+    def test_is_a_run_for_each_change_and_the_places_of_the_skipped(self) -> None:
+        history = self.told({"history": self.HISTORY, "safe": 3.0})["history"]
+        assert history == {"runs": [[4.0, 1], [2.0, 2], [4.0, 1], [2.0, 1], ["inf", 1]], "skipped": [0, 3, 4]}
+
+    def test_leads_to_the_op_that_is_tightest_in_the_backward_pass_if_it_runs_in_both(self) -> None:
+        ops = op("aten.exp.default"), op(), op(phase="backward"), op(source="models/gpt.py:89")
+        assert self.told({"history": self.HISTORY, "tightest": "aten.mul.Tensor at models/gpt.py:88"}, *ops)["at_op"] == 2
+        assert self.told({"history": self.HISTORY, "tightest": ""}, *ops)["at_op"] == -1
+
+    def test_of_a_measured_run_is_as_it_was(self) -> None:
+        assert self.told({"scale": 65536.0, "skipped": 0}) == {"scale": 65536.0, "skipped": 0}
+
+
+@pytest.mark.parametrize("fmt", [BF16, FP16, E4M3FN], ids=str)
+def test_a_format_is_given_by_what_its_dead_zone_is_made_of(fmt: Format) -> None:
+    precision, least = Elements(page(of())).data("summary")["formats"][fmt.dtype_name]
+    for power in (-140, -20, -6, -1, 0, 5):  # below the least exponent all numbers are equally far apart
+        weight = max(1.5 * 2.0**power, fmt.min_subnormal)
+        assert fmt.half_ulp(weight)[1] == 2.0 ** (max(math.floor(math.log2(weight)), least) - precision)
 
 
 def test_a_report_of_older_fields_is_drawn() -> None:

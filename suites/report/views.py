@@ -33,12 +33,12 @@ def column(browser: Browser, title: str) -> list[str]:
     return texts(browser, f"#grid tbody tr[data-index] td:nth-child({place})")
 
 
-def painted(browser: Browser, name: str) -> int:
-    """How many pixels of the chart have a colour of the page's style."""
+def painted(browser: Browser, name: str, canvas: str = "run-canvas") -> int:
+    """How many pixels of a chart have a colour of the page's style."""
     return int(
         browser.value(
             f"""(() => {{
-              const canvas = document.querySelector("#run-canvas");
+              const canvas = document.querySelector("#{canvas}");
               const probe = document.body.appendChild(document.createElement("canvas")).getContext("2d");
               canvas.style.color = "var(--{name})";
               probe.fillStyle = getComputedStyle(canvas).color;

@@ -1,7 +1,6 @@
 // The drift along the run: what is drawn of which table, choosing and zooming by pointer and keys.
 
-const chart = { plot: null, from: 0, to: 0, drag: null };
-const CLICK = 5; // pixels that a pointer may move and still have clicked
+const chart = { plot: null, view: new Stretch(0) };
 
 /** What is drawn: ops with one rounding of their dtype as floor, tensors with their own floor and what they are allowed. */
 function seriesOf(data, kind) {
@@ -25,15 +24,13 @@ function drawRun() {
   byId("run").hidden = !shownHere;
   if (!shownHere) return;
   const series = seriesOf(data, state.kind);
-  chart.from = Math.max(0, Math.min(chart.from, series.length - 1));
-  chart.to = Math.max(chart.from + 1, Math.min(chart.to, series.length));
-  chart.plot = new Plot(byId("run-canvas"), series, chart.from, chart.to);
+  chart.plot = new Plot(byId("run-canvas"), series, chart.view.from, chart.view.to);
   chart.plot.draw(state.chosen[state.kind]);
 }
 
 function resetRun() {
   const data = current();
-  [chart.from, chart.to] = [0, data ? data[state.kind].length : 0];
+  chart.view = new Stretch(data ? data[state.kind].length : 0);
   runKey();
   runLabel();
   drawRun();
@@ -57,11 +54,6 @@ function runLabel() {
 }
 
 function runKey() {
-  const swatch = (name, words, kind = "") => {
-    const sign = el("i", { class: kind });
-    sign.style[kind === "stroke" ? "borderColor" : "background"] = `var(--${name})`;
-    return el("li", {}, sign, words);
-  };
   const tensors = state.kind === "rows";
   const lines = tensors
     ? [
@@ -113,104 +105,42 @@ function told(table, index) {
   return parts;
 }
 
-function zoom(factor, around) {
-  const length = current()[state.kind].length;
-  const size = Math.max(Math.min(8, length), Math.min(length, Math.round((chart.to - chart.from) * factor)));
-  const share = (around - chart.from) / Math.max(1, chart.to - chart.from);
-  chart.from = Math.max(0, Math.min(length - size, Math.round(around - share * size)));
-  chart.to = chart.from + size;
+function zoom(factor) {
+  chart.view.zoom(factor, chart.view.hold(state.chosen[state.kind]));
   drawRun();
 }
 
 /** Chooses and, where it is out of view, moves the view. */
 function chooseInView(index) {
-  const length = current()[state.kind].length;
-  const wanted = Math.max(0, Math.min(length - 1, index));
-  if (wanted < chart.from || wanted >= chart.to) {
-    const size = chart.to - chart.from;
-    chart.from = Math.max(0, Math.min(length - size, wanted - Math.floor(size / 2)));
-    chart.to = chart.from + size;
-  }
-  choose(wanted);
-}
-
-function runKeys(event) {
-  const index = state.chosen[state.kind];
-  const middle = index >= 0 ? index : Math.floor((chart.from + chart.to) / 2);
-  const page = Math.max(1, Math.round((chart.to - chart.from) / 20));
-  const acts = {
-    ArrowLeft: () => chooseInView(index - 1),
-    ArrowRight: () => chooseInView(index + 1),
-    PageUp: () => chooseInView(index - page),
-    PageDown: () => chooseInView(index + page),
-    Home: () => chooseInView(0),
-    End: () => chooseInView(Infinity),
-    "+": () => zoom(0.5, middle),
-    "=": () => zoom(0.5, middle),
-    "-": () => zoom(2, middle),
-    0: () => zoom(Infinity, middle),
-    Enter: () => focusTable(),
-  };
-  if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in acts)) return;
-  event.preventDefault();
-  acts[event.key]();
-}
-
-function runPointer(canvas) {
-  const at = (event) => event.clientX - canvas.getBoundingClientRect().left;
-  canvas.addEventListener("pointerdown", (event) => {
-    chart.drag = { from: at(event), to: at(event) };
-    canvas.setPointerCapture(event.pointerId);
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    if (!chart.plot) return;
-    if (!chart.drag) return tip(at(event));
-    chart.drag.to = at(event);
-    drawRun();
-    const { pen, bottom, colours } = chart.plot;
-    pen.fillStyle = colours.accent;
-    pen.globalAlpha = 0.15;
-    pen.fillRect(Math.min(chart.drag.from, chart.drag.to), MARGIN.top, Math.abs(chart.drag.to - chart.drag.from), bottom - MARGIN.top);
-    pen.globalAlpha = 1;
-  });
-  canvas.addEventListener("pointerup", () => {
-    const drag = chart.drag;
-    chart.drag = null;
-    if (!drag || !chart.plot) return;
-    if (Math.abs(drag.to - drag.from) < CLICK) return choose(chart.plot.worstAt(drag.to));
-    const [from, to] = [drag.from, drag.to].sort((a, b) => a - b).map((x) => chart.plot.indexAt(x));
-    [chart.from, chart.to] = [from, Math.max(to + 1, from + Math.min(8, chart.plot.series.length - from))];
-    drawRun();
-  });
-  canvas.addEventListener("pointerleave", () => (byId("run-tip").hidden = true));
-  canvas.addEventListener("dblclick", () => zoom(Infinity, 0));
+  choose(chart.view.reach(index));
 }
 
 function tip(x) {
   const index = chart.plot.worstAt(x);
-  const box = byId("run-tip");
-  box.hidden = false;
-  box.replaceChildren(...told(current()[state.kind], index));
-  const middle = chart.plot.x(index);
-  box.style.top = "26px";
-  box.style.left = middle < chart.plot.width / 2 ? middle + 12 + "px" : "auto";
-  box.style.right = middle < chart.plot.width / 2 ? "auto" : chart.plot.width - middle + 12 + "px";
+  tipAt(byId("run-tip"), chart.plot.x(index), 26, chart.plot.width, told(current()[state.kind], index));
 }
 
 function startChart() {
   const canvas = byId("run-canvas");
-  canvas.addEventListener("keydown", runKeys);
-  runPointer(canvas);
-  const button = (sign, words, act) =>
-    el("button", { type: "button", class: "plain", "aria-label": words, title: words, onclick: act }, sign);
-  const middle = () => (state.chosen[state.kind] >= 0 ? state.chosen[state.kind] : Math.floor((chart.from + chart.to) / 2));
-  byId("run-zoom").replaceChildren(
-    button("+", "Zoom in", () => zoom(0.5, middle())),
-    button("−", "Zoom out", () => zoom(2, middle())),
-    button("all", "Whole run", () => zoom(Infinity, 0)),
-  );
+  const keys = () => ({ ...strides(chart.view, state.chosen[state.kind], { reach: chooseInView, zoom }), Enter: focusTable });
+  canvas.addEventListener("keydown", (event) => pressed(event, keys()));
+  followPointer(canvas, {
+    ready: () => chart.plot !== null,
+    tip,
+    hide: () => (byId("run-tip").hidden = true),
+    draw: drawRun,
+    sheet: () => chart.plot,
+    click: (x) => choose(chart.plot.worstAt(x)),
+    select: (from, to) => {
+      chart.view.show(chart.plot.indexAt(from), chart.plot.indexAt(to) + 1);
+      drawRun();
+    },
+    all: () => zoom(Infinity),
+  });
+  zoomButtons(byId("run-zoom"), "Whole run", zoom);
   on("check", resetRun);
   on("kind", resetRun);
+  on("theme", drawRun);
   on("chosen", () => {
     drawRun();
     tellChosen();

@@ -94,6 +94,7 @@ function findingCard(finding, why) {
     jumps.push(
       el("button", { type: "button", class: "plain jump", onclick: () => jumpTo("rows", finding.at_row) }, "Show the tensor in the run"),
     );
+  jumps.push(...pictured(finding));
   if (jumps.length) parts.push(el("p", { class: "where" }, ...jumps));
   return el("article", { class: "finding " + finding.severity }, ...parts);
 }
@@ -132,6 +133,23 @@ function jumpTo(kind, index) {
   chooseInView(index);
   byId("run").scrollIntoView({ block: "start" });
   byId("run-canvas").focus({ preventScroll: true });
+}
+
+/** Buttons that lead to the picture of what a finding tells: the loss scale, or the sizes of steps. */
+function pictured(finding) {
+  const lead = (words, canvas, choose) => {
+    const go = () => {
+      choose();
+      byId(canvas).scrollIntoView({ block: "center" });
+      byId(canvas).focus({ preventScroll: true });
+    };
+    return [el("button", { type: "button", class: "plain jump", onclick: go }, words)];
+  };
+  if (finding.rule === "scaler-skip" && historyOf(current())) return lead("Show the loss scale", "scaler-canvas", () => chooseSkip(1));
+  const points = finding.rule === "lost-update" ? pointsOf(rankedUpdates()) : [];
+  if (!points.length) return [];
+  const place = points.findIndex((point) => point.parameter === finding.tensor);
+  return lead("Show the sizes of its steps", "sizes-canvas", () => chooseSize(Math.max(0, place)));
 }
 
 function startFindings() {

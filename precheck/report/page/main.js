@@ -15,7 +15,7 @@ function kept(value) {
 function setTheme(theme) {
   if (theme === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = theme;
-  drawRun();
+  changed("theme");
 }
 
 function startTheme() {
@@ -36,12 +36,13 @@ function startTheme() {
     act,
   );
   if (theme !== "auto") document.documentElement.dataset.theme = theme;
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawRun);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => changed("theme"));
 }
 
-/** Paper is white and has no scroll bars. */
+/** Paper is white and narrow, and has no scroll bars. */
 function startPrint() {
   const set = (printing) => {
+    document.documentElement.classList.toggle("paper", printing);
     setTheme(printing ? "light" : kept());
     if (!grids.grid) return;
     grids.grid.printing = printing;
@@ -75,6 +76,8 @@ function start() {
     startTable,
     startModules,
     startDtypes,
+    startScaler,
+    startSizes,
     startUpdates,
     startKeys,
     startPrint,

@@ -6,7 +6,7 @@ const state = {
   chosen: { ops: -1, rows: -1 },
   filter: { text: "", phase: "", dtype: "", module: null, op: "" },
 };
-const listeners = { check: [], kind: [], chosen: [], filter: [] };
+const listeners = { check: [], kind: [], chosen: [], filter: [], theme: [] };
 
 function on(what, listener) {
   listeners[what].push(listener);

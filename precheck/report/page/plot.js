@@ -4,48 +4,11 @@ const MARGIN = { left: 50, right: 10, top: 20, bottom: 20 };
 const DOT = 2.5; // pixels an op needs to be a dot of its own
 const SIGNS = { error: "▲", warning: "◆", note: "●" };
 
-const COLOURS = [
-  "ink",
-  "soft",
-  "line",
-  "accent",
-  "drift",
-  "floor",
-  "limit",
-  "error",
-  "warning",
-  "note",
-  "forward",
-  "backward",
-  "optimizer",
-  "scaler",
-  "data",
-];
-
-/** The colours of the page's style, in its present theme, as a canvas wants them. */
-function palette(canvas) {
-  const found = {};
-  for (const name of COLOURS) {
-    canvas.style.color = `var(--${name})`;
-    found[name] = getComputedStyle(canvas).color;
-  }
-  canvas.style.color = "";
-  return found;
-}
-
-class Plot {
+class Plot extends Sheet {
   /** `series`: {length, phase(i), drift, floor, limit or null, marks: [{index, severity}]}; `from` to `to` is what is in view. */
   constructor(canvas, series, from, to) {
-    const ratio = window.devicePixelRatio || 1;
-    Object.assign(this, { canvas, series, from, to, width: canvas.clientWidth, height: canvas.clientHeight, colours: palette(canvas) });
-    canvas.width = Math.round(this.width * ratio);
-    canvas.height = Math.round(this.height * ratio);
-    this.pen = canvas.getContext("2d");
-    this.pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    this.pen.font = "11px " + getComputedStyle(document.body).fontFamily;
-    this.left = MARGIN.left;
-    this.right = this.width - MARGIN.right;
-    this.bottom = this.height - MARGIN.bottom;
+    super(canvas, MARGIN);
+    Object.assign(this, { series, from, to });
     const drawn = [series.drift, series.floor, series.limit].filter(Boolean);
     this.scale = new LogScale(
       drawn.map((values) => values.subarray(from, to)),
@@ -76,7 +39,7 @@ class Plot {
   draw(chosen) {
     this.pen.clearRect(0, 0, this.width, this.height);
     this.shades();
-    this.axis();
+    this.across(this.scale.ticks());
     this.pen.save();
     this.pen.beginPath();
     this.pen.rect(this.left, 0, this.right - this.left, this.bottom);
@@ -105,23 +68,6 @@ class Plot {
       if (width > pen.measureText(phase).width + 8) pen.fillText(phase, x + 4, this.height - 6);
       start = end;
     }
-  }
-
-  axis() {
-    const pen = this.pen;
-    pen.strokeStyle = this.colours.line;
-    pen.fillStyle = this.colours.soft;
-    pen.textAlign = "right";
-    pen.textBaseline = "middle";
-    pen.lineWidth = 1;
-    for (const [y, label] of this.scale.ticks()) {
-      pen.beginPath();
-      pen.moveTo(this.left, Math.round(y) + 0.5);
-      pen.lineTo(this.right, Math.round(y) + 0.5);
-      pen.stroke();
-      pen.fillText(label, this.left - 6, y);
-    }
-    pen.textBaseline = "alphabetic";
   }
 
   /** A line at the height of each value, broken where there is none; of those under one pixel, the highest. */

@@ -48,5 +48,9 @@ class LogScale {
 
 function powerOfTen(power) {
   if (power >= 0 && power <= 2) return String(10 ** power);
-  return "10" + String(power).replace(/./g, (sign) => SUPERSCRIPT[sign]);
+  return "10" + raised(power);
+}
+
+function raised(power) {
+  return String(power).replace(/./g, (sign) => SUPERSCRIPT[sign]);
 }

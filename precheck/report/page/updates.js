@@ -3,13 +3,18 @@
 const WIDE = 1.25; // the share at the right end of a track: a little more than all of it may arrive
 const LOST = 0.5; // as judge/updates.py has it
 const FIRST = 20; // parameters shown before the rest is asked for
+let rendered = 0; // parameters shown now
 
 function drawUpdates() {
   const data = current();
   byId("updates").hidden = !data || !data.updates.length;
-  if (byId("updates").hidden) return;
-  const rows = data.updates.map((row) => ({ ...row, share: arrivedOf(row) })).sort((a, b) => a.share - b.share);
-  renderUpdates(rows, FIRST);
+  if (!byId("updates").hidden) renderUpdates(rankedUpdates(), FIRST);
+}
+
+/** The present check's updates, the least arrived first, with the `share` that did and the `place` in this order. */
+function rankedUpdates() {
+  const rows = (current()?.updates ?? []).map((row) => ({ ...row, share: arrivedOf(row) }));
+  return rows.sort((a, b) => compared(a.share, b.share)).map((row, place) => ({ ...row, place }));
 }
 
 /** Of several accounts of what arrived the best, as judgement takes it. */
@@ -27,6 +32,7 @@ function renderUpdates(rows, most) {
           `Show all ${counted(rows.length, "parameter")}`,
         )
       : "";
+  rendered = Math.min(most, rows.length);
   byId("update-rows").replaceChildren(...rows.slice(0, most).map(updateRow), more);
 }
 
@@ -52,11 +58,19 @@ function updateRow(row) {
   if (row.held) told.push("a remainder is kept");
   return el(
     "div",
-    { class: "update" },
+    { class: "update", role: "group", tabindex: "-1", "aria-label": clipped(row.parameter) || "a parameter", "data-place": row.place },
     el("span", { class: "label", title: clipped(row.parameter, 400) }, clipped(row.parameter) || "a parameter"),
     track,
     el("span", { class: "told" }, told.join(" · ")),
   );
+}
+
+/** Brings a parameter's row into view, as a chart's point asks for it. */
+function showUpdate(place) {
+  if (place >= rendered) renderUpdates(rankedUpdates(), Infinity);
+  const row = byId("update-rows").children[place];
+  row.scrollIntoView({ block: "center" });
+  row.focus({ preventScroll: true });
 }
 
 function percent(share) {
@@ -66,12 +80,18 @@ function percent(share) {
 function drawFacts() {
   const data = current();
   const pairs = data
-    ? [...Object.entries(data.scaler).map(([name, value]) => ["loss scale: " + name, value]), ...Object.entries(data.facts)]
+    ? [...scalerFacts(data.scaler), ...Object.entries(data.facts)]
     : [];
   byId("facts").hidden = !pairs.length;
   byId("fact-rows").replaceChildren(
     ...pairs.flatMap(([name, value]) => [el("dt", {}, clipped(name.replaceAll("_", " "))), el("dd", { class: "name" }, factText(value))]),
   );
+}
+
+/** What of the loss scale is told in words; its history is drawn. */
+function scalerFacts(told) {
+  const words = Object.entries(told).filter(([name]) => !["history", "at_op"].includes(name));
+  return words.map(([name, value]) => ["loss scale: " + name, value]);
 }
 
 function factText(value) {
@@ -87,6 +107,9 @@ function factText(value) {
 }
 
 function startUpdates() {
+  byId("update-rows").addEventListener("keydown", (event) => {
+    if (event.target.dataset.place && sizes.points.length) pressed(event, { Enter: () => byId("sizes-canvas").focus() });
+  });
   on("check", drawUpdates);
   on("check", drawFacts);
 }
