@@ -4,33 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Any
 
 import pytest
 import torch
 from bugs.loops import Loop, told, watched
-from gpt import Training, at, line_with
+from counting import Training, at, line_with
+from spoiling import ROOM, TOO_STEEP, of, trained, truly_overflowing
 from torch import nn
 from towers import Tower
-
-from precheck.findings import Finding, Report
-
-ROOM = 15
-"""The exponent of the largest safe scale of `Loop`, which test_a_burst_is_calibration finds."""
-
-
-def of(report: Report, rule: str) -> list[Finding]:
-    return [finding for finding in report.findings if finding.rule == rule]
-
-
-def trained(steps: int, spoil: dict[int, float] | None = None, **facts: Any) -> Loop:
-    """A loop whose loss is multiplied by `spoil[step]` at those steps."""
-    loop = Loop(**facts)
-    for step in range(steps):
-        loop.optimizer.zero_grad()
-        loop.scaler.scale(loop.loss() * (spoil or {}).get(step, 1.0)).backward()
-        loop.step()
-    return loop
 
 
 @pytest.mark.parametrize("start", [16, 24, 40])
@@ -62,10 +43,6 @@ def test_growth_every_hundred_steps() -> None:
     report = watched(lambda: trained(600, scale=2.0**ROOM, growth=100))
     assert not told(report), report.summary()
     assert 1 <= report.scaler["skipped"] <= 6
-
-
-TOO_STEEP = 2.0**50
-"""Gradients of some 1e-3 become 1e12, 1e7 times what float16 holds."""
 
 
 def test_what_no_scale_mends_is_named_in_two_hundred_steps_of_a_gpt() -> None:
@@ -102,22 +79,6 @@ def test_a_forward_overflow_is_named_where_it_is() -> None:
     assert (report.scaler["skipped"], report.scaler["scale"]) == (1, 2.0**15)
 
 
-def steep(loop: Loop, slope: float) -> torch.Tensor:
-    """The loss by way of float16 gradients that many times larger on the way back only."""
-    with torch.autocast("cpu", dtype=torch.float16):
-        out = loop.model(loop.x)
-    wide = out.float() * slope
-    return nn.functional.mse_loss(out.float() + (wide - wide.detach()), loop.y)
-
-
-def truly_overflowing(slope: float = TOO_STEEP, **facts: Any) -> None:
-    loop = Loop(**facts)
-    for step in range(6):
-        loop.optimizer.zero_grad()
-        loop.scaler.scale(steep(loop, slope) if step == 3 else loop.loss()).backward()
-        loop.step()
-
-
 def layered() -> None:
     """At one step two slopes: of 2^12, which the scale alone makes too much, and behind it of 2^50."""
     loop = Loop(scale=2.0**ROOM)
@@ -137,23 +98,6 @@ def test_what_no_scale_mends_may_lie_behind_what_one_would() -> None:
     report = watched(layered)
     assert report.scaler["safe"] < 1
     assert len(of(report, "scaler-skip")) == 1, report.summary()
-
-
-WAYS = [(kind, way) for kind in (torch.optim.SGD, torch.optim.AdamW) for way in ({"foreach": False}, {"foreach": True}, {"fused": True})]
-
-
-@pytest.mark.parametrize(("kind", "way"), WAYS)
-def test_every_kind_of_optimizer_is_judged_alike(kind: Any, way: dict[str, bool]) -> None:
-    def optimizer(parameters: Any) -> torch.optim.Optimizer:
-        return kind(parameters, lr=0.01, **way)
-
-    healthy = watched(lambda: trained(30, scale=2.0**24, optimizer=optimizer))
-    assert not told(healthy), healthy.summary()
-    assert healthy.scaler["skipped"] == 24 - ROOM
-    report = watched(lambda: truly_overflowing(optimizer=optimizer))
-    assert [(finding.severity, finding.step) for finding in of(report, "scaler-skip")] == [("error", 4)]
-    assert {finding.rule for finding in told(report)} <= {"scaler-skip", "overflow"}, report.summary()
-    assert [skipped for _, skipped in report.scaler["history"]] == [False, False, False, True, False, False]
 
 
 @pytest.mark.parametrize("slope", [1.0, 2.0**4])
@@ -236,95 +180,6 @@ def test_a_scale_that_grows_too_often_oscillates(growth: int, severities: list[s
             assert piece in finding.message
         assert finding.measured is not None
         assert finding.measured > 0.05 == finding.limit
-
-
-UNCOUNTED = pytest.mark.xfail(reason="a step that was skipped is not counted")
-
-
-@pytest.mark.parametrize("way", [pytest.param({"foreach": True}, marks=UNCOUNTED), {"fused": True}])
-def test_skipped_steps_count_in_the_step_of_a_finding(way: dict[str, bool]) -> None:
-    """Six of a burst, then the fourth."""
-
-    def code() -> None:
-        loop = trained(6, scale=2.0 ** (ROOM + 6), optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.01, **way))
-        for step in range(4):
-            loop.optimizer.zero_grad()
-            loop.scaler.scale(steep(loop, TOO_STEEP) if step == 3 else loop.loss()).backward()
-            loop.step()
-
-    assert [finding.step for finding in of(watched(code), "scaler-skip")] == [10]
-
-
-def two_optimizers(scale: float, spoil: dict[int, float] | None = None) -> None:
-    one = Loop(scale=scale)
-    two = Loop(seed=5, scaler=one.scaler)
-    for step in range(40):
-        one.backward()
-        two.optimizer.zero_grad()
-        two.scaler.scale(two.loss() * (spoil or {}).get(step, 1.0)).backward()
-        one.scaler.step(one.optimizer)
-        one.scaler.step(two.optimizer)
-        one.scaler.update()
-
-
-@pytest.mark.parametrize("start", [10, pytest.param(40, marks=pytest.mark.xfail(reason="each optimizer's skip is counted by itself"))])
-def test_two_optimizers_under_one_scaler_calibrate_it_once(start: int) -> None:
-    report = watched(lambda: two_optimizers(2.0**start))
-    assert not told(report), report.summary()
-
-
-def test_one_of_two_optimizers_is_skipped() -> None:
-    report = watched(lambda: two_optimizers(1024.0, {20: 1e5}))
-    assert not told(report), report.summary()
-    assert [place for place, (_, skipped) in enumerate(report.scaler["history"]) if skipped] == [41]  # the second of the twenty-first
-
-
-@pytest.mark.parametrize("start", [10, 40])
-def test_accumulated_gradients_are_one_step(start: int) -> None:
-    def code() -> None:
-        loop = Loop(scale=2.0**start)
-        for _ in range(40):
-            loop.optimizer.zero_grad()
-            for part in (slice(0, 8), slice(8, 16)):
-                loop.scaler.scale(loop.loss(part) / 2).backward()
-            loop.step()
-
-    report = watched(code)
-    assert not told(report), report.summary()
-    assert report.scaler["steps"] == 40
-    assert report.scaler["skipped"] == report.scaler["calibration"]
-
-
-def test_a_restored_scaler_goes_on_where_it_was() -> None:
-    first = trained(30, scale=2.0**24)
-    kept = first.scaler.state_dict(), first.optimizer.state_dict()
-
-    def code() -> None:
-        again = Loop(scale=2.0**40)
-        again.optimizer.load_state_dict(kept[1])
-        again.scaler.load_state_dict(kept[0])
-        for _ in range(5):
-            again.backward()
-            again.step()
-
-    report = watched(code)
-    assert not told(report), report.summary()
-    assert report.scaler["history"] == [[2.0**ROOM, False]] * 5
-
-
-class Own(torch.amp.GradScaler):
-    """Somebody's own, with a step that calls through."""
-
-    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
-        return super().step(optimizer, *args, **kwargs)
-
-
-def test_a_subclass_is_judged_as_its_parent() -> None:
-    healthy = watched(lambda: trained(30, scaler=Own("cpu", init_scale=2.0**20)))
-    assert not told(healthy), healthy.summary()
-    assert healthy.scaler["skipped"] == 20 - ROOM
-    report = watched(lambda: truly_overflowing(scaler=Own("cpu", init_scale=1024.0)))
-    assert len(of(report, "scaler-skip")) == report.scaler["skipped"] == 1
 
 
 def test_what_the_report_holds() -> None:

@@ -72,7 +72,7 @@ def at(*steps: int, **facts: float) -> Callable[[int, Place], None]:
 def line_with(mark: str) -> str:
     """How a report tells the line of this file that ends in that comment."""
     lines = Path(__file__).read_text(encoding="utf8").splitlines()
-    return f"gpt.py:{next(number for number, line in enumerate(lines, 1) if line.endswith(f'# {mark}'))}"
+    return f"counting.py:{next(number for number, line in enumerate(lines, 1) if line.endswith(f'# {mark}'))}"
 
 
 @dataclasses.dataclass
