@@ -211,6 +211,22 @@ def put_together() -> Loop:
     return loop
 
 
+def flat() -> Loop:
+    """Gradients are views of one buffer, as in DistributedDataParallel's buckets; each is unscaled where it lies."""
+    loop = Loop(growth=1)
+    parameters = list(loop.model.parameters())
+    buffer = torch.zeros(sum(each.numel() for each in parameters))
+    for each, part in zip(parameters, buffer.split([each.numel() for each in parameters]), strict=True):
+        each.grad = part.view_as(each)
+    for _ in range(3):
+        loop.optimizer.zero_grad(set_to_none=False)
+        loop.scaler.scale(loop.loss()).backward()
+        loop.scaler.unscale_(loop.optimizer)
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        loop.step()
+    return loop
+
+
 def frozen_column() -> Loop:
     """A part of a gradient is zeroed in place, so that these weights stay."""
     loop = Loop()
@@ -222,7 +238,7 @@ def frozen_column() -> Loop:
 
 
 RECIPES = (typical, accumulated, clipped, two_losses, adversaries, two_scalers, disabled, resumed, unscaled_by_hand, scale_by_chance,
-           without_scaler, recomputed, burst, long,
+           without_scaler, recomputed, burst, long, flat,
            *(pytest.param(recipe, marks=pytest.mark.xfail(reason="a write into a part of a storage is taken for the whole"))
              for recipe in (put_together, frozen_column)))  # fmt: skip
 
