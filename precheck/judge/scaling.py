@@ -6,6 +6,7 @@ is divided out. No list of calls is kept; the wrong order of calls shows as fact
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -13,7 +14,7 @@ from precheck import formats
 from precheck.findings import Severity
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import placed
-from precheck.observe.operations import Observation, Operation
+from precheck.observe.operations import Observation
 from precheck.observe.steps import Backward, ScalerStep, ScalingEvent
 
 AHEAD = 3
@@ -22,19 +23,27 @@ AHEAD = 3
 
 def faults(observation: Observation) -> list[Suspect]:
     """scaler-order, scaler-collapse and scaler-skip."""
-    found = list(skips(observation))
+    collapses = [event for event in observation.scaling if event.kind == "collapsed"]
+    found = list(skips(observation, collapsed=bool(collapses)))
+    if collapses:
+        told = next((event for event in collapses if _writes_nan(event.factor)), collapses[0])
+        found.append(Suspect("scaler-collapse", told.operation, _collapse(told.factor), told.factor, 1.0))
     for event in observation.scaling:
-        if event.kind == "collapsed":
-            found.append(Suspect("scaler-collapse", event.operation, _collapse(event.factor), event.factor, 1.0))
-        elif event.kind != "scheduled" or event.factor >= AHEAD:
+        if event.kind != "collapsed" and (event.kind != "scheduled" or event.factor >= AHEAD):
             found.append(_order(event))
     return found
 
 
 def _collapse(scale: float) -> str:
-    if scale == 0:
-        return "the loss scale fell to 0: the next step divides by it, and writes NaN into the weights without a word"
+    if _writes_nan(scale):
+        text = f"the loss scale fell to {scale:.3g}: the next step divides by it, and writes NaN into the weights without a word"
+        return text if scale == 0 else text.replace("divides by it", "multiplies by its reciprocal, which is Inf")
     return f"the loss scale fell to {scale:.3g}: steps are skipped at any scale, so the gradients are not finite for another reason"
+
+
+def _writes_nan(scale: float) -> bool:
+    """Whether the reciprocal, which unscales, is Inf in float32."""
+    return scale == 0 or 1 / scale > formats.FP32.max
 
 
 HALF_MAX = formats.FP16.max
@@ -42,19 +51,32 @@ IN_A_ROW = 4
 """Skips one after another from which the scale is not being probed: growth is by two, so one step back is enough after it."""
 
 
-def skips(observation: Observation) -> list[Suspect]:
+def skips(observation: Observation, *, collapsed: bool = False) -> list[Suspect]:
     """scaler-skip: steps skipped for what no loss scale mends, and more often than calibration and growth explain.
 
     A scaler begins too high on purpose and halves until nothing overflows: ⌈log2(S₀/S)⌉ skips, S being the largest safe scale.
-    From there it doubles every N steps, so one step in N + 1 is skipped; two standard deviations of that, and one more, are let pass.
+    From there it doubles every N steps, so one step in N + 1 is skipped; two standard deviations of that, and one more, are let
+    pass. Where the scale has `collapsed`, that says it all but for the op.
     """
     found: list[Suspect] = []
     for scaler in dict.fromkeys(step.scaler for step in observation.steps):
-        steps = [step for step in observation.steps if step.scaler == scaler]
-        found += _beyond_scaling(steps)
-        if not found:
-            found += _too_many(steps)
+        steps = _updates(observation, scaler)
+        hopeless = _beyond_scaling(steps)
+        found += hopeless or ([] if collapsed else _too_many(steps))
     return found
+
+
+def _updates(observation: Observation, scaler: int) -> list[ScalerStep]:
+    """One step for each update of a scaler, numbered: of several optimizers' steps from one backward pass, one that was skipped."""
+    merged: list[ScalerStep] = []
+    for step in (each for each in observation.steps if each.scaler == scaler):
+        if merged and merged[-1].backward is step.backward:
+            merged[-1] = step if step.skipped else merged[-1]
+        else:
+            merged.append(step)
+    return [
+        dataclasses.replace(step, operation=dataclasses.replace(step.operation, step=number)) for number, step in enumerate(merged, 1)
+    ]
 
 
 def _beyond_scaling(steps: list[ScalerStep]) -> list[Suspect]:
@@ -62,16 +84,12 @@ def _beyond_scaling(steps: list[ScalerStep]) -> list[Suspect]:
     found: dict[str, Suspect] = {}
     for step in steps:
         back = step.backward
-        if step.skipped and back.overflowed is not None and back.beyond > HALF_MAX and not _handed_on(back.overflowed):
+        if step.skipped and back.overflowed is not None and back.beyond > HALF_MAX:
             text = (f"skipped, and would be at any loss scale: {placed(back.overflowed)} makes gradients of {back.beyond:.3g}, beyond the largest "
                     f"float16, {HALF_MAX:.0f}; first in {back.parameter or 'no parameter'}")  # fmt: skip
-            found.setdefault(placed(back.overflowed), Suspect("scaler-skip", back.overflowed, text, back.beyond, HALF_MAX))
+            operation = dataclasses.replace(back.overflowed, step=step.operation.step)
+            found.setdefault(placed(operation), Suspect("scaler-skip", operation, text, back.beyond, HALF_MAX))
     return list(found.values())
-
-
-def _handed_on(operation: Operation) -> bool:
-    """Whether it was given what is not finite: then the forward pass overflowed, and that is said where it did."""
-    return any(value.nonfinite for value in operation.inputs)
 
 
 OFTEN = 0.05
@@ -79,12 +97,12 @@ OFTEN = 0.05
 
 
 def _too_many(steps: list[ScalerStep]) -> list[Suspect]:
+    lost = [step for step in steps if step.skipped and step.backward.overflowed is None and not step.backward.parameter]
+    if lost:
+        text = f"skipped: what {len(lost)} of {len(steps)} steps were to apply is not finite in float32 either, so the loss or its data are at fault"
+        return [Suspect("scaler-skip", lost[0].operation, text, float(len(lost)), 0.0, "warning")]
     burst = _burst(steps)
     rest, interval = steps[burst:], max(1, steps[0].interval)
-    lost = [step for step in rest if step.skipped and step.backward.overflowed is None]
-    if lost:
-        text = f"skipped: what {len(lost)} of {len(rest)} steps were to apply is not finite in float32 either, so the loss or its data are at fault"
-        return [Suspect("scaler-skip", lost[0].operation, text, float(len(lost)), 0.0, "warning")]
     skipped = [step for step in rest if step.skipped and step.backward.overflowed is not None]
     expected = len(rest) / (interval + 1)
     limit = 1 + expected + 2 * math.sqrt(expected)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from precheck.formats import FP16
 from precheck.observe.later import Later
 from precheck.observe.memory import Memory
 from precheck.observe.operations import Value
@@ -51,8 +52,9 @@ def _saw(now: Backward, value: Value, factor: float, peak: torch.Tensor) -> None
     greatest = float(peak) / factor
     if greatest > now.peak and value.maker is not None:
         now.peak, now.at = greatest, value.maker
-    if value.nonfinite and now.overflowed is None:
-        now.overflowed, now.beyond = value.maker, value.beyond / factor
+    beyond = value.beyond / factor
+    if value.nonfinite and (now.overflowed is None or now.beyond <= FP16.max < beyond):  # the first, or the first that no scale would mend
+        now.overflowed, now.beyond = value.maker, beyond
 
 
 def _came(now: Backward, name: str, value: Value) -> None:

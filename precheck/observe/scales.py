@@ -26,7 +26,8 @@ POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0}
 KEPT = frozenset({"neg", "abs", "sum", "mean", "norm", "linalg_vector_norm", "clone", "_to_copy", "contiguous", "cumsum", "max", "min", "amax",
                   "amin",
                   "index", "gather", "index_select", "relu", "squeeze", "median", "sort", "topk", "std", "expand_copy", "repeat", "masked_select",
-                  "slice_backward", "select_backward", "nan_to_num", "constant_pad_nd", "native_dropout",
+                  "slice_backward", "select_backward",
+                  "flip", "roll", "tril", "triu", "trace", "repeat_interleave", "unfold_backward", "nan_to_num", "constant_pad_nd", "native_dropout",
                   "_chunk_cat", "split_with_sizes_copy"})  # fmt: skip
 COMPARISONS = frozenset({"gt", "lt", "ge", "le", "clamp", "clamp_min", "clamp_max", "maximum", "minimum"})
 JOINED = frozenset({"cat", "stack", "where", "masked_fill", "index_put", "scatter", "scatter_add", "index_add", "index_copy", "slice_scatter"})
@@ -82,6 +83,8 @@ class Scales:
             return [by_hand]
         if bare:
             return [1.0] if base in ("copy", "zero", "fill") else []
+        if base in ("zero", "fill", "copy") and _part(given[0]) and (len(given) == 1 or _nothing(given[1])):
+            return []  # zeros into a part: the rest of the storage is what it was
         if planned.packet == "_local_scalar_dense":
             if given[0].untyped_storage()._cdata not in self.own:
                 self._note("read", self.of(given[0]), 1.0, where)
@@ -220,6 +223,11 @@ class Scales:
 
     def _note(self, kind: str, factor: float, other: float, where: Locate) -> None:
         self.events.append(ScalingEvent(kind, where(), factor, other))
+
+
+def _part(tensor: torch.Tensor) -> bool:
+    """Whether it is a view of more than it shows."""
+    return tensor.layout is torch.strided and tensor.numel() * tensor.element_size() < tensor.untyped_storage().nbytes()
 
 
 def _is_number(value: Any) -> bool:

@@ -111,12 +111,15 @@ class Scalers:
         return result
 
     def _update(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
+        with _disable_current_modes():
+            tensor = getattr(scaler, "_scale", None)  # a disabled one has none
+            before = float(tensor) if tensor is not None else math.inf
         result = self._explained(call)
         if scaler.is_enabled() and scaler._scale is not None:
             with _disable_current_modes():
                 self._carry(scaler)
                 self.backwards.done()
-                if self.where.scale < 1:
+                if self.where.scale < min(1.0, before) or self.where.scale == 0:
                     self._event("collapsed", operation=self.steps.get(scaler), factor=self.where.scale)
         return result
 

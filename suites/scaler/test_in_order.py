@@ -239,7 +239,7 @@ def frozen_column() -> Loop:
 
 RECIPES = (typical, accumulated, clipped, two_losses, adversaries, two_scalers, disabled, resumed, unscaled_by_hand, scale_by_chance,
            without_scaler, recomputed, burst, long, flat,
-           *(pytest.param(recipe, marks=pytest.mark.xfail(reason="a write into a part of a storage is taken for the whole"))
+           *(recipe
              for recipe in (put_together, frozen_column)))  # fmt: skip
 
 

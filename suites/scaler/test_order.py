@@ -24,8 +24,7 @@ def test_it_is_found_on_its_line(fault: Fault) -> None:
     assert found[0].remedy
 
 
-ALONE = [pytest.param(fault, marks=pytest.mark.xfail(reason="the skips that led to a collapse are told as well")) if fault.code is misorders.collapse
-         else fault for fault in [*mismatches.FAULTS, *misorders.FAULTS]]  # fmt: skip
+ALONE = [*mismatches.FAULTS, *misorders.FAULTS]
 
 
 @pytest.mark.parametrize("fault", ALONE, ids=lambda fault: fault.code.__name__)

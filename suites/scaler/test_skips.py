@@ -93,7 +93,6 @@ def layered() -> None:
         loop.step()
 
 
-@pytest.mark.xfail(reason="only the first op that overflows is asked whether a scale would mend it")
 def test_what_no_scale_mends_may_lie_behind_what_one_would() -> None:
     report = watched(layered)
     assert report.scaler["safe"] < 1
@@ -116,14 +115,12 @@ def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(spoilt: float) -> N
     assert report.scaler["skipped"] == 1
 
 
-@pytest.mark.xfail(reason="what overflowed is looked for among tensors of a known factor, and 1 is none")
 def test_of_what_is_finite_in_float32_nothing_else_is_said_under_a_scale_of_one() -> None:
     report = watched(lambda: truly_overflowing(scale=1.0))
     assert report.scaler["skipped"] == 1
     assert not [finding for finding in told(report) if "not finite in float32 either" in finding.message], report.summary()
 
 
-@pytest.mark.xfail(reason="what overflowed is looked for among tensors of a known factor, and flip's is not")
 def test_of_what_is_finite_in_float32_nothing_else_is_said_behind_an_op_that_moves() -> None:
     """One step too steep for its scale, by 2^12, before columns are flipped."""
 
