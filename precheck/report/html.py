@@ -26,7 +26,7 @@ from precheck.report.session import Session
 
 SCRIPTS = (
     "text", "data", "panels", "scale", "axis", "sheet", "stretch", "plot", "chart", "grid", "tables",
-    "findings", "modules", "dtypes", "scaler", "sizes", "updates", "checks", "main",
+    "findings", "modules", "dtypes", "scaleplot", "scaler", "sizeplot", "sizes", "updates", "checks", "main",
 )  # fmt: skip
 """The files of the page's code, in the order in which they are put together; they share one scope."""
 _OPS = ("op", "phase", "module", "source", "dtype", "calls", "drift", "inherited", "nonfinite", "zeros", "flips", "opaque", "first")

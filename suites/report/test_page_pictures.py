@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from browser import Browser, executable
 from sessions import HOSTILE, check, finding, of, op
 from views import painted, shown, text, texts
 
+import precheck
 from precheck.formats import BF16, FP16
 
 pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium here (chromium, google-chrome)")
@@ -77,7 +79,7 @@ class TestLossScale:
 
     def test_a_click_chooses_the_step_under_it(self, opened: Browser) -> None:
         x, y, width = opened.place("#scaler-canvas")[:3]
-        left, right = 50, 12  # margins, as scaler.js has them
+        left, right = 50, 12  # margins, as scaleplot.js has them
         opened.press(x + left + (width - left - right) * 20.5 / 40, y + 60)
         assert text(opened, "#scaler-chosen").startswith("step 21 · loss scale 2¹⁶ (65,536) · skipped")
 
@@ -92,7 +94,7 @@ class TestLossScale:
     def test_a_finding_leads_to_it(self, opened: Browser) -> None:
         opened.click("#findings .finding.warning .jump")
         assert opened.value("document.activeElement.id") == "scaler-canvas"
-        assert text(opened, "#scaler-chosen").startswith("step 1 ")
+        assert text(opened, "#scaler-chosen").startswith("step 21 "), "the first after calibration"
 
     def test_is_left_out_where_no_history_was_kept(self, browser: Browser, tmp_path: Path) -> None:
         shown(browser, session([], {"scale": 65536.0, "skipped": 0}), tmp_path)
@@ -104,10 +106,17 @@ class TestLossScale:
     def test_scales_that_left_their_range_are_drawn(self, browser: Browser, tmp_path: Path, scales: list[Any]) -> None:
         shown(browser, session([], {"history": [[scale, True] for scale in scales], "safe": None}), tmp_path)
         assert painted(browser, "error", "scaler-canvas") > 0, "thin crosses, whose edges are blended"
-        heights = browser.value("[...scaler.history.scale].map((scale) => scaler.axis.at(scale))")
-        top, bottom = browser.value("[scaler.sheet.top, scaler.sheet.bottom]")
+        heights = browser.value("[...scaler.history.scale].map((scale) => scaler.plot.axis.at(scale))")
+        top, bottom = browser.value("[scaler.plot.top, scaler.plot.bottom]")
         assert all(top < height < bottom for height in heights)
         assert browser.complaints == []
+
+
+def across(browser: Browser, weight: float, step: float) -> list[str]:
+    """The colours of the pixels from the middle of a point to the right."""
+    pixel = f"Math.floor(sizes.plot.x.at({weight})) + away, Math.floor(sizes.plot.y.at({step})), 1, 1"
+    colour = f"sizes.plot.pen.getImageData({pixel}).data.slice(0, 3).join(', ')"
+    return list(browser.value(f"Array.from({{length: 8}}, (_, away) => 'rgb(' + {colour} + ')')"))
 
 
 class TestStepSizes:
@@ -116,17 +125,20 @@ class TestStepSizes:
         opened.prefer(theme)
         opened.settle()
         assert painted(opened, "warning", "sizes-canvas") > 10, "the zone's edge"
-        assert painted(opened, "good", "sizes-canvas") > 10, "a dot"
-        assert painted(opened, "error", "sizes-canvas") > 0, "a ring, whose edges are blended"
+        good, error = (opened.value(f"sizes.plot.colours.{name}") for name in ("good", "error"))
+        arrived, lost = across(opened, 3e-4, 7e-5), across(opened, 1.0, 9e-5)
+        assert arrived[0] == good, "a dot"
+        assert error in lost[3:7], "a ring"
+        assert error != lost[0], "an empty one"
         assert "3 parameters, 1 of them lost" in opened.value("document.querySelector('#sizes-canvas').ariaLabel")
 
     def test_the_zones_edge_is_where_the_format_has_it(self, opened: Browser) -> None:
         for dtype, fmt in (("bfloat16", BF16), ("float16", FP16)):
             for weight in (3e-5, 7e-4, 0.03, 0.9, 1.7):  # no powers of two, where a step down has half the way
-                stairs = (f"zonesOf([{{dtype: '{dtype}'}}]).map((zone) => {{ const x = sizes.x, px = x.at({weight});"
-                          "const s = stairsOf({...x, start: -1e9, end: 1e9, low: -6, high: 1, at: (v) => x.at(v)}, sizes.y, zone);"
-                          "return s.find(([from], i) => i % 2 === 0 && from <= px && px < s[i + 1][0])[1]; })[0]")  # fmt: skip
-                assert opened.value(stairs) == pytest.approx(opened.value(f"sizes.y.at({fmt.half_ulp(weight)[1]})"), abs=1e-6)  # pixels
+                stairs = (f"(() => {{ const p = sizes.plot; [p.x.low, p.x.high] = [-6, 1]; const at = p.x.at({weight});"
+                          f"const s = p.stairs(zonesOf([{{dtype: '{dtype}'}}])[0]);"
+                          "return s.find(([from], i) => i % 2 === 0 && from <= at && at < s[i + 1][0])[1]; })()")  # fmt: skip
+                assert opened.value(stairs) == pytest.approx(opened.value(f"sizes.plot.y.at({fmt.half_ulp(weight)[1]})"), abs=1e-6)  # pixels
 
     def test_keys_go_by_size_and_enter_goes_to_the_row_and_back(self, opened: Browser) -> None:
         focus(opened, "#sizes-canvas")
@@ -146,12 +158,21 @@ class TestStepSizes:
 
     def test_a_click_on_a_point_goes_to_its_row_and_hovering_names_it(self, opened: Browser) -> None:
         x, y = opened.place("#sizes-canvas")[:2]
-        across, down = opened.value("[sizes.x.at(0.02), sizes.y.at(8e-5)]")
+        across, down = opened.value("[sizes.plot.x.at(0.02), sizes.plot.y.at(8e-5)]")
         opened.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + across + 2, y=y + down - 2)
         opened.settle()
         assert text(opened, "#sizes-tip").startswith("matrix · a step is 8.0e-5")
+        assert opened.value("!document.querySelector('#sizes-tip').hidden")
         opened.press(x + across + 2, y + down - 2)
         assert opened.value("document.activeElement.ariaLabel") == "matrix"
+
+    def test_paper_has_a_drawing_of_its_own(self, opened: Browser) -> None:
+        before = opened.value("document.querySelector('#sizes-canvas').width")
+        opened.value("window.dispatchEvent(new Event('beforeprint'))")
+        wide = [opened.value(f"document.querySelector('#{name}-canvas').width") for name in ("run", "scaler", "sizes")]
+        assert wide == [700 * 3] * 3, "pixels of the page, as page.css has it, by dots a pixel"
+        opened.value("window.dispatchEvent(new Event('afterprint'))")
+        assert opened.value("document.querySelector('#sizes-canvas').width") == before
 
     def test_a_finding_leads_to_its_parameter(self, opened: Browser) -> None:
         opened.click("#findings .finding.error .jump:last-child")
@@ -161,9 +182,9 @@ class TestStepSizes:
     def test_odd_sizes_have_lanes_of_their_own(self, browser: Browser, tmp_path: Path) -> None:
         odd = [update("zero", 0.0, 1e-4, 1.0), update("idle", 0.1, 0.0, 0.0), update("burst", "inf", "nan", 0.9), update("plain", 0.1, 1e-3, 1.0)]
         shown(browser, session(odd, {}), tmp_path)
-        zero, plain, burst = (browser.value(f"sizes.x.at({value})") for value in ("0", "0.1", "Infinity"))
+        zero, plain, burst = (browser.value(f"sizes.plot.x.at({value})") for value in ("0", "0.1", "Infinity"))
         assert zero < plain < burst
-        assert browser.value("sizes.y.at(0) > sizes.y.at(1e-3) && sizes.y.at(1e-3) > sizes.y.at(NaN)")
+        assert browser.value("sizes.plot.y.at(0) > sizes.plot.y.at(1e-3) && sizes.plot.y.at(1e-3) > sizes.plot.y.at(NaN)")
         focus(browser, "#sizes-canvas")
         browser.key("End")
         assert text(browser, "#sizes-chosen").startswith("burst · a step is NaN; weights are inf")
@@ -173,6 +194,35 @@ class TestStepSizes:
         shown(browser, session([{"parameter": "norm", "steps": 3, "arrived": 0.04, "uncertainty": 0.02}], {}), tmp_path)
         assert browser.value("document.querySelector('#sizes').hidden && !document.querySelector('#updates').hidden")
         assert texts(browser, "#findings .jump")[-1:] != ["Show the sizes of its steps"]
+
+
+def watched(dtype: torch.dtype) -> precheck.Report:
+    """Six steps: in bfloat16 with a rate that it loses, else in 16-mixed with a loss scale that is too high at first."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(16, 16, dtype=dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, enabled=dtype == torch.float32)
+    with precheck.watch(precision="16-mixed" if scaler.is_enabled() else None) as report:
+        for _ in range(6):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.randn(8, 16, dtype=dtype)).float().square().mean() * 2.0**8).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    return report
+
+
+def test_what_watch_reports_is_drawn(browser: Browser, tmp_path: Path) -> None:
+    reports = [json.loads(watched(dtype).to_json()) for dtype in (torch.bfloat16, torch.float32)]
+    shown(browser, of(*(check(name=str(place)) | {"report": report} for place, report in enumerate(reports))), tmp_path)
+    browser.value("showCheck(0)")
+    assert "of 2 parameters" in browser.value("document.querySelector('#sizes-canvas').ariaLabel")
+    assert "dead zone of bfloat16" in text(browser, "#sizes-key")
+    browser.value("showCheck(1)")
+    skipped = reports[1]["scaler"]["skipped"]
+    assert skipped > 0
+    assert text(browser, "#scaler-facts").startswith(f"6 steps, {skipped} skipped")
+    assert "largest safe scale" in text(browser, "#scaler-key")
+    assert browser.complaints == []
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)

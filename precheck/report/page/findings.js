@@ -137,19 +137,11 @@ function jumpTo(kind, index) {
 
 /** Buttons that lead to the picture of what a finding tells: the loss scale, or the sizes of steps. */
 function pictured(finding) {
-  const lead = (words, canvas, choose) => {
-    const go = () => {
-      choose();
-      byId(canvas).scrollIntoView({ block: "center" });
-      byId(canvas).focus({ preventScroll: true });
-    };
-    return [el("button", { type: "button", class: "plain jump", onclick: go }, words)];
-  };
-  if (finding.rule === "scaler-skip" && historyOf(current())) return lead("Show the loss scale", "scaler-canvas", () => chooseSkip(1));
+  const lead = (words, go) => [el("button", { type: "button", class: "plain jump", onclick: go }, words)];
+  if (finding.rule === "scaler-skip" && historyOf(current())) return lead("Show the loss scale", showSkip);
   const points = finding.rule === "lost-update" ? pointsOf(rankedUpdates()) : [];
-  if (!points.length) return [];
   const place = points.findIndex((point) => point.parameter === finding.tensor);
-  return lead("Show the sizes of its steps", "sizes-canvas", () => chooseSize(Math.max(0, place)));
+  return points.length ? lead("Show the sizes of its steps", () => showSize(Math.max(0, place))) : [];
 }
 
 function startFindings() {

@@ -1,7 +1,6 @@
 // The loss scale along a watched run: what it was at each step, which steps were skipped, and what would have been safe.
 
-const SCALER_MARGIN = { left: 50, right: 12, top: 12, bottom: 22 };
-const scaler = { view: new Stretch(0), sheet: null, history: null, chosen: -1 };
+const scaler = { view: new Stretch(0), plot: null, history: null, chosen: -1 };
 
 /** {length, scale, skipped, skips: places of the skipped} of the data's {runs: [[scale, steps], …], skipped: [place, …]}, or null. */
 function historyOf(data) {
@@ -52,106 +51,6 @@ function scaleText(value) {
   return 2 ** power === value ? `2${raised(power)} (${plain})` : `${plain} (between 2${raised(power)} and 2${raised(power + 1)})`;
 }
 
-function drawScaler() {
-  if (!scaler.history) return;
-  const { view, history } = scaler;
-  const sheet = new Sheet(byId("scaler-canvas"), SCALER_MARGIN);
-  const told = current().scaler;
-  const safe = typeof told.safe === "number" ? told.safe : NaN;
-  const seen = [...new Set(history.scale.subarray(view.from, view.to))];
-  const axis = new Axis(safe > 0 ? [...seen, safe] : seen, sheet.bottom, sheet.top, 2, 0.7);
-  const step = (sheet.right - sheet.left) / (view.to - view.from);
-  Object.assign(scaler, { sheet, axis, step });
-  const calibrated = Math.min(view.to, told.calibration ?? 0);
-  if (calibrated > view.from) {
-    sheet.pen.fillStyle = sheet.colours.scaler;
-    sheet.pen.fillRect(sheet.left, sheet.top, (calibrated - view.from) * step, sheet.bottom - sheet.top);
-  }
-  sheet.across(axis.ticks(7));
-  stepTicks(sheet, view, step);
-  sheet.within(() => {
-    if (safe > 0) safeLine(sheet, axis.at(safe));
-    scaleLine(sheet);
-    skipMarks(sheet);
-    if (scaler.chosen >= view.from && scaler.chosen < view.to) stepMark(sheet);
-  });
-}
-
-function stepX(index) {
-  return scaler.sheet.left + (index - scaler.view.from + 0.5) * scaler.step;
-}
-
-/** Numbers of steps, counted from 1, at round distances. */
-function stepTicks(sheet, view, step) {
-  const rough = 90 / step;
-  const ten = 10 ** Math.floor(Math.log10(rough));
-  const every = Math.max(1, [1, 2, 5, 10].map((part) => part * ten).find((each) => each >= rough));
-  for (let number = Math.max(every, Math.ceil((view.from + 1) / every) * every); number <= view.to; number += every)
-    sheet.word(number.toLocaleString("en"), Math.min(stepX(number - 1), sheet.right - 12), sheet.height - 7, "center");
-  sheet.word("step", sheet.left - 6, sheet.height - 7, "right");
-}
-
-function safeLine(sheet, y) {
-  sheet.pen.strokeStyle = sheet.colours.floor;
-  sheet.pen.lineWidth = 1.5;
-  sheet.pen.setLineDash([5, 3]);
-  sheet.line(sheet.left, y, sheet.right, y);
-  sheet.pen.setLineDash([]);
-}
-
-/** A stair for each change of the scale; where steps are narrower than pixels, all changes under one are one stroke. */
-function scaleLine(sheet) {
-  const { view, history, axis, step } = scaler;
-  const { pen } = sheet;
-  pen.strokeStyle = sheet.colours.drift;
-  pen.lineWidth = 2;
-  pen.beginPath();
-  pen.moveTo(sheet.left, axis.at(history.scale[view.from]));
-  for (let index = view.from + 1; index < view.to; index++) {
-    if (Object.is(history.scale[index], history.scale[index - 1])) continue;
-    const x = sheet.left + (index - view.from) * step;
-    pen.lineTo(x, axis.at(history.scale[index - 1]));
-    pen.lineTo(x, axis.at(history.scale[index]));
-  }
-  pen.lineTo(sheet.right, axis.at(history.scale[view.to - 1]));
-  pen.stroke();
-}
-
-/** A cross on each skipped step; of those at one place on paper, one. */
-function skipMarks(sheet) {
-  const { view, history, axis, step } = scaler;
-  const { pen } = sheet;
-  const size = Math.max(3, Math.min(4.5, step / 2));
-  pen.strokeStyle = sheet.colours.error;
-  pen.lineWidth = 1.75;
-  pen.beginPath();
-  const taken = new Set();
-  for (const index of history.skips) {
-    if (index < view.from || index >= view.to) continue;
-    const [x, y] = [stepX(index), axis.at(history.scale[index])];
-    const place = Math.round(x) * 4096 + Math.round(y);
-    if (taken.has(place)) continue;
-    taken.add(place);
-    pen.moveTo(x - size, y - size);
-    pen.lineTo(x + size, y + size);
-    pen.moveTo(x - size, y + size);
-    pen.lineTo(x + size, y - size);
-  }
-  pen.stroke();
-}
-
-function stepMark(sheet) {
-  const { pen } = sheet;
-  const [x, y] = [stepX(scaler.chosen), scaler.axis.at(scaler.history.scale[scaler.chosen])];
-  pen.strokeStyle = sheet.colours.ink;
-  pen.lineWidth = 1;
-  sheet.line(x, sheet.top, x, sheet.bottom);
-  pen.lineWidth = 2;
-  pen.beginPath();
-  pen.arc(x, y, 7, 0, 7);
-  pen.stroke();
-}
-
 /** A step in words. */
 function stepWords(index) {
   const { scale, skipped } = scaler.history;
@@ -161,6 +60,12 @@ function stepWords(index) {
   if (index < calibration) words.push(" · calibration");
   if (typeof safe === "number" && scale[index] > safe) words.push(` · ${digits(scale[index] / safe)} times the largest safe scale`);
   return words;
+}
+
+function drawScaler() {
+  if (!scaler.history) return;
+  scaler.plot = new ScalePlot(byId("scaler-canvas"), scaler.history, current().scaler, scaler.view);
+  scaler.plot.draw(scaler.chosen);
 }
 
 function tellStep() {
@@ -181,18 +86,17 @@ function chooseSkip(way) {
   if (found !== undefined) chooseStep(found);
 }
 
+/** Chooses the first skipped step after calibration, or else the first, and brings the picture into view. */
+function showSkip() {
+  const { skips } = scaler.history;
+  chooseStep(skips.find((skip) => skip >= (current().scaler.calibration ?? 0)) ?? skips[0] ?? 0);
+  byId("scaler-canvas").scrollIntoView({ block: "center" });
+  byId("scaler-canvas").focus({ preventScroll: true });
+}
+
 function zoomScaler(factor) {
   scaler.view.zoom(factor, scaler.view.hold(scaler.chosen));
   drawScaler();
-}
-
-/** Of the steps under a pixel one that was skipped, or else the first. */
-function stepAt(x) {
-  const { view, sheet, step, history } = scaler;
-  const place = (pixel) => Math.max(view.from, Math.min(view.to - 1, view.from + Math.floor((pixel - sheet.left) / step)));
-  const reach = step < 3 ? 1.5 : 0;
-  for (let index = place(x - reach); index <= place(x + reach); index++) if (history.skipped[index]) return index;
-  return place(x);
 }
 
 function startScaler() {
@@ -205,13 +109,16 @@ function startScaler() {
   canvas.addEventListener("keydown", (event) => scaler.history && pressed(event, keys()));
   followPointer(canvas, {
     ready: () => scaler.history !== null,
-    tip: (x) => tipAt(byId("scaler-tip"), stepX(stepAt(x)), 8, scaler.sheet.width, stepWords(stepAt(x))),
+    tip: (x) => {
+      const step = scaler.plot.stepAt(x);
+      tipAt(byId("scaler-tip"), scaler.plot.x(step), 8, scaler.plot.width, stepWords(step));
+    },
     hide: () => (byId("scaler-tip").hidden = true),
     draw: drawScaler,
-    sheet: () => scaler.sheet,
-    click: (x) => chooseStep(stepAt(x)),
+    sheet: () => scaler.plot,
+    click: (x) => chooseStep(scaler.plot.stepAt(x)),
     select: (from, to) => {
-      scaler.view.show(stepAt(from), stepAt(to) + 1);
+      scaler.view.show(scaler.plot.indexAt(from), scaler.plot.indexAt(to) + 1);
       drawScaler();
     },
     all: () => zoomScaler(Infinity),

@@ -68,6 +68,15 @@ class Sheet {
     this.pen.stroke();
   }
 
+  /** Around what is chosen. */
+  circle(x, y, radius) {
+    this.pen.strokeStyle = this.colours.ink;
+    this.pen.lineWidth = 2;
+    this.pen.beginPath();
+    this.pen.arc(x, y, radius, 0, 7);
+    this.pen.stroke();
+  }
+
   word(text, x, y, align = "left", colour = "soft") {
     this.pen.fillStyle = this.colours[colour];
     this.pen.textAlign = align;

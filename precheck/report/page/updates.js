@@ -108,7 +108,8 @@ function factText(value) {
 
 function startUpdates() {
   byId("update-rows").addEventListener("keydown", (event) => {
-    if (event.target.dataset.place && sizes.points.length) pressed(event, { Enter: () => byId("sizes-canvas").focus() });
+    const place = sizes.points.findIndex((point) => String(point.place) === event.target.dataset.place);
+    if (place >= 0) pressed(event, { Enter: () => showSize(place) });
   });
   on("check", drawUpdates);
   on("check", drawFacts);
