@@ -34,6 +34,7 @@ class Suspect:
     measured: float
     limit: float
     severity: Severity = "error"
+    tensor: str = ""  # the parameter that it is about, where it is about one
 
 
 def roots(observation: Observation) -> list[Value]:

@@ -47,5 +47,5 @@ def finding_of(suspect: Suspect) -> Finding:
     operation = suspect.operation
     return Finding(
         suspect.rule, suspect.severity, f"{placed(operation)}: {suspect.message}", operation.phase, operation.title if "." in operation.name else "",
-        operation.module, shortened(operation.source), operation.step, "", suspect.measured, suspect.limit,
+        operation.module, shortened(operation.source), operation.step, suspect.tensor, suspect.measured, suspect.limit,
     )  # fmt: skip

@@ -85,8 +85,8 @@ def _beyond_scaling(steps: list[ScalerStep]) -> list[Suspect]:
     for step in steps:
         back = step.backward
         if step.skipped and back.overflowed is not None and back.beyond > HALF_MAX:
-            text = (f"skipped, and would be at any loss scale: {placed(back.overflowed)} makes gradients of {back.beyond:.3g}, beyond the largest "
-                    f"float16, {HALF_MAX:.0f}; first in {back.parameter or 'no parameter'}")  # fmt: skip
+            text = (f"the step is skipped, and would be at any loss scale: this makes gradients of {back.beyond:.3g}, beyond the largest float16, "
+                    f"{HALF_MAX:.0f}; the first to become so is that of {back.parameter or 'no parameter'}")  # fmt: skip
             operation = dataclasses.replace(back.overflowed, step=step.operation.step)
             found.setdefault(placed(operation), Suspect("scaler-skip", operation, text, back.beyond, HALF_MAX))
     return list(found.values())

@@ -160,7 +160,7 @@ def unarrived(observation: Observation) -> list[Suspect]:
     told = [(update.parameter, max(0.0, update_share(update))) for update in found]
     squares = [(update.shape, update.common, update.wanted) for update in observation.updates]
     text = _text(told, squares, worst.steps, numbers, further)
-    return [Suspect("lost-update", _placed(worst), text, told[0][1], LOST)]
+    return [Suspect("lost-update", _placed(worst), text, told[0][1], LOST, tensor=worst.parameter)]
 
 
 def _sizes(update: Update) -> dict[str, Any]:
@@ -204,13 +204,13 @@ def _stalled(name: str, update: Update, share: float) -> Suspect:
     of, moved = update.parameter or "a parameter", update.states[name].moved
     text = (f"{name} of {of}: {share:.0%} of what {update.states[name].steps} steps meant to change it by arrived ({moved:.0%} of its elements "
             f"moved): an average with small weights stands still in a format of few digits")  # fmt: skip
-    return Suspect("lost-update", _placed(update), text, share, LOST)
+    return Suspect("lost-update", _placed(update), text, share, LOST, tensor=update.parameter)
 
 
 def _emptied(name: str, update: Update, share: float) -> Suspect:
     of = update.parameter or "a parameter"
     text = f"{name} of {of} is zero for {share:.0%} of its elements, whose averages are below the smallest number of {update.dtype}"
-    return Suspect("underflow", _placed(update), text, share, EMPTIED)
+    return Suspect("underflow", _placed(update), text, share, EMPTIED, tensor=update.parameter)
 
 
 def _placed(update: Update) -> Operation:

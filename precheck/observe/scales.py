@@ -27,10 +27,12 @@ KEPT = frozenset({"neg", "abs", "sum", "mean", "norm", "linalg_vector_norm", "cl
                   "amin",
                   "index", "gather", "index_select", "relu", "squeeze", "median", "sort", "topk", "std", "expand_copy", "repeat", "masked_select",
                   "slice_backward", "select_backward",
-                  "flip", "roll", "tril", "triu", "trace", "repeat_interleave", "unfold_backward", "nan_to_num", "constant_pad_nd", "native_dropout",
+                  "flip", "roll", "tril", "triu", "trace", "repeat_interleave", "unfold_backward", "pixel_shuffle",
+                  "pixel_unshuffle", "channel_shuffle", "im2col", "col2im", "take", "nan_to_num", "constant_pad_nd", "native_dropout",
                   "_chunk_cat", "split_with_sizes_copy"})  # fmt: skip
 COMPARISONS = frozenset({"gt", "lt", "ge", "le", "clamp", "clamp_min", "clamp_max", "maximum", "minimum"})
-JOINED = frozenset({"cat", "stack", "where", "masked_fill", "index_put", "scatter", "scatter_add", "index_add", "index_copy", "slice_scatter"})
+JOINED = frozenset({"cat", "stack", "where", "masked_fill", "index_put", "scatter", "scatter_add", "index_add", "index_copy", "slice_scatter",
+                    "select_scatter", "diagonal_scatter", "index_fill", "put"})  # fmt: skip
 FRESH = frozenset({"ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "empty_like", "new_zeros", "new_ones", "new_empty", "new_full"})
 WHOLE_SHARES = 1024
 """Division by the scale times a whole number up to this is unscaling too: the mean over micro-batches, made in one go."""

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from sized import Trained
 from ratios import medians
+from sized import Trained
 
 import precheck
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from sized import GPT, LENGTH, SHAPES, VOCABULARY
 from ratios import medians
+from sized import GPT, LENGTH, SHAPES, VOCABULARY
 
 from precheck.measurement import job_of
 from precheck.observe.run import low, run

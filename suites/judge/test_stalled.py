@@ -26,7 +26,7 @@ def judged(*seen: Update) -> list[Any]:
 def test_the_message_has_the_numbers_and_the_rate_that_would_do() -> None:
     """At one bfloat16 rounds away less than 2^-8 upwards, 2^-9 downwards: 0.002 is 20 times 1e-4."""
     (found,) = judged(update())
-    assert (found.rule, found.severity, found.operation.module) == ("lost-update", "error", "net.norm")
+    assert (found.rule, found.severity, found.operation.module, found.tensor) == ("lost-update", "error", "net.norm", "net.norm.weight")
     assert found.message == (
         "net.norm.weight: 0% of the update of 4 step(s) arrived in bfloat16 (0 of 64 elements moved); weights are about 1, where bf16 rounds away "
         "less than 0.0039 up, 0.002 down; a step is about 0.0001 (lr 0.0001; it would take 0.002); 1 of 1 parameters lost more than half"

@@ -41,7 +41,7 @@ SAID = {
     "dtype-leak": Words("borrowed-eps", "above", (r"eps 0\.00781", r"differs by 23\d %")),
     "unstable-reference": Words("chaotic-map", "above", ("float32 does not determine", r"\d\d % of the elements")),
 }
-ELSEWHERE = {"lost-update", "scaler-order", "scaler-collapse"}  # in test_lost_updates and test_scaling_faults
+ELSEWHERE = {"lost-update", "scaler-order", "scaler-collapse"}  # in test_lost_updates and suites/scaler
 NAMED = {bug.name: bug for bug in ALL}
 RULES = pytest.mark.parametrize("rule", SAID)
 
