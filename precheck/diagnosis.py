@@ -13,8 +13,8 @@ from typing import Any
 from precheck.findings import Finding, Report
 from precheck.judge import culprit, ops
 from precheck.observe.job import Job
-from precheck.observe.operations import Observation
 from precheck.observe.run import low, observed
+from precheck.observe.shadow.operations import Observation
 from precheck.precisions import Precision
 
 EXPLAINED = frozenset({"overflow", "nan", "accumulated-drift", "gradient-underflow", "decision-flip"})

@@ -18,10 +18,10 @@ from precheck.findings import Finding, Report
 from precheck.judge import ops, scaling, updates
 from precheck.judge.ranks import merged
 from precheck.observe.job import InputError
-from precheck.observe.operations import Observation
-from precheck.observe.ranks import Ranks, distributed, meet
-from precheck.observe.shadow import Shadow
-from precheck.observe.whereabouts import Whereabouts
+from precheck.observe.shadow.mode import Shadow
+from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.ranks import Ranks, distributed, meet
+from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.precisions import Precision, resolve
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import SUMS, compensating, elements, felt
-from precheck.observe.operations import Absorbed, Observation, Operation, Value
+from precheck.observe.shadow.operations import Absorbed, Observation, Operation, Value
 
 TIMES = 4
 """Additions in a row that left at least half of the elements unchanged: one may be chance, and rounding to even takes two."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from precheck.findings import Severity
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import Origins, placed
-from precheck.observe.operations import Observation, Operation
+from precheck.observe.shadow.operations import Observation, Operation
 
 ROWS = 5
 SHARE = 0.005

@@ -8,8 +8,8 @@ from precheck.findings import Finding
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import placed
 from precheck.judge.ops import finding_of
-from precheck.observe.operations import Observation, Operation, Value
-from precheck.observe.source import shortened
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.source import shortened
 
 _KIN = {
     "overflow": {"overflow", "nan", "vanished-constant", "underflow", "cancellation", "amplified-rounding"},

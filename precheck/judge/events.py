@@ -14,7 +14,7 @@ from collections.abc import Collection
 from precheck import formats
 from precheck.findings import Severity
 from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, SUMS, Origins, determined, half_tiniest, landed, largest, placed, zero_origin
-from precheck.observe.operations import Observation, Operation, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
 
 POLES = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow", "div", "reciprocal", "acos", "asin", "acosh", "atanh", "logit",
                    "linalg_vector_norm", "addcdiv", "xlogy", "erfinv", "tan", "lgamma", "digamma", "special_entr"})  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import MOVING
-from precheck.observe.operations import Observation, Operation, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
 
 
 def missing(observation: Observation) -> list[Suspect]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from precheck import formats
-from precheck.observe.operations import Observation, Operation, Value
-from precheck.observe.source import shortened
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.source import shortened
 
 SAMPLE = 1 << 16  # as of observe.statistics, which needs torch
 REDUCED = frozenset({"c10d::allreduce", "c10d::allreduce_coalesced", "c10d::reduce_scatter", "c10d::_reduce_scatter_base",

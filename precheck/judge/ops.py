@@ -7,8 +7,8 @@ from precheck.judge import absorption, choices, events, gradients, scaling, upda
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import Origins, descendants, placed
 from precheck.judge.rounding import Rounding
-from precheck.observe.operations import Observation
-from precheck.observe.source import shortened
+from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.source import shortened
 
 
 def suspects(observation: Observation) -> list[Suspect]:

@@ -25,7 +25,7 @@ from precheck.judge.lineage import (
     placed,
     zero_origin,
 )  # fmt: skip
-from precheck.observe.operations import Observation, Operation, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
 
 DEAD = 0.01
 """Share of elements without a digit. Healthy ops whose amplification is 8 or more leave at most 0.15 %; the mildest bug, 7.6 %."""

@@ -14,8 +14,8 @@ from precheck import formats
 from precheck.findings import Severity
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import placed
-from precheck.observe.operations import Observation
-from precheck.observe.steps import Backward, ScalerStep, ScalingEvent
+from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.steps import Backward, ScalerStep, ScalingEvent
 
 AHEAD = 3
 """Skipped steps that a schedule went on through. A scaler that starts too high skips once or twice and the schedule never notices."""

@@ -18,10 +18,10 @@ from precheck.findings import Finding
 from precheck.judge.drift import Comparison
 from precheck.judge.events import Suspect
 from precheck.judge.extent import module_of
-from precheck.observe.operations import Observation, Operation
 from precheck.observe.records import Record
+from precheck.observe.shadow.operations import Observation, Operation
+from precheck.observe.shadow.steps import Update
 from precheck.observe.sketch import WIDTH, inner
-from precheck.observe.steps import Update
 
 LOST = 0.5
 """Pure bfloat16 at the learning rates where training suffers measured 0.00 (norm weights) and 0.20 (matrices); healthy

@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from precheck.observe.boundaries import LOW, Position, in_backward
-from precheck.observe.source import Frames
+from precheck.observe.shadow.source import Frames
 
 aten = torch.ops.aten
 STEP_FUNCTIONS = {aten.round, aten.floor, aten.ceil, aten.trunc, aten.sign, aten.sgn, aten.heaviside, aten.floor_divide,

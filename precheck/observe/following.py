@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from precheck.observe.boundaries import LOW, Position
 from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, draws, gradient_mask, outputs_of
-from precheck.observe.source import Frames
+from precheck.observe.shadow.source import Frames
 
 
 class Following(TorchDispatchMode):

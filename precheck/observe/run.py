@@ -15,11 +15,11 @@ from precheck.observe.boundaries import LOW, Boundaries, Disturbance, Position
 from precheck.observe.decisions import Recording, Tape
 from precheck.observe.following import Following
 from precheck.observe.job import Job
-from precheck.observe.operations import Observation
 from precheck.observe.records import Trace
-from precheck.observe.shadow import Shadow
+from precheck.observe.shadow.mode import Shadow
+from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.training import Training
-from precheck.observe.whereabouts import Whereabouts
 from precheck.precisions import Precision
 
 

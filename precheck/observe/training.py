@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from precheck.observe import ageing, state
+from precheck.observe import state
 from precheck.observe.boundaries import LOW, Boundaries, recorded
 from precheck.observe.job import EXAMPLE, InputError, Job
-from precheck.observe.statistics import sampled
+from precheck.observe.shadow import ageing
+from precheck.observe.shadow.statistics import sampled
 from precheck.observe.structure import call, mapped
 from precheck.precisions import Precision
 

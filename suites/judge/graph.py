@@ -7,7 +7,7 @@ from typing import Any
 from precheck import formats
 from precheck.findings import Finding
 from precheck.judge import ops
-from precheck.observe.operations import Observation, Operation, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
 
 LOW = {"bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"}
 

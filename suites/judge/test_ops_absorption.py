@@ -10,7 +10,7 @@ from graph import Graph, above, below, given
 
 from precheck import formats
 from precheck.judge import absorption
-from precheck.observe.operations import Absorbed
+from precheck.observe.shadow.operations import Absorbed
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 STUCK = Absorbed(

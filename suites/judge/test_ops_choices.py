@@ -9,7 +9,7 @@ from graph import Graph, above, below, given
 
 from precheck import formats
 from precheck.judge import choices
-from precheck.observe.operations import Flips
+from precheck.observe.shadow.operations import Flips
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROWS = int(choices.ROWS / choices.SHARE)  # of which `ROWS` are just the share that counts

@@ -8,7 +8,7 @@ import pytest
 from graph import Graph, above, below, given, value
 
 from precheck.judge.lineage import Origins, descendants, determined, zero_origin
-from precheck.observe.operations import Operation
+from precheck.observe.shadow.operations import Operation
 
 TINIEST = 2.0**-24
 ZERO: dict[str, Any] = {"dtype": "float16", "zeros": 1, "largest_zeroed": TINIEST / 4}

@@ -7,8 +7,8 @@ from graph import Graph
 
 from precheck.findings import Finding
 from precheck.judge import scaling
-from precheck.observe.operations import Operation
-from precheck.observe.steps import ScalingEvent
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.steps import ScalingEvent
 
 KINDS = {
     "mixed": ("error", "scaled by 1024 is added to one scaled by 1:"), "compared": ("error", "scaled by 1024 is compared with, or clipped by, one"),

@@ -9,8 +9,8 @@ from graph import above, below, value
 
 from precheck.formats import FP16
 from precheck.judge import scaling
-from precheck.observe.operations import Observation, Operation, Value
-from precheck.observe.steps import Backward, ScalerStep, ScalingEvent
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.steps import Backward, ScalerStep, ScalingEvent
 
 SCALE = 2.0**16
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from precheck.judge import updates
-from precheck.observe.operations import Observation, Operation
-from precheck.observe.steps import State, Update
+from precheck.observe.shadow.operations import Observation, Operation
+from precheck.observe.shadow.steps import State, Update
 
 STEP = Operation(7, "step", "optimizer", "", "train.py:9", 1)
 

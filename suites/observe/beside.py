@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 
 import precheck
 from precheck.findings import Report
-from precheck.observe.shadow import Shadow
+from precheck.observe.shadow.mode import Shadow
 
 Program = Callable[[torch.dtype], Sequence[torch.Tensor]]
 """Does the same in any dtype, from the same random state, and returns what is to be compared."""

@@ -12,11 +12,11 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from precheck.observe.exchange import _Caught
-from precheck.observe.ranks import meet
-from precheck.observe.replay import plan
-from precheck.observe.shadow import Shadow
-from precheck.observe.whereabouts import Whereabouts
+from precheck.observe.shadow.exchange import _Caught
+from precheck.observe.shadow.mode import Shadow
+from precheck.observe.shadow.ranks import meet
+from precheck.observe.shadow.replay import plan
+from precheck.observe.shadow.whereabouts import Whereabouts
 
 Case = Callable[[torch.Tensor], list[torch.Tensor]]
 

@@ -9,7 +9,7 @@ import torch
 from beside import normal, shadow_now
 
 import precheck
-from precheck.observe.operations import Absorbed
+from precheck.observe.shadow.operations import Absorbed
 
 LOW = torch.bfloat16
 

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.optim import optimizer as optimizers
 
-from precheck.observe import ageing
-from precheck.observe.shadow import Shadow
-from precheck.observe.whereabouts import Whereabouts
+from precheck.observe.shadow import ageing
+from precheck.observe.shadow.mode import Shadow
+from precheck.observe.shadow.whereabouts import Whereabouts
 
 BF16 = torch.bfloat16
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]

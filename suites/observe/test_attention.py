@@ -10,8 +10,8 @@ import torch
 from beside import normal, off
 from torch.nn.functional import scaled_dot_product_attention
 
-from precheck.observe.attention import REPLAYED, Unfollowable
-from precheck.observe.replay import plan
+from precheck.observe.shadow.attention import REPLAYED, Unfollowable
+from precheck.observe.shadow.replay import plan
 
 KERNELS = ("flash", "efficient", "cudnn")
 CLOSE = 1e-12

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from collective_cases import CASES
 
-from precheck.observe import ranks
-from precheck.observe.collectives import CARRIED, REDUCING, Collectives
-from precheck.observe.ranks import Ranks
-from precheck.observe.replay import plan
+from precheck.observe.shadow import ranks
+from precheck.observe.shadow.collectives import CARRIED, REDUCING, Collectives
+from precheck.observe.shadow.ranks import Ranks
+from precheck.observe.shadow.replay import plan
 
 pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo")
 

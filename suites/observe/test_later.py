@@ -12,11 +12,11 @@ from torch import nn
 
 from precheck.findings import Finding
 from precheck.judge import ops
-from precheck.observe import later
-from precheck.observe.later import Later
-from precheck.observe.operations import Observation
-from precheck.observe.shadow import Shadow
-from precheck.observe.whereabouts import Whereabouts
+from precheck.observe.shadow import later
+from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.mode import Shadow
+from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.whereabouts import Whereabouts
 
 ASKING = ("item", "tolist", "__float__", "__int__", "__bool__", "__index__")
 

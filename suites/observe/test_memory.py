@@ -10,9 +10,9 @@ from beside import normal, same, seen, shadow_now
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import precheck
-from precheck.observe import memory, operations
-from precheck.observe.memory import Memory
-from precheck.observe.operations import Observation, Operation, Value
+from precheck.observe.shadow import memory, operations
+from precheck.observe.shadow.memory import Memory
+from precheck.observe.shadow.operations import Observation, Operation, Value
 
 
 def value() -> Value:

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import precheck
 from precheck.findings import Report
-from precheck.observe.source import shortened
+from precheck.observe.shadow.source import shortened
 
 HERE = Path(__file__).name
 

@@ -10,8 +10,8 @@ from beside import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precheck.observe.operations import Value
-from precheck.observe.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
+from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
 
 BF16 = 2.0**-8
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from precheck.formats import FP16
 
 if TYPE_CHECKING:
-    from precheck.observe.operations import Operation
+    from precheck.observe.shadow.operations import Operation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import math
 
 import torch
 
-from precheck.observe.operations import Value
+from precheck.observe.shadow.operations import Value
 
 SAMPLE = 1 << 16
 """Elements looked at. A share of one in a hundred is then known to 0.04 % (one standard deviation), a relative drift to 0.3 %."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from precheck.observe import flips, measuring
-from precheck.observe.replay import PAYLOADS
+from precheck.observe.shadow import flips, measuring
+from precheck.observe.shadow.replay import PAYLOADS
 
 
 def of(call: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import torch
 
 from precheck.observe import state
-from precheck.observe.replay import local
-from precheck.observe.statistics import norm, sampled
+from precheck.observe.shadow.replay import local
+from precheck.observe.shadow.statistics import norm, sampled
 
 ELEMENTS = 256
 """Looked at of each weight: of a move that rounding by chance makes, four deviations are then 4 √(spacing / (256 · 4 spacings)) = 12 %."""

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 
 from precheck import formats
-from precheck.observe import ageing
-from precheck.observe.later import SAMPLE as LATER
-from precheck.observe.later import Later
-from precheck.observe.memory import Memory
-from precheck.observe.operations import Operation, Value
-from precheck.observe.replay import local
-from precheck.observe.statistics import SAMPLE, norm, ratio, sampled, share
-from precheck.observe.steps import State, Update
+from precheck.observe.shadow import ageing
+from precheck.observe.shadow.later import SAMPLE as LATER
+from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.memory import Memory
+from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.replay import local
+from precheck.observe.shadow.statistics import SAMPLE, norm, ratio, sampled, share
+from precheck.observe.shadow.steps import State, Update
 
 Samples = tuple[torch.Tensor, torch.Tensor]
 HELD = 0.5

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from precheck.observe import attention
+from precheck.observe.shadow import attention
 
 LOW = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})
 ALIASES = frozenset({"detach", "alias", "lift_fresh", "_unsafe_view", "_reshape_alias", "set_", "resize_", "resize_as_", "is_same_size",

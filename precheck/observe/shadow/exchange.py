@@ -9,13 +9,13 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from precheck.observe import ranks as company
-from precheck.observe.call import Call
-from precheck.observe.measuring import off
-from precheck.observe.operations import Value
-from precheck.observe.ranks import Ranks
-from precheck.observe.replay import OpPlan, tensors_in
-from precheck.observe.statistics import compare
+from precheck.observe.shadow import ranks as company
+from precheck.observe.shadow.call import Call
+from precheck.observe.shadow.measuring import off
+from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.ranks import Ranks
+from precheck.observe.shadow.replay import OpPlan, tensors_in
+from precheck.observe.shadow.statistics import compare
 
 if dist.is_available():
     from torch.distributed import distributed_c10d as c10d

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from precheck.observe import flips, measuring, twins
-from precheck.observe.memory import Cell
-from precheck.observe.operations import Operation, Phase, Value
-from precheck.observe.replay import FOLLOWED, MOVES, NEVER, PAYLOADS, OpPlan, addressable, continuous, tensors_in, with_written, written_in
-from precheck.observe.statistics import compare
+from precheck.observe.shadow import flips, measuring, twins
+from precheck.observe.shadow.memory import Cell
+from precheck.observe.shadow.operations import Operation, Phase, Value
+from precheck.observe.shadow.replay import FOLLOWED, MOVES, NEVER, PAYLOADS, OpPlan, addressable, continuous, tensors_in, with_written, written_in
+from precheck.observe.shadow.statistics import compare
 
 EPSILONS = {torch.finfo(dtype).eps for dtype in (torch.bfloat16, torch.float16)}
 _GUARDS = frozenset({"add", "clamp_min", "clamp"})

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from precheck.observe import ranks as company
-from precheck.observe.exchange import REDUCING, Exchange, works
-from precheck.observe.ranks import Ranks
-from precheck.observe.replay import OpPlan, addressable, continuous, tensors_in
+from precheck.observe.shadow import ranks as company
+from precheck.observe.shadow.exchange import REDUCING, Exchange, works
+from precheck.observe.shadow.ranks import Ranks
+from precheck.observe.shadow.replay import OpPlan, addressable, continuous, tensors_in
 
 if dist.is_available():
     from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]

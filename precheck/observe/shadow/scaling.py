@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from precheck.observe.backward import Backwards
-from precheck.observe.scales import Scales
-from precheck.observe.steps import ScalerStep, ScalingEvent
-from precheck.observe.whereabouts import Whereabouts
+from precheck.observe.shadow.backward import Backwards
+from precheck.observe.shadow.scales import Scales
+from precheck.observe.shadow.steps import ScalerStep, ScalingEvent
+from precheck.observe.shadow.whereabouts import Whereabouts
 
 Describe = Callable[[str], Any]
 """Describes where the program is, as an operation of that name."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from precheck.observe.operations import Value
+from precheck.observe.shadow.operations import Value
 
 COLLECT = 1 << 26
 """Bytes of new shadows (64 MiB) after which those of freed tensors are let go, or a quarter of what is held if that is more."""

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from precheck.observe.later import Later
-from precheck.observe.memory import Cell, Memory
-from precheck.observe.operations import Absorbed, Operation, Value
-from precheck.observe.statistics import norm, ratio, sampled, share
+from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.memory import Cell, Memory
+from precheck.observe.shadow.operations import Absorbed, Operation, Value
+from precheck.observe.shadow.statistics import norm, ratio, sampled, share
 
 ADDING = frozenset({"add", "sub", "rsub", "mul", "div", "lerp", "addcmul", "addcdiv", "index_add", "scatter_add", "native_batch_norm"})
 SAMPLE = 1024

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from precheck.formats import FP16
-from precheck.observe.later import Later
-from precheck.observe.memory import Memory
-from precheck.observe.operations import Value
-from precheck.observe.replay import tensors_in
-from precheck.observe.scales import Scales
-from precheck.observe.steps import Backward
+from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.memory import Memory
+from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.replay import tensors_in
+from precheck.observe.shadow.scales import Scales
+from precheck.observe.shadow.steps import Backward
 
 
 class Backwards:

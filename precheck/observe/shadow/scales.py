@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from precheck.observe.replay import OpPlan, tensors_in
-from precheck.observe.steps import ScalingEvent
+from precheck.observe.shadow.replay import OpPlan, tensors_in
+from precheck.observe.shadow.steps import ScalingEvent
 
 PRODUCTS = frozenset({"mul", "mm", "bmm", "dot", "mv", "outer", "convolution", "multiply"})
 QUOTIENTS = frozenset({"div", "true_divide", "divide"})

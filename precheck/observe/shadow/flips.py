@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from precheck.observe.operations import Flips
-from precheck.observe.replay import PAYLOADS, OpPlan, chosen, continuous
-from precheck.observe.statistics import norm, ratio
+from precheck.observe.shadow.operations import Flips
+from precheck.observe.shadow.replay import PAYLOADS, OpPlan, chosen, continuous
+from precheck.observe.shadow.statistics import norm, ratio
 
 COUNTED = frozenset({"argmax", "argmin", "searchsorted", "bucketize"})
 """Ops with integers alone for results whose flips are counted. Those of comparisons show in what they mask."""

@@ -9,10 +9,10 @@ import torch
 
 from precheck import emulation
 from precheck.formats import FORMATS
-from precheck.observe.later import SAMPLE as LATER
-from precheck.observe.operations import Operation, Value
-from precheck.observe.replay import MOVES
-from precheck.observe.statistics import DOUBTFUL, compare, norm, ratio, sampled
+from precheck.observe.shadow.later import SAMPLE as LATER
+from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.replay import MOVES
+from precheck.observe.shadow.statistics import DOUBTFUL, compare, norm, ratio, sampled
 
 SUSPECT = 0.01
 """Share of elements without a digit from which a value gets a twin, to tell whether float32 determines what follows."""

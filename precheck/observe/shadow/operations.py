@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
-from precheck.observe.source import shortened
-from precheck.observe.steps import ScalerStep, ScalingEvent, Update
+from precheck.observe.shadow.source import shortened
+from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Update
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
 

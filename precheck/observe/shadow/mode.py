@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 
-from precheck.observe.accumulation import Accumulation
-from precheck.observe.backward import Backwards
-from precheck.observe.call import Call
-from precheck.observe.collectives import Collectives
-from precheck.observe.later import Later
-from precheck.observe.memory import Memory
-from precheck.observe.operations import Observation, Operation, Value
-from precheck.observe.replay import (
+from precheck.observe.shadow.accumulation import Accumulation
+from precheck.observe.shadow.backward import Backwards
+from precheck.observe.shadow.call import Call
+from precheck.observe.shadow.collectives import Collectives
+from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.memory import Memory
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.replay import (
     LOW,
     OpPlan,
     Replay,
@@ -34,11 +34,11 @@ from precheck.observe.replay import (
     wraps,
     written_in,
 )  # fmt: skip
-from precheck.observe.scales import Scales
-from precheck.observe.scaling import Scalers
-from precheck.observe.source import Lines
-from precheck.observe.updates import Updates
-from precheck.observe.whereabouts import Whereabouts
+from precheck.observe.shadow.scales import Scales
+from precheck.observe.shadow.scaling import Scalers
+from precheck.observe.shadow.source import Lines
+from precheck.observe.shadow.updates import Updates
+from precheck.observe.shadow.whereabouts import Whereabouts
 
 _NUMBERLESS = "torch._subclasses"
 _ANCESTRY = 8  # ops between a parameter and one that it was made of
