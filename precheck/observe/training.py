@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -29,13 +29,17 @@ class Training:
         self.start = {name: _wide(param).clone() for name, param in self.named.items()} if job.optimizer else {}
         self.masters = self._masters()
         self.optimizer = self._make_optimizer()
+        self.updated = 0  # the last step that the optimizer was asked to take
         self.scaler = self.precision.make_scaler(job.device) if self.precision else torch.amp.GradScaler(job.device, enabled=False)
 
     def steps(self) -> None:
+        """All steps, or as many as something can be learnt from. What became of the weights is written down after the last."""
         for step in range(1, self.job.steps + 1 if self.optimizer else 2):
             self.boundaries.step, self.boundaries.enabled = step, step == 1
             if not self._step(step):
                 break
+        if self.updated:
+            self._record_updates(self.updated)
 
     def _step(self, step: int) -> bool:
         """Forward, loss, backward, update. False where nothing more can be learnt from going on."""
@@ -157,8 +161,9 @@ class Training:
             for name, master in self.masters.items():
                 if master is not self.named[name]:
                     self.named[name].copy_(master)
-        with torch._C._DisableTorchDispatch():  # nothing of this is the user's
-            self._record_updates(step)
+        self.updated = step
+        if not _finite(self.masters.values()):
+            self._record_updates(step)  # where it broke
 
     def aged(self, another: Callable[[], Any]) -> dict[str, tuple[float, int]]:
         """What becomes of low-format parameters that mostly stood still where they had a gradient, by name; `another` makes a shadow."""
@@ -169,12 +174,13 @@ class Training:
         return {still[number]: (each.arrived, each.steps) for number, each in found.items()}
 
     def _record_updates(self, step: int) -> None:
-        for name, master in self.masters.items():
-            now = _wide(master)
-            few, dtype = sampled(now), str(master.dtype).removeprefix("torch.")
-            norm = float(torch.linalg.vector_norm(few)) * math.sqrt(now.numel() / max(1, few.numel()))  # it is only told, and weighs luck
-            record = recorded("update", name, step, now - self.start[name])
-            self.trace.add(dataclasses.replace(record, dtype=dtype, weight_norm=norm if math.isfinite(norm) else 0.0))
+        with torch._C._DisableTorchDispatch(), torch.no_grad():  # nothing of this is the user's
+            for name, master in self.masters.items():
+                now = _wide(master)
+                few, dtype = sampled(now), str(master.dtype).removeprefix("torch.")
+                norm = float(torch.linalg.vector_norm(few)) * math.sqrt(now.numel() / max(1, few.numel()))  # it is only told, and weighs luck
+                record = recorded("update", name, step, now - self.start[name])
+                self.trace.add(dataclasses.replace(record, dtype=dtype, weight_norm=norm if math.isfinite(norm) else 0.0))
 
 
 def _stood_still(parameter: torch.Tensor, start: torch.Tensor) -> bool:
@@ -182,6 +188,17 @@ def _stood_still(parameter: torch.Tensor, start: torch.Tensor) -> bool:
         return False
     pulled = sampled(parameter.grad) != 0
     return 2 * int(torch.count_nonzero((_wide(sampled(parameter)) == sampled(start)) & pulled)) > int(torch.count_nonzero(pulled))
+
+
+def _finite(parameters: Iterable[torch.Tensor]) -> bool:
+    """In one pass, without a tensor of their size, asking each device once."""
+    found: dict[torch.device, list[torch.Tensor]] = {}
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
+        for parameter in parameters:
+            values = (torch.view_as_real(parameter) if parameter.is_complex() else parameter).detach()
+            if values.numel():
+                found.setdefault(values.device, []).append(torch.stack(values.aminmax()).isfinite().all())
+        return all(bool(torch.stack(each).all()) for each in found.values())
 
 
 def _wide(parameter: torch.Tensor) -> torch.Tensor:
