@@ -163,9 +163,9 @@ def test_out_of_trials_with_nothing_found_there_is_no_remedy() -> None:
     assert found(lambda: Stack([0, 1, 3]), "16-true", most=1) is None
 
 
-@pytest.mark.parametrize("most", range(4, 17))
+@pytest.mark.parametrize("most", range(4, 12))
 def test_out_of_trials_for_functions_the_modules_stand(most: int) -> None:
-    """The block is found in 4 trials, 17 are needed to show which functions of it."""
+    """The block is found in 4 trials; to show which functions of it takes more than a dozen."""
     cure = found(lambda: nn.Sequential(nn.Linear(16, 16), Functional(squared)), "16-true", most=most)
     assert cure is not None
     assert cure.functions == ()
