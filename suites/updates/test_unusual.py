@@ -155,6 +155,23 @@ def test_complex_weights_that_bf16_passes_by() -> None:
     assert not told(report), report.summary()
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+@RATES
+def test_weights_too_many_to_be_looked_at_whole(kind: Any, rate: float) -> None:
+    own = weight(70_000)
+    optimizer = kind([own], lr=rate)
+
+    def code() -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            own.sum().backward()
+            optimizer.step()
+
+    report = watched(code)
+    assert bool(lost(report)) == (not moved(own)), report.summary()
+    assert 10_000 < report.updates[0]["sampled"] < 70_000
+
+
 # --- closures ------------------------------------------------------------------------------------------------------------
 
 

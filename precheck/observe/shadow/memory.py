@@ -149,12 +149,17 @@ class Memory:
         self._collect()
         return list(self.cells.values())
 
+    def holding(self, values: set[Value]) -> list[Value]:
+        """Those of `values` that a storage holds still."""
+        return [cell.value for cell in self.cells.values() if cell.value in values and not _gone(cell)]
+
     def made_since(self, number: int, elements: int) -> list[torch.Tensor]:
         """The storages of that many elements whose content was made by a later op than that, as flat tensors of the run."""
         found = []
-        for cell in self.alive():
+        for cell in self.cells.values():
             maker = cell.value.maker
-            if maker is not None and maker.number > number and math.prod(cell.value.shape) == elements and not cell.dtype.is_complex:
+            fits = maker is not None and maker.number > number and math.prod(cell.value.shape) == elements and not cell.dtype.is_complex
+            if fits and not _gone(cell):
                 storage = torch.UntypedStorage._new_with_weak_ptr(cell.reference.cdata)
                 whole = torch.empty(0, dtype=cell.dtype, device=cell.flat.device).set_(storage)
                 if whole.numel() == elements:

@@ -22,15 +22,16 @@ from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import local
-from precheck.observe.shadow.statistics import SAMPLE, norm, ratio, sampled, share
+from precheck.observe.shadow.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.steps import State, Update
 
 Samples = tuple[torch.Tensor, torch.Tensor]
 HELD = 0.5
 """A state tensor holds what a parameter lost if with it at most half is missing: Kahan's remainder holds all but its own rounding."""
+SAMPLE = 1 << 14
+"""Elements looked at: an arrived share is then known to 1 % where half of them move by chance."""
 CERTAIN = 0.9
 """Share of a move from which nobody asks where the rest is."""
-CHANCE = 0.33
 _WALK = 4096  # values looked at on the way back from a weight
 
 
@@ -187,7 +188,7 @@ class Updates:
 
     def _elsewhere(self, mine: torch.Tensor, was: _Before, known: list[torch.Tensor]) -> list[torch.Tensor]:
         """What else of the weight's size was written since the step began: where it mostly stood still, a remainder may lie there."""
-        if self.later.defers(mine) or float((sampled(mine.detach()) == was.values).float().mean()) <= 0.5:
+        if self.later.defers(mine) or float((sampled(mine.detach(), SAMPLE) == was.values).float().mean()) <= 0.5:
             return []
         seen = {tensor.untyped_storage()._cdata for tensor in (mine, *known)}
         return [each for each in self.memory.made_since(was.seen, mine.numel()) if each.untyped_storage()._cdata not in seen]
@@ -197,8 +198,7 @@ class Updates:
 
         From the second step on a master is made of itself, not of the weight.
         """
-        alive = (cell.value for cell in self.memory.alive() if cell.value in between)
-        wide = (value for value in alive if not value.low and math.prod(value.shape) >= was.values.numel())
+        wide = (value for value in self.memory.holding(between) if not value.low and math.prod(value.shape) >= was.values.numel())
         return any(_made_of(value, was.content, was.seen) for value in wide)
 
     def _follows(self, parameter: torch.Tensor) -> bool:
@@ -226,13 +226,14 @@ class Updates:
 def _unsure(update: Update) -> bool:
     """Whether more steps would tell: few did not arrive, or lie in a remainder, and all together they come to few spacings.
 
-    What rounding by chance does to so many elements is known to √(spacing / (step · elements · steps)); where four of these are
-    less than a third, chance does not explain what is missing.
+    Rounding by chance lets 1 ± √(spacing / (step · elements · steps)) arrive; where four of these do not reach from what arrived
+    up to 1, it is not what happened here.
     """
-    if not update.wanted or (not update.held and max(update.edq, update.arrived) > CERTAIN):
+    share = max(update.edq, update.arrived)
+    if not update.wanted or (not update.held and share > CERTAIN):
         return False
     spacing, length = torch.finfo(_named(update.dtype)).eps * update.size, math.sqrt(update.wanted * update.steps)
-    conclusive = length >= ageing.SPACINGS * spacing or (not update.held and 4 * math.sqrt(spacing / (length * update.sampled)) < CHANCE)
+    conclusive = length >= ageing.SPACINGS * spacing or (not update.held and share + 4 * math.sqrt(spacing / (length * update.sampled)) < 1)
     return not conclusive
 
 
