@@ -218,11 +218,13 @@ def _placed(update: Update) -> Operation:
 
 
 def _is_lost(update: Update) -> bool:
-    if not update.wanted or update.gradient_drift >= AIMLESS:
+    """Rounding by chance lets 1 ± luck arrive. Where that does not reach down to what did, it is not what happened."""
+    share = update_share(update)
+    if not update.wanted or update.gradient_drift >= AIMLESS or share >= LOST:
         return False
     if update.aged is not None:
-        return update_share(update) < LOST
-    return not update.held and update_share(update) + _luck(update) < LOST
+        return True
+    return not update.held and (share + _luck(update) < 1 or share + _LEAST_CERTAINTY < LOST)
 
 
 def update_share(update: Update) -> float:
@@ -246,4 +248,4 @@ def _luck(update: Update) -> float:
     """Four standard deviations of what stochastic rounding of so few elements over so few steps may do."""
     step = math.sqrt(update.wanted / max(1, update.sampled * update.steps))
     spacing = formats.of_dtype(update.dtype).epsilon * update.size / math.sqrt(max(1, update.sampled))
-    return min(4 * math.sqrt(spacing / (step * update.sampled * update.steps)), _LEAST_CERTAINTY) if step else _LEAST_CERTAINTY
+    return 4 * math.sqrt(spacing / (step * update.sampled * update.steps)) if step else math.inf

@@ -63,6 +63,13 @@ def test_few_elements_may_be_unlucky_and_old_ones_not() -> None:
     assert "arrived in bfloat16 (0 of 4 elements moved), and 0% would after 313;" in found.message
 
 
+@pytest.mark.parametrize(("elements", "lost"), [(64, False), (1024, True)])
+def test_chance_reaches_less_far_with_more_elements(elements: int, lost: bool) -> None:
+    """A step of 1e-3 on weights of one: by chance 1 ± 4 √(0.0078 / (0.001 n)) arrives, down to -0.4 of 64 elements and to 0.65 of 1024."""
+    few = {"sampled": elements, "size": elements**0.5, "wanted": elements * 1e-6, "steps": 1, "arrived": 0.3}
+    assert bool(judged(update(**few))) is lost
+
+
 def test_a_remainder_that_stands_still_itself_holds_nothing() -> None:
     """Kahan's in bfloat16 at a rate of 1e-5."""
     (found,) = judged(update(held=True, arrived=0.6, aged=0.2, horizon=1500))

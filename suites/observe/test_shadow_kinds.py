@@ -175,6 +175,7 @@ def test_a_sparse_operand_is_taken_as_it_is() -> None:
     both = twins(sparse_product)
     both.unchanged()
     both.true()
+    assert both.report.facts["covered"] == 1
 
 
 def test_sparse_gradients_are_taken_as_the_run_has_them() -> None:

@@ -37,7 +37,7 @@ def schema() -> Any:
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
 def test_it_is_valid_by_the_published_schema_whatever_the_names(schema: Any, name: str) -> None:
-    schema.validate(json.loads(text(hostile(name))))
+    assert list(schema.iter_errors(json.loads(text(hostile(name))))) == []
 
 
 def test_the_schema_is_really_asked(schema: Any) -> None:
@@ -47,7 +47,7 @@ def test_the_schema_is_really_asked(schema: Any) -> None:
 
 
 def test_an_empty_session_is_valid(schema: Any) -> None:
-    schema.validate(json.loads(text(of())))
+    assert list(schema.iter_errors(json.loads(text(of())))) == []
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
