@@ -188,6 +188,28 @@ def test_networks_that_lose(inside: bool) -> None:
     assert "1.weight" in finding.message or "2." in finding.message
 
 
+class WideKahan(Stepper):
+    """Kahan's remainder in bf16 beside a momentum in float32, made like the weight and of nothing that is in it."""
+
+    def one(self, weight: Any, rate: float, state: dict[str, Any]) -> None:
+        moment = state.setdefault("momentum", torch.zeros_like(weight, dtype=torch.float32))
+        moment.mul_(0.9).add_(weight.grad.float())
+        owed = state.setdefault("compensation", torch.zeros_like(weight))
+        wanted = owed.float() - rate * moment
+        before = weight.float()
+        weight.copy_(before + wanted)
+        owed.copy_(wanted - (weight.float() - before))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_wide_momentum_is_no_master(steps: int) -> None:
+    """Its first step counts, so that the remainder is compared with all that is owed."""
+    report = lossless(WideKahan, steps)
+    assert not report.errors, report.summary()
+    (row,) = report.updates
+    assert (row["steps"], row["held"]) == (steps, True)
+
+
 class Heavy(Stepper):
     """A momentum that happens to be as large as what the weight lacks, which keeps nothing."""
 

@@ -14,6 +14,9 @@ from precheck.observe.shadow.source import shortened
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Update
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
+FRESH = frozenset({"ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like", "empty_like", "new_zeros", "new_ones",
+                   "new_empty", "new_empty_strided", "new_full"})  # fmt: skip
+"""Ops that take the form of a tensor and none of its content."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from precheck.observe.shadow.operations import FRESH
 from precheck.observe.shadow.replay import OpPlan, tensors_in
 from precheck.observe.shadow.steps import ScalingEvent
 
@@ -33,7 +34,6 @@ KEPT = frozenset({"neg", "abs", "sum", "mean", "norm", "linalg_vector_norm", "cl
 COMPARISONS = frozenset({"gt", "lt", "ge", "le", "clamp", "clamp_min", "clamp_max", "maximum", "minimum"})
 JOINED = frozenset({"cat", "stack", "where", "masked_fill", "index_put", "scatter", "scatter_add", "index_add", "index_copy", "slice_scatter",
                     "select_scatter", "diagonal_scatter", "index_fill", "put"})  # fmt: skip
-FRESH = frozenset({"ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "empty_like", "new_zeros", "new_ones", "new_empty", "new_full"})
 WHOLE_SHARES = 1024
 """Division by the scale times a whole number up to this is unscaling too: the mean over micro-batches, made in one go."""
 CLOSE = 1e-5
