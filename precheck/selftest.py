@@ -247,4 +247,4 @@ def _share(limit: float | None) -> str:
 
 def _unseen(fault: str) -> Outcome:
     return Outcome(fault, "unnoticed", "the check compares no floating-point output of this model, so it cannot notice any fault in one",
-                   "let the model return what it computes as floating-point tensors; wrap a scripted one in a torch.nn.Module")  # fmt: skip
+                   "let the model return what it computes as floating-point tensors")  # fmt: skip

@@ -29,15 +29,16 @@ def module_of(name: str, kind: Kind) -> str:
     """The module that a record belongs to: a boundary's own name without call and path, a parameter's owner."""
     if kind in ("parameter-gradient", "update"):
         return name.rpartition(".")[0]
-    return "" if name in ("output", "loss") or name.startswith("output[") else name.split("[")[0].split("#")[0]
+    return "" if name in ("output", "output[]", "loss") else name.split("[")[0].split("#")[0]
 
 
 def label(kind: Kind, name: str) -> str:
-    """What a record is, in words: "output of layers.0.attn", "gradient of head.weight"."""
+    """What a record is, in words: "output of layers.0.attn", "gradient of head.weight", "the model's output[logits]"."""
+    whole = "the model's output" if name in ("output", "output[]") else f"the model's output{name}" if name.startswith("[") else ""
     if kind in ("gradient", "parameter-gradient"):
-        return f"gradient of {name}"
+        return f"gradient of {(kind == 'gradient' and whole) or name}"
     if kind == "output":
-        return f"output of {name}" if name != "output" else "the model's output"
+        return whole or f"output of {name}"
     return "loss" if kind == "loss" else f"{kind} of {name}"
 
 
@@ -93,7 +94,7 @@ def headroom(low: Trace, precision: Precision) -> list[Finding]:
     return [
         Finding(
             "headroom", "warning",
-            f"output {closest.name}: magnitudes reach {closest.amax:.4g}, {bits:.1f} bits below float16's 65504",
+            f"{label('output', closest.name)}: magnitudes reach {closest.amax:.4g}, {bits:.1f} bits below float16's 65504",
             module=module_of(closest.name, "output"), tensor=closest.name, measured=bits, limit=HEADROOM_BITS,
         )
     ]  # fmt: skip

@@ -69,8 +69,8 @@ def moved(rows: Sequence[Comparison], recorded: Trace, now: Trace, *, weights_di
     if strange:
         new = strange[0]
         message = (
-            f"it belongs to another model: {len(strange)} of {len(now.records)} tensors are not in it, first the "
-            f"{label(new.kind, new.name)} of shape {new.shape}"
+            f"it belongs to another model: {len(strange)} of {len(now.records)} tensors are not in it, first "
+            f"{_the(new)} of shape {new.shape}"
         )
         return [_stale(message, phase=phase_of(new.kind), tensor=new.name, measured=float(len(strange)), limit=0.0)]
     changed = [row for row in rows if _changed(row)]
@@ -80,11 +80,16 @@ def moved(rows: Sequence[Comparison], recorded: Trace, now: Trace, *, weights_di
     cause = "the weights are not those recorded" if weights_differ else "weights and inputs are those recorded, so the code or a library changed"
     return [
         _stale(
-            f"in float32 the {label(first.record.kind, first.record.name)} moved by {first.relative:.2g} of its norm since ({len(changed)} of "
+            f"in float32 {_the(first.record)} moved by {first.relative:.2g} of its norm since ({len(changed)} of "
             f"{len(rows)} tensors moved); {cause}",
             phase=phase_of(first.record.kind), tensor=first.record.name, measured=first.r, limit=first.allowed,
         )
     ]  # fmt: skip
+
+
+def _the(record: Record) -> str:
+    words = label(record.kind, record.name)
+    return words if words.startswith("the ") else f"the {words}"
 
 
 def _changed(row: Comparison) -> bool:

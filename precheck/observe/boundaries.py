@@ -87,7 +87,7 @@ class Boundaries:
             handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
             handles.append(module.register_forward_hook(self._leaving(name), always_call=True))
         try:
-            with _uncompiled():
+            with _uncompiled(), _interpreted():
                 yield
         finally:
             for handle in handles:
@@ -96,6 +96,8 @@ class Boundaries:
 
     def forward_done(self, result: Any) -> None:
         """Marks what belongs to the model's own result, and lets go of the forward's tensors."""
+        if isinstance(self.model, torch.jit.ScriptModule) and self.enabled:  # no hook has seen it
+            self._returned("", result, self.position.stack[0][1])
         for path, tensor in tensors(result):
             known = self.made.get(id(tensor))
             if known and known[0] is tensor and known[2] in self.trace.records:
@@ -133,10 +135,13 @@ class Boundaries:
         def hook(module: torch.nn.Module, args: Any, output: Any) -> None:
             call, roundings = self.position.leave(name)
             if self.enabled and output is not None:
-                for path, tensor in tensors(output):
-                    self._passed(f"{call}{path}" or self.result, tensor, roundings)
+                self._returned(call, output, roundings)
 
         return hook
+
+    def _returned(self, call: str, output: Any, roundings: int) -> None:
+        for path, tensor in tensors(output):
+            self._passed(f"{call}{path}" or self.result, tensor, roundings)
 
     def _passed(self, name: str, tensor: torch.Tensor, roundings: int) -> None:
         if not _measurable(tensor):
@@ -182,6 +187,17 @@ def _uncompiled() -> contextlib.AbstractContextManager[Any]:
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def _interpreted() -> Iterator[None]:
+    """TorchScript runs op by op: what its executor has compiled under one precision, backward too, does not run under another."""
+    before = torch._C._get_graph_executor_optimize()
+    torch._C._set_graph_executor_optimize(False)
+    try:
+        yield
+    finally:
+        torch._C._set_graph_executor_optimize(before)
 
 
 def _version(tensor: torch.Tensor) -> int:

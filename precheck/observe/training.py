@@ -15,7 +15,7 @@ from precheck.observe.boundaries import LOW, Boundaries, recorded
 from precheck.observe.job import EXAMPLE, InputError, Job
 from precheck.observe.shadow import ageing
 from precheck.observe.shadow.statistics import sampled
-from precheck.observe.structure import call, mapped
+from precheck.observe.structure import call, mapped, tensors
 from precheck.precisions import Precision
 
 
@@ -85,11 +85,20 @@ class Training:
             result = call(job.model, inputs)
             self.boundaries.forward_done(result)
             if job.loss is None:
+                self._check_compared(result)
                 return None
             loss = job.loss(result)
         self._check_loss(loss)
         self.trace.add(recorded("loss", "loss", step, loss))
         return loss
+
+    def _check_compared(self, result: Any) -> None:
+        if not self.trace.records:
+            found = ", ".join(dict.fromkeys(f"a tensor of {str(each.dtype).removeprefix('torch.')}" for _, each in tensors(result)))
+            raise InputError(
+                f"the model returned {found or type(result).__name__}, in which there is no dense floating-point tensor to compare, and no module in "
+                "it returns one; return what is computed (tensors may be in tuples, lists, dicts and dataclasses), or pass loss=lambda out: ..."
+            )
 
     def _check_loss(self, loss: Any) -> None:
         if not isinstance(loss, torch.Tensor):

@@ -9,7 +9,7 @@ from precheck.plugin.ledger import Check, Ledger, counted
 from precheck.plugin.naming import shown
 from precheck.report import forms
 from precheck.report.session import session
-from precheck.report.terminal import drift_table, op_table
+from precheck.report.terminal import drift_table, op_table, place
 
 _SHOWN_CHANGES = 3  # of one golden; all of them are in `git diff` with golden show
 
@@ -39,8 +39,7 @@ def _worst(checks: list[Check]) -> str:
     if not rows:
         return ""
     row, nodeid = max(rows, key=lambda each: each[0]["r"] / each[0]["allowed"])
-    place = row["kind"] if row["tensor"] == row["kind"] else f"{row['kind']} of {row['tensor']}"
-    return f"; worst r {row['r']:.3g} of {row['allowed']:.3g} allowed: {place} in {nodeid}"
+    return f"; worst r {row['r']:.3g} of {row['allowed']:.3g} allowed: {place(row)} in {nodeid}"
 
 
 def _refreshed(ledger: Ledger) -> list[str]:

@@ -91,7 +91,7 @@ def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list
         return []
     columns = [
         ("r", "allowed", "drift", "precision", "tensor", "test"),
-        *((*_numbers(row), precision, _place(row), nodeid) for nodeid, precision, row in shown),
+        *((*_numbers(row), precision, place(row), nodeid) for nodeid, precision, row in shown),
     ]
     left_out = sum(each["tensors"] for _, each in entries) - len(shown)
     lines = _aligned(columns, right=3)
@@ -109,7 +109,7 @@ def _headline(report: Report) -> str:
         seen = f"{report.facts['shadowed']} of {report.facts['ops']} ops followed in {reference}"
         return f"no errors{under}: {seen}" + ("" if report.facts["covered"] == 1 else f", {100 * report.facts['covered']:.1f} % of them to the end")
     row = report.worst
-    closest = f"; closest to its limit: {_place(_plain_row(row))}, r {row.r:.3g} of {row.allowed:.3g} allowed" if row else ""
+    closest = f"; closest to its limit: {place(_plain_row(row))}, r {row.r:.3g} of {row.allowed:.3g} allowed" if row else ""
     return f"no errors under {report.precision}: {len(report.boundaries)} tensors compared{closest}"
 
 
@@ -139,7 +139,7 @@ def _rows(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
     plain = [_plain_row(row) for row in rows]
-    table = [("r", "allowed", "drift", "dtype", "tensor"), *((*_numbers(row), row["dtype"], _place(row)) for row in plain)]
+    table = [("r", "allowed", "drift", "dtype", "tensor"), *((*_numbers(row), row["dtype"], place(row)) for row in plain)]
     return ["worst tensors (r = drift / what correct rounding explains; drift relative to the tensor's norm):", *_aligned(table, right=3)]
 
 
@@ -155,10 +155,10 @@ def _numbers(row: dict[str, Any]) -> tuple[str, str, str]:
     return f"{row['r']:.2f}", f"{row['allowed']:.2f}", drift
 
 
-def _place(row: dict[str, Any]) -> str:
+def place(row: dict[str, Any]) -> str:
     """ "gradient of layers.0", "update of head.weight, step 3"."""
     name = row["tensor"] if len(row["tensor"]) <= _WIDEST_NAME else "…" + row["tensor"][1 - _WIDEST_NAME :]
-    what = row["kind"] if row["tensor"] in (row["kind"], "output") else f"{row['kind']} of {name}"
+    what = row["kind"] if row["tensor"] in (row["kind"], "output") else f"{row['kind']}{'' if name.startswith('[') else ' of '}{name}"
     return what if row["step"] == 1 else f"{what}, step {row['step']}"
 
 

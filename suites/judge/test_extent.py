@@ -156,4 +156,5 @@ def test_names(kind: Kind, name: str, module: str, label: str, phase: str) -> No
 @pytest.mark.parametrize("name", ["[0]", "[logits]", "[a][1]", "output[]"])
 def test_a_part_of_the_models_own_result_belongs_to_the_model(name: str) -> None:
     assert extent.module_of(name, "output") == ""
-    assert extent.label("output", name) == f"output of {name}"
+    assert extent.label("output", name) == "the model's output" + name.replace("output[]", "")
+    assert extent.label("gradient", name) == f"gradient of {extent.label('output', name)}"

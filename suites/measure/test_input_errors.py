@@ -55,6 +55,36 @@ def test_one_clear_error(case: str, precision: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+class Chooses(nn.Module):
+    def forward(self, x: torch.Tensor) -> object:
+        return {"best": x.argmax(-1), "any": (x > 0).any()}
+
+
+class Keeps(nn.Module):
+    def forward(self, x: torch.Tensor) -> object:
+        self.made = x * 2
+        return self
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        (Chooses(), "a tensor of int64, a tensor of bool"),
+        (Keeps(), "Keeps"),
+        (lambda x: None, "NoneType"),
+        (lambda x: x.to_sparse(), "a tensor of float32"),
+    ],
+    ids=["choices", "itself", "nothing", "sparse"],
+)
+def test_a_model_of_which_nothing_could_be_compared_is_refused(model: Any, found: str) -> None:
+    message = f"the model returned {found}, in which there is no dense floating-point tensor to compare"
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        precheck.measure(model, torch.ones(2, 4))
+    assert "pass loss=lambda out: ..." in str(caught.value)
+    loss = precheck.measure(model, torch.ones(2, 4), loss=lambda out: torch.ones(()))
+    assert [row.kind for row in loss.boundaries] == ["loss"]
+
+
 def test_a_loss_that_forgets_to_return() -> None:
     with pytest.raises(InputError, match="loss returned NoneType, not a tensor"):
         precheck.measure(nn.Linear(4, 4), torch.ones(2, 4), loss=lambda out: None)

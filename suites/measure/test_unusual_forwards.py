@@ -11,7 +11,8 @@ from torch import nn
 import precheck
 from precheck.findings import Report
 
-PRECISIONS = ("bf16-mixed", "bf16-true", "16-mixed", "32-true")
+FORMAT = {"bf16-mixed": "bfloat16", "bf16-true": "bfloat16", "16-mixed": "float16", "32-true": "float32"}
+PRECISIONS = tuple(FORMAT)
 
 
 class Base(nn.Module):
@@ -110,10 +111,51 @@ def test_boundaries_are_where_modules_make_tensors(case: str, precision: str) ->
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_scripted_part_has_no_boundaries_of_its_own(precision: str) -> None:
-    """Its backward is torch's own affair: under float16 autocast TorchScript cannot differentiate a linear layer."""
     torch.manual_seed(0)
-    report = measured(Scripted(), precision, train=False)
-    assert [row.tensor for row in report.boundaries] == ["a", "output"]
+    report = measured(Scripted(), precision, train=True)
+    assert [row.tensor for row in report.boundaries if row.kind == "output"] == ["a", "output"]
+
+
+class Plain(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(torch.tanh(self.a(x)))  # type: ignore[no-any-return]
+
+
+def scripted() -> nn.Module:
+    return torch.jit.script(Plain())  # type: ignore[no-any-return]
+
+
+def traced() -> nn.Module:
+    return torch.jit.trace(Plain(), torch.ones(8, 16))  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.(script|trace|trace_method). is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("build", [scripted, traced])
+def test_of_a_model_that_is_scripted_itself_the_result_is_compared(build: Callable[[], nn.Module], precision: str) -> None:
+    """Also its backward, which TorchScript's own executor cannot carry out under float16 autocast."""
+    torch.manual_seed(0)
+    model = build()
+    before = torch._C._get_graph_executor_optimize()
+    report = measured(model, precision, train=False)
+    assert [(row.tensor, row.kind, row.dtype) for row in report.boundaries] == [("output", "output", FORMAT[precision])]
+    report = measured(model, precision, train=True)
+    assert [row.tensor for row in report.boundaries if row.kind != "update"][:3] == ["output", "loss", "output"]
+    assert {row.tensor for row in report.boundaries if row.kind == "parameter-gradient"} == {"a.weight", "a.bias", "b.weight", "b.bias"}
+    assert torch._C._get_graph_executor_optimize() == before
+
+
+class Leaves(Base):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"logits": self.b(self.a(x)) * 1e5}
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+def test_a_scripted_model_that_leaves_the_range_is_told_so() -> None:
+    torch.manual_seed(0)
+    report = precheck.measure(torch.jit.script(Leaves()), torch.ones(8, 16), precision="16-mixed")
+    assert [(finding.rule, finding.tensor, finding.module) for finding in report.errors] == [("overflow", "[logits]", "")]
+    assert report.errors[0].message.startswith("the model's output[logits]: ")
 
 
 class Additive(Base):
