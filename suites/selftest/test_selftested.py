@@ -199,6 +199,18 @@ def test_a_function_is_tried_as_a_model_is(tried: Tried) -> None:
     assert {fault for fault, outcome in found.items() if outcome.status == "caught"} == OUTPUTS | {"overflow"}
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.(script|trace|trace_method). is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "32-true"])
+@pytest.mark.parametrize("build", [lambda: torch.jit.script(layers()), lambda: torch.jit.trace(layers(), data())], ids=["scripted", "traced"])
+def test_a_scripted_model_is_tried_as_any_other(tried: Tried, build: Callable[[], nn.Module], precision: str) -> None:
+    model = build()
+    kind = type(model)
+    found = tried(model, data(), precision, **STEPS)
+    missing = {"32-true": {"overflow", "skipped step"}, "bf16-mixed": {"lost update", "skipped step"}, "16-mixed": {"lost update"}}[precision]
+    assert statuses(found) == {fault: "inapplicable" if fault in missing else "caught" for fault in FAULTS}, found
+    assert type(model) is kind
+
+
 def test_what_markers_let_through_is_neither_caught_nor_unnoticed(tried: Tried) -> None:
     found = tried(layers(), data(), "bf16-true", tolerated=("accumulated-drift",))
     assert {fault: found[fault].status for fault in OUTPUTS} == dict.fromkeys(OUTPUTS, "allowed")
