@@ -94,6 +94,7 @@ class Finding:
     cause: str = ""  # the op behind what a boundary shows: "aten.pow.Tensor_Scalar at models/norm.py:8: …"
 
     cause_rule: str = ""  # the mechanism by which that op did it, where one is known
+    via: str = ""  # the line of an installed package that `source` led to: "keras/src/backend/torch/numpy.py:156"
     ranks: tuple[int, ...] = ()  # of a distributed run, those that it was found on; empty in a run of one process
 
     @property

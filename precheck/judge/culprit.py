@@ -6,7 +6,7 @@ import dataclasses
 
 from precheck.findings import Finding
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import placed
+from precheck.judge.lineage import placed, via
 from precheck.judge.ops import finding_of
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import shortened
@@ -23,12 +23,14 @@ def explained(finding: Finding, observation: Observation, suspects: list[Suspect
     fitting = [each for each in suspects if each.severity == "error" and _fits(finding, each)]
     if fitting:
         first = finding_of(fitting[0])
-        return dataclasses.replace(finding, op=first.op, source=first.source, cause=f"{first.rule}: {first.message}", cause_rule=first.rule)
+        cause = f"{first.rule}: {first.message}"
+        return dataclasses.replace(finding, op=first.op, source=first.source, via=first.via, cause=cause, cause_rule=first.rule)
     operation, value = _steepest(finding, observation) or (None, None)
     if operation is None or value is None:
         return finding
     grown = f"{operation.drift_in:.2g} of its norm off before it, {value.drift:.2g} after it"
-    return dataclasses.replace(finding, op=operation.title, source=shortened(operation.source), cause=f"{placed(operation)}: {grown}")
+    source, cause = shortened(operation.blamed), f"{placed(operation)}: {grown}"
+    return dataclasses.replace(finding, op=operation.title, source=source, via=via(operation), cause=cause)
 
 
 def _fits(finding: Finding, suspect: Suspect) -> bool:

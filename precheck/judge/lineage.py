@@ -6,7 +6,7 @@ import math
 
 from precheck import formats
 from precheck.observe.shadow.operations import Observation, Operation, Value
-from precheck.observe.shadow.source import shortened
+from precheck.observe.shadow.source import packaged, shortened
 
 SAMPLE = 1 << 16  # as of observe.statistics, which needs torch
 REDUCED = frozenset({"c10d::allreduce", "c10d::allreduce_coalesced", "c10d::reduce_scatter", "c10d::_reduce_scatter_base",
@@ -83,9 +83,17 @@ def zero_share(value: Value) -> float:
 
 
 def placed(operation: Operation) -> str:
-    """ "aten.mul.Tensor at models/gpt.py:88"; a call that is no op goes by its line alone."""
+    """ "aten.mul.Tensor at models/gpt.py:88", and the library's line if one carried it out; a call that is no op goes by its line alone."""
     name = operation.title if "." in operation.name else operation.name
-    return f"{name} at {shortened(operation.source) if operation.source else 'an unknown line'}"
+    if not operation.blamed:
+        return f"{name} at an unknown line"
+    inside = via(operation)
+    return f"{name} at {shortened(operation.blamed)}{f' (in {inside})' if inside else ''}"
+
+
+def via(operation: Operation) -> str:
+    """The line of the library that carried it out; "" where that is the user's own code."""
+    return packaged(operation.source) if operation.blamed != operation.source else ""
 
 
 def compensating(operation: Operation) -> bool:

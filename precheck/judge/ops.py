@@ -5,7 +5,7 @@ from __future__ import annotations
 from precheck.findings import Finding
 from precheck.judge import absorption, choices, events, gradients, scaling, updates
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import Origins, descendants, placed
+from precheck.judge.lineage import Origins, descendants, placed, via
 from precheck.judge.rounding import Rounding
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.source import shortened
@@ -36,10 +36,10 @@ def suspects(observation: Observation) -> list[Suspect]:
 
 def found(observation: Observation) -> list[Finding]:
     """The findings of a run, in the order in which their causes happened; one for each rule and line."""
-    distinct: dict[tuple[str, str, str], Finding] = {}
+    distinct: dict[tuple[str, ...], Finding] = {}
     for suspect in suspects(observation):
         finding = finding_of(suspect)
-        distinct.setdefault((finding.rule, finding.source, finding.phase), finding)
+        distinct.setdefault((finding.rule, finding.source, finding.via, finding.phase), finding)
     return list(distinct.values())
 
 
@@ -47,5 +47,5 @@ def finding_of(suspect: Suspect) -> Finding:
     operation = suspect.operation
     return Finding(
         suspect.rule, suspect.severity, f"{placed(operation)}: {suspect.message}", operation.phase, operation.title if "." in operation.name else "",
-        operation.module, shortened(operation.source), operation.step, suspect.tensor, suspect.measured, suspect.limit,
+        operation.module, shortened(operation.blamed), operation.step, suspect.tensor, suspect.measured, suspect.limit, via=via(operation),
     )  # fmt: skip

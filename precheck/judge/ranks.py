@@ -18,7 +18,7 @@ def merged(heard: Mapping[int, Sequence[Finding]], size: int) -> list[Finding]:
 
 
 def _place(finding: Finding) -> tuple[object, ...]:
-    return finding.rule, finding.severity, finding.phase, finding.source
+    return finding.rule, finding.severity, finding.phase, finding.source, finding.via
 
 
 def _named(found: dict[int, Finding], size: int) -> Finding:

@@ -15,6 +15,7 @@ from precheck.findings import Severity
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import placed
 from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.source import shortened
 from precheck.observe.shadow.steps import Backward, ScalerStep, ScalingEvent
 
 AHEAD = 3
@@ -165,7 +166,7 @@ def table(observation: Observation) -> dict[str, Any]:
         "calibration": _burst(steps),
         "interval": steps[0].interval,
         "safe": safe if math.isfinite(safe) else None,
-        "tightest": placed(tightest) if tightest is not None else "",
+        "tightest": f"{tightest.title} at {shortened(tightest.source)}" if tightest is not None else "",
         "history": [[step.scale, step.skipped] for step in steps],
     }
 

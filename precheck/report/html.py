@@ -163,6 +163,8 @@ class _Culprits:
     def of(self, finding: dict[str, Any]) -> int:
         """Its index; -1 if no op is named or the table has none such."""
         found = self.by_line.get((finding["op"], finding["source"]), [])
+        if finding["via"]:  # a package's line: the table has it as a path of its machine
+            found = [at for at, row in enumerate(self.ops) if row["op"] == finding["op"] and row["source"].endswith(f"/{finding['via']}")]
         return max(found, key=lambda index: sum(self.ops[index][name] == finding[name] for name in ("module", "phase")), default=-1)
 
 

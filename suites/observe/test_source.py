@@ -105,20 +105,94 @@ def test_an_optimizers_ops_are_at_the_call_of_step() -> None:
     assert lines(report, "optimizer") == {(HERE, line_of(test_an_optimizers_ops_are_at_the_call_of_step, "step"))}
 
 
-def test_a_library_is_the_users_code(tmp_path: Path) -> None:
-    """The deepest frame outside torch and precheck, wherever it is installed: that is where the op is written."""
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    file = folder / "library.py"
-    file.write_text("def doubled(x):\n    return x * 2\n", encoding="utf8")
+LIBRARY = """
+import torch
+
+def doubled(x):
+    return x * 2
+
+def exponential(x):
+    return x.exp()
+
+class Sixth(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**6
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 6 * x**5 * gradient
+
+class Exponential(torch.nn.Module):
+    def forward(self, x):
+        return exponential(x)
+"""
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Any:
+    """An installed package."""
+    file = tmp_path / "site-packages" / "library.py"
+    file.parent.mkdir()
+    file.write_text(LIBRARY, encoding="utf8")
     spec = importlib.util.spec_from_file_location("library", file)
     assert spec is not None
     assert spec.loader is not None
-    library = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(library)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def numbered(text: str) -> str:
+    """The line of the package, by its import path, that reads so."""
+    return f"library.py:{LIBRARY.splitlines().index(text) + 1}"
+
+
+def test_the_table_of_ops_has_a_librarys_line(library: Any) -> None:
+    """The deepest frame outside torch and precheck, wherever it is installed: that is where the op is written."""
     with precheck.watch() as report:
         library.doubled(normal(4).bfloat16())
-    assert lines(report, "forward", "mul") == {("library.py", 2)}
+    assert lines(report, "forward", "mul") == {("library.py", int(numbered("    return x * 2").partition(":")[2]))}
+
+
+def test_a_finding_is_at_the_users_line_and_names_the_librarys(library: Any) -> None:
+    with precheck.watch() as report:
+        library.exponential(normal(4).half() + 20)  # called
+    (error,) = report.errors
+    here = line_of(test_a_finding_is_at_the_users_line_and_names_the_librarys, "called")
+    assert (error.rule, error.source.rpartition("/")[2], error.via) == ("overflow", f"{HERE}:{here}", numbered("    return x.exp()"))
+    assert f"{HERE}:{here} (in {error.via})" in error.message
+
+
+def test_the_backward_pass_of_a_librarys_function_is_at_the_users_call_of_it(library: Any) -> None:
+    """Autograd's engine runs it, from another line of the user's: what is called there is backward()."""
+    x = torch.full((4,), 5.0).half().requires_grad_()
+    with precheck.watch() as report:
+        y = library.Sixth.apply(x)  # called
+        (y.float() * 16).sum().backward()
+    (error,) = [error for error in report.errors if error.phase == "backward"]
+    here = line_of(test_the_backward_pass_of_a_librarys_function_is_at_the_users_call_of_it, "called")
+    assert error.source.endswith(f"{HERE}:{here}")
+    assert error.via == numbered("        return 6 * x**5 * gradient")
+
+
+def test_users_code_that_a_library_calls_is_at_its_own_line() -> None:
+    def hot(x: torch.Tensor) -> torch.Tensor:
+        return (x + 20).exp()  # hot
+
+    with precheck.watch() as report:
+        functools.reduce(lambda x, _: hot(x), range(1), normal(4).half())
+    (error,) = report.errors
+    assert error.source.endswith(f"{HERE}:{line_of(test_users_code_that_a_library_calls_is_at_its_own_line, 'hot')}")
+    assert error.via == ""
+
+
+def test_a_librarys_model_that_is_measured_has_its_own_lines(library: Any) -> None:
+    """No line of the user's is part of the run: what asked for it is not."""
+    report = precheck.measure(library.Exponential(), torch.full((4,), 20.0), precision="16-true")
+    assert {(Path(error.source.rpartition(":")[0]).name, error.via) for error in report.errors} == {("library.py", "")}
 
 
 def test_wrappers_of_the_standard_library_and_compiled_strings_are_passed_over() -> None:

@@ -99,7 +99,7 @@ class Call:
 
     def _described(self) -> Operation:
         mode, where = self.mode, self.mode.where
-        backward, derived, line, module = mode.lines.locate(where.module, depth=5)
+        backward, derived, line, module, caller = mode.lines.locate(where.module, depth=5)
         if not backward and torch._C._current_autograd_node() is None and torch._C._current_graph_task_id() != -1:
             backward = derived = True  # what autograd's engine calls last, as DDP and FSDP have it do
         phase: Phase = "backward" if backward else "optimizer" if where.optimizing else "forward"
@@ -109,6 +109,7 @@ class Call:
         return Operation(
             mode.observation.seen, self.plan.name, phase, module, line, where.step, self.inputs, (), scalars, self.plan.mutable, where.optimizing > 0,
             scale=where.scale if backward else 1.0, parameter=self._parameter(), recording=torch.is_grad_enabled(), derived=derived,
+            caller=caller,
         )  # fmt: skip
 
     def _parameter(self) -> int:

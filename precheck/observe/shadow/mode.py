@@ -104,7 +104,8 @@ class Shadow(TorchDispatchMode):
     def described(self, name: str) -> Operation:
         """Where the program is, for what is not an op of its own or carries a loss scale."""
         line, _, _ = self.lines.frames.line(1)
-        return Operation(self.observation.seen, name, "scaler", self.where.module, line, self.where.step)
+        caller, _ = self.lines.frames.own(line, 1)
+        return Operation(self.observation.seen, name, "scaler", self.where.module, line, self.where.step, caller=caller)
 
     def _taken_apart(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The op as torch itself makes it of others, which come by one by one."""

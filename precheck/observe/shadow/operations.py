@@ -107,10 +107,16 @@ class Operation:
     recording: bool = True  # whether autograd was on
     reads: int = 0  # numbers that Python took from its input
 
+    caller: str = ""  # the user's own line behind `source`, which may be a library's; "" where there is none
     def __repr__(self) -> str:
         return f"<{self.number} {self.name} at {self.source}>"
 
     @property
+    @property
+    def blamed(self) -> str:
+        """The line that findings name."""
+        return self.caller or self.source
+
     def packet(self) -> str:
         """ "mul" of "mul.Tensor"."""
         return self.name.partition(".")[0]

@@ -1,6 +1,7 @@
-"""Where in the user's code an op comes from: file and line, and for a backward op those of the forward op it differentiates.
+"""Where an op comes from: its line, and for a backward op that of the forward op it differentiates; and the user's own line behind it.
 
-Autograd makes an op's node just before the op is dispatched, so that the newest sequence number then is that node's; in a
+An op's line is the deepest one outside torch and precheck, which may be a framework's; the user's own line is the deepest that is not of
+an installed package. Autograd makes an op's node just before the op is dispatched, so that the newest sequence number then is that node's; in a
 backward pass the node that runs tells its own. No anomaly mode is needed.
 """
 
@@ -8,18 +9,35 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import sysconfig
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 PRECHECK = str(Path(__file__).resolve().parent.parent)
 TORCH = str(Path(torch.__file__).resolve().parent)
+RUNNER = str(Path("observe") / "training.py")
+"""Of precheck, what runs the user's model: beyond it lies the code that asked for a measurement, which is not part of the run."""
+INSTALLED = tuple({str(Path(path).resolve()) for name in ("purelib", "platlib", "stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
 _PASSED_OVER = ("<", str(Path(contextlib.__file__)))
 REMEMBERED = 1 << 17
 """Forward ops whose lines are remembered for the backward pass: more than any one step of a model of 10 000 layers has."""
 
-_Place = tuple[str, str]  # line, module
+class _Place(NamedTuple):
+    line: str
+    module: str
+    caller: str
+
+
+class Located(NamedTuple):
+    """An op's place. `derived`: autograd's own, not user code run by it. `caller`: the user's own line that led there, "" if none is known."""
+
+    backward: bool
+    derived: bool
+    line: str
+    module: str
+    caller: str
 
 
 class Frames:
@@ -35,7 +53,7 @@ class Frames:
         return known
 
     def line(self, depth: int, inside: bool = False) -> tuple[str, bool, bool]:
-        """The deepest user line, whether autograd's engine lies between it and here, and whether a checkpoint runs it again.
+        """The deepest line, the user's or a package's, whether autograd's engine lies between it and here, and whether a checkpoint runs it again.
 
         The last is asked for `inside` a backward pass only, where it is looked for beyond the line.
         """
@@ -44,7 +62,7 @@ class Frames:
         while frame is not None:
             code = frame.f_code
             kind = self.kind(code.co_filename)
-            if kind == "user":
+            if kind in ("user", "installed"):
                 line = line or f"{code.co_filename}:{frame.f_lineno}"
                 if engine or recomputed or not inside:
                     break
@@ -59,6 +77,25 @@ class Frames:
             frame = frame.f_back
         return line, engine, recomputed
 
+    def caller(self, depth: int) -> tuple[str, bool]:
+        """The deepest line of the user's own, "" if there is none in this run; and whether autograd's engine lies before it."""
+        frame: Any = sys._getframe(depth)
+        engine = False
+        while frame is not None:
+            code = frame.f_code
+            kind = self.kind(code.co_filename)
+            if kind == "user":
+                return f"{code.co_filename}:{frame.f_lineno}", engine
+            if kind == "runner":
+                break
+            engine |= kind == "engine" and code.co_name == "_engine_run_backward"
+            frame = frame.f_back
+        return "", engine
+
+    def own(self, line: str, depth: int) -> tuple[str, bool]:
+        """`caller`, for an op that is at `line`: itself, where that is the user's own."""
+        return (line, False) if line and self.kind(line.rpartition(":")[0]) == "user" else self.caller(depth + 1)
+
 
 def _kind(filename: str) -> str:
     if filename.startswith(_PASSED_OVER):
@@ -68,7 +105,9 @@ def _kind(filename: str) -> str:
         if path.endswith(str(Path("autograd") / "graph.py")):
             return "engine"
         return "checkpoint" if path.endswith(str(Path("utils") / "checkpoint.py")) else "torch"
-    return "precheck" if path.startswith(PRECHECK) else "user"
+    if path.startswith(PRECHECK):
+        return "runner" if path.endswith(RUNNER) else "precheck"
+    return "installed" if path.startswith(INSTALLED) or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts) else "user"
 
 
 class Lines:
@@ -78,26 +117,35 @@ class Lines:
         self.frames = Frames()
         self.forward: dict[int, _Place] = {}
 
-    def locate(self, module: str, depth: int = 3) -> tuple[bool, bool, str, str]:
-        """Whether a backward pass runs, whether the op is derived (autograd's own, not user code run by it), line, module path."""
+    def locate(self, module: str, depth: int = 3) -> Located:
+        """The place of an op that a module of that path carries out."""
         node = torch._C._current_autograd_node()
         line, engine, recomputed = self.frames.line(depth, node is not None)
+        caller, beyond = self.frames.own(line, depth)
         if node is None or recomputed:
             newest = torch._C._autograd._get_sequence_nr() - 1
             if newest not in self.forward:
-                self.forward[newest] = (line, module)
+                self.forward[newest] = _Place(line, module, caller)
                 if len(self.forward) > REMEMBERED:
                     self._forget()
-            return False, False, line, module
-        if engine or not line:  # on a GPU the engine's threads have no frames of the user's beneath them
-            known = self.forward.get(node._sequence_nr())
-            if known is not None:
-                return True, True, known[0] or line, known[1]
-        return True, engine or not line, line, module
+            return Located(False, False, line, module, caller)
+        known = self.forward.get(node._sequence_nr())
+        if known is not None and (beyond or not caller):  # a library's line that the engine runs belongs to the user's that called forward
+            caller = known.caller
+        if known is not None and (engine or not line):  # on a GPU the engine's threads have no frames of the user's beneath them
+            return Located(True, True, known.line or line, known.module, known.caller or caller)
+        return Located(True, engine or not line, line, module, caller)
 
     def _forget(self) -> None:
         for number in list(self.forward)[: REMEMBERED // 2]:
             del self.forward[number]
+
+
+def packaged(line: str) -> str:
+    """A line of an installed package by its import path: "keras/src/backend/torch/numpy.py:156"."""
+    parts = Path(line).parts
+    places = [place for place, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
+    return Path(*parts[places[-1] + 1 :]).as_posix() if places else shortened(line)
 
 
 def shortened(line: str) -> str:

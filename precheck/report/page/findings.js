@@ -106,6 +106,7 @@ function whereabouts(finding) {
   add("op", finding.op);
   add("tensor", finding.tensor);
   add("line", finding.source);
+  add("in", finding.via);
   if (finding.measured !== null)
     add("measured", digits(real(finding.measured)) + (finding.limit === null ? "" : `, limit ${digits(real(finding.limit))}`));
   if (finding.ranks?.length) add("ranks", finding.ranks.join(", "));
