@@ -20,6 +20,7 @@ from precheck.findings import Finding, Report
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, read
 from precheck.judge import boundaries, drift, staleness
+from precheck.judge.losses import losses
 from precheck.measurement import FIRST_LOOK, Measurement, job_of, judged
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Job
@@ -82,7 +83,7 @@ class Checking:
         report = Report(precision=self.precision.name)
         stale, rows = self.stale()
         report.add(stale)
-        report.boundaries = boundaries.table(rows)
+        report.boundaries, report.losses = boundaries.table(rows), losses(rows)
         return report
 
     def stale(self) -> tuple[list[Finding], list[drift.Comparison]]:

@@ -38,6 +38,7 @@ def diagnose(job: Job, precision: Precision, report: Report) -> None:
         return
     report.findings = list(_explained(report.findings, observation))
     report.ops = sorted(observation.rows.values(), key=lambda row: row.first)
+    report.exponents = observation.exponents
     report.facts |= facts(observation)
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 Severity = Literal["error", "warning", "note"]
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
-SCHEMA = 2
-"""Version of the JSON forms: 2 added `ops`, `cure` and a finding's `cause`."""
+SCHEMA = 3
+"""Version of the JSON forms: 2 added `ops`, `cure` and a finding's `cause`; 3 `losses` and `exponents`."""
 _GRAVITY: dict[str, int] = {"error": 0, "warning": 1, "note": 2}
 
 
@@ -131,6 +131,37 @@ class Row:
         return self.nonfinite > 0 or self.relative <= 0.5 * self.r or self.relative == 0
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loss:
+    """The loss that a step, or one of its backward passes, was taken from, beside the reference's; any loss scale is divided out."""
+
+    step: int
+    low: float
+    reference: float
+    floor: float | None = None  # difference that correct rounding explains; None where that was not measured
+    source: str = ""  # of a watched run, the line that called backward()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Binades:
+    """How many elements of a tensor of the reference lie in each binade: `counts[i]` have 2**(least + i) <= |x| < 2**(least + i + 1)."""
+
+    tensor: str  # as in `Row`; "" of an op's result
+    kind: str  # as in `Row`, or "op"
+    step: int
+    dtype: str  # as stored by the run
+    elements: int  # of the tensor; of fewer, where the counts and the next two come to less
+    least: int = 0
+    counts: tuple[int, ...] = ()
+    zeros: int = 0
+    nonfinite: int = 0
+    scale: float = 1.0  # loss scale that the run's tensor was under, here divided out
+    op: str = ""  # of an op's result, as in `Finding`, and the next three
+    phase: str = ""
+    module: str = ""
+    source: str = ""
+
+
 class PrecisionFailure(AssertionError):
     """A precision check failed; the text is the report's summary."""
 
@@ -145,6 +176,8 @@ class Report:
     updates: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     scaler: dict[str, Any] = dataclasses.field(default_factory=dict)
     ops: list[Any] = dataclasses.field(default_factory=list)  # observe.operations.OpRow: every op's drift, in order of the run
+    losses: list[Loss] = dataclasses.field(default_factory=list)  # in the order of the run
+    exponents: list[Binades] = dataclasses.field(default_factory=list)  # of a run that was observed op by op
     cure: str = ""  # code that keeps a few modules in float32, tried: with it the check passes
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)  # decisions followed, noise runs, what was left out
 

@@ -16,6 +16,7 @@ import torch
 from precheck.diagnosis import diagnose
 from precheck.findings import Report
 from precheck.judge import boundaries, decisions, drift, extent, updates
+from precheck.judge.losses import losses
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
 from precheck.observe.job import EXAMPLE, InputError, Job
@@ -241,7 +242,7 @@ def judged(
     report.add(updates.lost(rows, seen.aged))
     report.add(boundaries.leaks(seen, precision))
     report.add(extent.headroom(seen, precision))
-    report.boundaries = boundaries.table(rows)
+    report.boundaries, report.losses = boundaries.table(rows), losses(rows)
     report.updates = [
         {"parameter": d.record.name, "steps": d.record.step, "arrived": d.arrived, "uncertainty": d.uncertainty} for d in updates.displacements(rows)
     ]

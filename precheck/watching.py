@@ -71,6 +71,7 @@ def filled(report: Report, observation: Observation, where: Whereabouts) -> None
     report.ops = sorted(observation.rows.values(), key=lambda row: row.first)
     report.updates = updates.table(observation)
     report.scaler = scaling.table(observation)
+    report.losses, report.exponents = observation.losses, observation.exponents
     report.facts |= facts(observation)
     if where.compiled:
         report.facts["compiled"] = "what torch.compile made was left aside: the block ran in eager mode"

@@ -44,6 +44,12 @@ class Disturbance(Protocol):
         """The context in which the operands of matrix products are disturbed, for formats that round there."""
 
 
+class Witness(Protocol):
+    """Who is shown each tensor at a boundary, too."""
+
+    def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None: ...
+
+
 class Position:
     """Which module call is running, and how many low-format results its own code has made so far."""
 
@@ -69,8 +75,10 @@ class Position:
 class Boundaries:
     """Records into `trace` what passes the module boundaries of `model` while attached."""
 
-    def __init__(self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False) -> None:
-        self.model, self.trace, self.disturbance, self.handed = model, trace, disturbance, handed
+    def __init__(
+        self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, witness: Witness | None = None
+    ) -> None:
+        self.model, self.trace, self.disturbance, self.handed, self.witness = model, trace, disturbance, handed, witness
         self.position = Position()
         self.enabled = True
         self.result = "output" if not hasattr(model, "output") else "output[]"  # beside a child of that name
@@ -156,9 +164,14 @@ class Boundaries:
         if self.disturbance is not None and not shares:
             self.disturbance.output(key, tensor)
         if not in_backward():
-            self.trace.add(recorded("output", name, self.step, tensor, roundings))
+            self._add("output", name, self.step, tensor, roundings)
             if tensor.requires_grad:
                 tensor.register_hook(self._gradient_hook(name, key, roundings, self.step))
+
+    def _add(self, kind: Any, name: str, step: int, tensor: torch.Tensor, roundings: int) -> None:
+        self.trace.add(recorded(kind, name, step, tensor, roundings))
+        if self.witness is not None:
+            self.witness.boundary(kind, name, step, tensor)
 
     def _gradient_hook(self, name: str, key: str, roundings: int, step: int) -> Any:
         def hook(gradient: torch.Tensor) -> torch.Tensor | None:
@@ -167,7 +180,7 @@ class Boundaries:
             if gradient.layout != torch.strided:
                 return None
             disturbed = gradient if self.disturbance is None else self.disturbance.gradient(key, gradient)
-            self.trace.add(recorded("gradient", name, step, disturbed, roundings))
+            self._add("gradient", name, step, disturbed, roundings)
             return disturbed if disturbed is not gradient else None
 
         return hook

@@ -66,7 +66,8 @@ def run(job: Job, setting: Setting) -> Trace:
     """Runs `job` and returns what was seen. Whatever happens, the user's model and the process come back as they were."""
     trace = Trace()
     with state.preserved(job.model), _undisturbed(job.device), _tf32_off(), _kernels(job, setting), exemption.set_apart(job.model):
-        boundaries = Boundaries(job.model, trace, disturbance=setting.disturbance, handed=setting.handed)
+        witness = None if setting.shadow is None else setting.shadow.exponents
+        boundaries = Boundaries(job.model, trace, disturbance=setting.disturbance, handed=setting.handed, witness=witness)
         _prepare(job, setting)
         with _modes(setting, boundaries.position, trace), boundaries.attached():
             training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision)

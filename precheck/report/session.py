@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from precheck import __version__
-from precheck.findings import RULES, SCHEMA, Finding, Report, Row
+from precheck.findings import RULES, SCHEMA, Binades, Finding, Loss, Report, Row
 
 Session: TypeAlias = dict[str, Any]
 """What the JSON file holds, as Python reads it: infinite and undefined numbers are strings."""
-_T = TypeVar("_T", Finding, Row, "Op")
+READABLE = (2, SCHEMA)
+"""Versions that can be read: of 2, what it does not have stays empty."""
+_T = TypeVar("_T", Finding, Row, Loss, Binades, "Op")
 _SEVERITIES = ("error", "warning", "note")
 
 
@@ -77,8 +79,9 @@ def load(path: Path) -> Session:
     whole = isinstance(content, dict) and isinstance(content.get("tests"), list)
     if not whole and not (isinstance(content, dict) and isinstance(content.get("findings"), list)):
         raise SessionError(f"{path} is JSON, but no report of precheck's; write one with pytest --drift-report=json:{path.name}")
-    if content.get("schema") != SCHEMA:
-        raise SessionError(f"{path} is of schema {content.get('schema')!r}; precheck {__version__} reads schema {SCHEMA}: write it anew")
+    if content.get("schema") not in READABLE:
+        known = " and ".join(map(str, READABLE))
+        raise SessionError(f"{path} is of schema {content.get('schema')!r}; precheck {__version__} reads schema {known}: write it anew")
     if not whole:
         content = {"schema": SCHEMA, "tests": [{"nodeid": path.stem, "precision": content.get("precision", ""), "report": content}]}
     for number, test in enumerate(content["tests"]):
@@ -117,6 +120,8 @@ def report_of(plain: Mapping[str, Any]) -> Report:
     report.findings = [_made(Finding, each) for each in plain["findings"]]
     report.boundaries = [_made(Row, each) for each in plain["boundaries"]]
     report.ops = [_made(Op, each) for each in plain["ops"]]
+    report.losses = [_made(Loss, each) for each in plain.get("losses", ())]
+    report.exponents = [_made(Binades, each) for each in plain.get("exponents", ())]
     if report.ops and not report.boundaries:
         for name, kind in (("ops", int), ("shadowed", int), ("covered", (int, float))):
             _typed(f"facts.{name}", kind, report.facts.get(name))

@@ -79,6 +79,7 @@ def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor,
     if not value.low and not any(source.drift or source.nonfinite for source in inputs):
         return  # the same op on the same numbers
     compare(value, output, shadow, twin, zeros=any(source.zeros for source in inputs))
+    call.mode.exponents.opened(operation, value, shadow)
     if value.nonfinite and operation.base in ("div", "reciprocal"):
         _starved(operation, call.floats[-1])
     jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
@@ -93,6 +94,7 @@ def cast(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, tw
 
 def _measure_now(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
     compare(value, output, shadow, twin)
+    call.mode.exponents.opened(call.operation, value, shadow)
 
 
 def _measure_later(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
@@ -110,6 +112,7 @@ def _measure_later(call: Any, value: Value, output: torch.Tensor, shadow: torch.
         value.norm *= math.sqrt(elements / max(1, wide.numel()))
         bad, nans, beyond = outside.tolist()
         value.nonfinite, value.nans, value.beyond = int(bad), int(nans), max(value.beyond, beyond)
+        mode.exponents.opened(operation, value, wide)
         if suspicious(operation, value):
             mode.suspect(value)
 

@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 
+from precheck.observe.exponents import Exponents
 from precheck.observe.shadow.accumulation import Accumulation
 from precheck.observe.shadow.backward import Backwards
 from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.collectives import Collectives
 from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.losses import Losses
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.replay import (
@@ -61,6 +63,8 @@ class Shadow(TorchDispatchMode):
         self.scales = Scales()
         self.later = later or Later()
         self.backwards = Backwards(self.memory, self.later, self.scales)
+        self.exponents = Exponents(self.memory, self.scales, self.later)
+        self.losses = Losses(self.memory, self.scales, self.later)
         self.scalers = Scalers(where, self.scales, self.backwards, self.described)
         self.updates = Updates(self.memory, self.later, low, lambda: Shadow(Whereabouts(None), reference=reference, low=low))
         self.lock = threading.RLock()
@@ -91,6 +95,9 @@ class Shadow(TorchDispatchMode):
                 self.where.saw(args[0])  # a linear layer's weight is only ever read through a view
             return func(*args, **kwargs)
         with self.lock:
+            if planned.packet == "ones_like":
+                with self.apart():
+                    self.losses.asked(args[0], lambda: self.described("loss"))
             if not self.scales.factors:
                 return self._watched(func, planned, args, kwargs)
             with self.apart():
@@ -195,6 +202,7 @@ class Shadow(TorchDispatchMode):
         mine = None if gradient is None else local(gradient)
         if mine is not None and addressable(mine):
             cell = self.memory.find(mine)
+            self.exponents.gradient(name, self.where.step, mine, id(parameter))
             if cell is not None:
                 self.later([], functools.partial(self.observation.came_as, id(parameter), name, cell.value, self.where.scale))
                 self.backwards.came(name, cell.value)
@@ -218,4 +226,5 @@ class Shadow(TorchDispatchMode):
         self.memory.cells.clear()
         self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
         self.observation.parameters = dict(self.where.parameter_names)
+        self.observation.losses, self.observation.exponents = self.losses.found, list(self.exponents.found.values())
         return self.observation

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
+from precheck.findings import Binades, Loss
 from precheck.observe.shadow.source import shortened
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Update
 
@@ -106,17 +107,17 @@ class Operation:
     parameter: int = 0  # identity of the parameter that it reads or writes
     recording: bool = True  # whether autograd was on
     reads: int = 0  # numbers that Python took from its input
-
     caller: str = ""  # the user's own line behind `source`, which may be a library's; "" where there is none
+
     def __repr__(self) -> str:
         return f"<{self.number} {self.name} at {self.source}>"
 
-    @property
     @property
     def blamed(self) -> str:
         """The line that findings name."""
         return self.caller or self.source
 
+    @property
     def packet(self) -> str:
         """ "mul" of "mul.Tensor"."""
         return self.name.partition(".")[0]
@@ -183,6 +184,8 @@ class Observation:
     updates: list[Update] = dataclasses.field(default_factory=list)
     scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)
     steps: list[ScalerStep] = dataclasses.field(default_factory=list)
+    losses: list[Loss] = dataclasses.field(default_factory=list)
+    exponents: list[Binades] = dataclasses.field(default_factory=list)
 
     def add(self, operation: Operation) -> None:
         self.operations.append(operation)

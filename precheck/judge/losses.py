@@ -1,0 +1,27 @@
+"""The loss of each step, beside the reference's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy
+import torch
+
+from precheck.findings import Loss
+from precheck.judge.drift import Comparison
+from precheck.observe.records import Record
+from precheck.observe.sketch import inner, sketch
+
+
+def losses(rows: Iterable[Comparison]) -> list[Loss]:
+    """In the order of the rows. A record keeps a norm; the sign is in the sketch, which of one number is that number, turned or not."""
+    turn = sketch(torch.ones(1))
+    found = [row for row in rows if row.record.kind == "loss"]
+    return [Loss(row.record.step, _number(row.record, turn), _number(row.reference, turn), row.floor) for row in found]
+
+
+def _number(record: Record, turn: numpy.ndarray) -> float:
+    if record.nonfinite:
+        return math.nan if record.nan else math.inf * (record.posinf - record.neginf)
+    return math.copysign(record.norm, inner(record.sketch, turn))

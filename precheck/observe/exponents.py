@@ -1,0 +1,101 @@
+"""How many elements of a tensor of the reference lie in each binade: what a format's range would keep of it, and what not.
+
+Counted where a shadow runs anyway: of what modules return and the gradients that come back for it, of each parameter's first
+gradient, and of results in which Inf, NaN or zeros first appeared. A check that needs no shadow counts nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from precheck.findings import Binades
+from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.memory import Memory
+from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.replay import addressable
+from precheck.observe.shadow.scales import Scales
+from precheck.observe.shadow.source import shortened
+
+_FIELDS = {torch.float32: (torch.int32, 23, 8), torch.float64: (torch.int64, 52, 11)}
+"""Of a binary interchange format: integers of its size, stored bits of the significand, bits of the exponent."""
+
+
+class Exponents:
+    """The histograms of one shadow run, by what they are of."""
+
+    def __init__(self, memory: Memory, scales: Scales, later: Later) -> None:
+        self.memory, self.scales, self.later = memory, scales, later
+        self.found: dict[tuple[Any, ...], Binades] = {}
+        self.came: set[tuple[Any, ...]] = set()  # whose gradients have been counted
+
+    def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None:
+        """A tensor at a module's boundary. Of a forward run again, the last counts."""
+        if not addressable(tensor):
+            return
+        with _disable_current_modes(), torch.no_grad():
+            self._count((kind, name, step), Binades(name, kind, step, _named(tensor), tensor.numel()), tensor)
+
+    def gradient(self, name: str, step: int, gradient: torch.Tensor, number: int) -> None:
+        """A parameter's gradient, the first that comes; `number` tells parameters without a name apart."""
+        key = "parameter-gradient", name or number
+        if key not in self.came:
+            self.came.add(key)
+            self._count(key, Binades(name, "parameter-gradient", step, _named(gradient), gradient.numel()), gradient)
+
+    def opened(self, operation: Operation, value: Value, shadow: torch.Tensor) -> None:
+        """A result with Inf, NaN or zeros that neither its inputs nor its shadow have; `shadow` may be a sample. The first on each line."""
+        if any(source.nonfinite or source.zeros for source in operation.inputs) or not (value.nonfinite or value.zeros):
+            return
+        place = operation.name, operation.phase, operation.module, operation.source
+        if place not in self.found:
+            about = Binades(
+                "", "op", operation.step, value.dtype, math.prod(value.shape), scale=operation.scale,
+                op=operation.title, phase=operation.phase, module=operation.module, source=shortened(operation.source),
+            )  # fmt: skip
+            self.found[place] = counted(about, tally(shadow).cpu())
+
+    def _count(self, key: tuple[Any, ...], about: Binades, tensor: torch.Tensor) -> None:
+        scale, cell = self.scales.of(tensor), self.memory.find(tensor)
+        shadow = tensor.detach() if cell is None else self.memory.view(cell, tensor)  # without an ancestor in a low format, its own reference
+        if tensor.numel() and math.isfinite(scale):  # a gradient under no known scale has no place on the axis
+            self.later([tally(shadow)], functools.partial(self._keep, key, dataclasses.replace(about, scale=scale)))
+
+    def _keep(self, key: tuple[Any, ...], about: Binades, counts: torch.Tensor) -> None:
+        self.found[key] = counted(about, counts)
+
+
+def tally(values: torch.Tensor) -> torch.Tensor:
+    """int64 on the tensor's device: elements by biased exponent, and last those that are zero. Asks the device for nothing."""
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
+    if values.dtype not in _FIELDS:
+        values = values.float()
+    integers, digits, width = _FIELDS[values.dtype]
+    biased = values.resolve_neg().view(integers).bitwise_right_shift(digits).bitwise_and_((1 << width) - 1).reshape(-1)
+    if biased.device.type == "cpu":
+        counts = torch.bincount(biased, minlength=1 << width)
+    else:  # bincount would wait for the greatest element
+        one = torch.ones((), dtype=torch.int64, device=biased.device)
+        counts = torch.zeros(1 << width, dtype=torch.int64, device=biased.device).scatter_add_(0, biased.long(), one.expand_as(biased))
+    return torch.cat([counts, (values.numel() - torch.count_nonzero(values)).reshape(1)])
+
+
+def counted(about: Binades, tallied: torch.Tensor) -> Binades:
+    """`about` with the counts of `tally`, the loss scale divided out: to the nearest power of two, which scales are."""
+    *counts, zeros = tallied.tolist()
+    subnormal, *normal, nonfinite = counts
+    binades = [subnormal - zeros, *normal]
+    taken = [place for place, count in enumerate(binades) if count]
+    least = 1 - len(counts) // 2 - round(math.log2(about.scale))  # the first holds all below the reference's normal numbers
+    first, last = (taken[0], taken[-1]) if taken else (0, -1)
+    return dataclasses.replace(about, least=least + first, counts=tuple(binades[first : last + 1]), zeros=zeros, nonfinite=nonfinite)
+
+
+def _named(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
