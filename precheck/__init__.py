@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from precheck.benchmarking import Benchmark as Benchmark
+    from precheck.benchmarking import benchmark as benchmark
     from precheck.checking import check as check
     from precheck.findings import RULES as RULES
     from precheck.findings import Finding as Finding
@@ -33,12 +35,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "benchmark": "precheck.benchmarking",
     "check": "precheck.checking",
     "functions_in_float32": "precheck.observe.exemption",
     "in_float32": "precheck.observe.exemption",
     "measure": "precheck.measurement",
     "remedy": "precheck.remedies",
     "watch": "precheck.watching",
+    "Benchmark": "precheck.benchmarking",
     "Finding": "precheck.findings",
     "PrecisionFailure": "precheck.findings",
     "Remedy": "precheck.remedies",

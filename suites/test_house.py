@@ -20,7 +20,7 @@ FLOORS = [
     {"observe"},
     {"judge"},
     {"goldens"},
-    {"measurement", "checking", "diagnosis", "remedies", "watching", "sensitivity", "selftest"},
+    {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest"},
     {"report"},
     {"plugin"},
 ]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from precheck.goldens.place import golden_files
-from precheck.plugin import fixtures, markers, summary, xdist
+from precheck.plugin import benchmark, fixtures, markers, summary, xdist
 from precheck.plugin.fixtures import check_precision as check_precision
 from precheck.plugin.fixtures import precision as precision
 from precheck.plugin.fixtures import precision_device as precision_device
@@ -40,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_LEDGER] = Ledger(config.stash[KEY], config.rootpath)
     if config.stash[KEY].selftest:
         config.pluginmanager.register(SelfTest(), "precheck-selftest")
+    config.pluginmanager.register(benchmark.of(config), "precheck-benchmark")
     if config.pluginmanager.hasplugin("xdist") and not xdist.is_worker(config):
         config.pluginmanager.register(xdist.Controller(config.stash[_LEDGER]), "precheck-xdist")
 

@@ -1,0 +1,175 @@
+"""`benchmark`: speed, memory and error of a model under each precision, in one row, so that no one is bought unseen with another.
+
+The story: measure each precision's error against float32; then let all of them and float32 take plain steps in turn, on the model's
+own modules, with nothing of precheck's inside what is timed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from precheck.findings import Report
+from precheck.measurement import Measurement, job_of
+from precheck.observe.job import InputError, Job
+from precheck.observe.timing.clocks import Clock, clock_for, device_of
+from precheck.observe.timing.contestant import Contestant, borrowed
+from precheck.observe.timing.rounds import Timing, interleaved
+from precheck.precisions import Precision, resolve
+
+BASELINE = "32-true"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """What one precision costs and loses: `seconds` (median) and peak `memory` (bytes) of a step, both beside float32's; the worst r.
+
+    `r` is that of the boundary nearest to its limit `allowed`, as `measure` finds it; `errors` are the rules that a check would fail by.
+    Where the device lacks the format and it is emulated, times and memory are None: they would say nothing of the format.
+    """
+
+    precision: str
+    seconds: float | None = None
+    memory: int | None = None
+    speedup: float | None = None
+    memory_share: float | None = None
+    r: float | None = None
+    allowed: float | None = None
+    errors: tuple[str, ...] = ()
+    rounds: tuple[float, ...] = dataclasses.field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.precision}: {self._cost()}, {self._error()}"
+
+    def _cost(self) -> str:
+        if self.speedup is None or self.memory_share is None:
+            return "emulated here, so neither timed nor weighed"
+        slower = self.speedup < 1
+        ratio = _digits(1 / self.speedup if slower else self.speedup)
+        speed = "as fast" if ratio == "1.0" else f"{ratio}× {'slower' if slower else 'faster'}"
+        return f"{speed}, {self.memory_share:.2f}× memory"
+
+    def _error(self) -> str:
+        r = "r not determined" if self.r is None else f"r = {_digits(self.r)}"
+        return r + "".join(f", fails by {rule}" for rule in self.errors)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Benchmark:
+    """The rows of one benchmark, in the order asked for, and what they were taken on. `benchmark["bf16-mixed"]` is a row."""
+
+    baseline: Row
+    rows: tuple[Row, ...]
+    facts: dict[str, Any]
+
+    def __getitem__(self, precision: str) -> Row:
+        name = resolve(precision).name
+        for row in (self.baseline, *self.rows):
+            if row.precision == name:
+                return row
+        raise KeyError(f"{name} was not benchmarked; {', '.join(row.precision for row in (self.baseline, *self.rows))} were")
+
+    def summary(self) -> str:
+        """The rows as lines, under one that says what they are beside."""
+        base = self.baseline
+        assert base.seconds is not None
+        assert base.memory is not None
+        head = f"beside {base.precision} on {self.facts['device']}: {in_seconds(base.seconds)} and {in_bytes(base.memory)} a step"
+        return "\n".join([f"{head}, median of {len(base.rounds)} interleaved rounds", *(f"  {row}" for row in self.rows)])
+
+    def to_json(self) -> str:
+        """The whole of it, the seconds of each round included."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+
+def benchmark(
+    model: torch.nn.Module | Callable[..., Any],
+    inputs: Any,
+    *,
+    precisions: Sequence[str | Precision] = ("bf16-mixed", "bf16-true", "16-mixed"),
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    seed: int = 0,
+    min_rounds: int = 5,
+    max_time: float = 1.0,
+) -> Benchmark:
+    """Speed, memory and error of `model` under each of `precisions`, beside float32.
+
+    The first arguments are those of `measure`. A step is forward, loss, backward and update, as far as they are given; without a loss, a
+    forward under no_grad. Each step starts from the model's weights as they are and the same random numbers. Rounds are interleaved, for
+    `max_time` seconds in all and `min_rounds` at least; the first steps of each precision do not count. On CUDA the second-level cache is
+    flushed before each step and events time it; memory is the most that the allocator gave out, with weights and optimizer, on a CPU too.
+    On a CPU, speed is that of the CPU's own autocast, error that of CUDA's list of ops, as everywhere here.
+
+    The model comes back bit for bit as it was; CUDA's peak-memory statistics are reset. Raises what `measure` raises.
+    """
+    job = job_of(model, inputs, loss=loss, optimizer=optimizer, seed=seed)
+    chosen = _chosen(precisions, min_rounds, max_time)
+    clock = clock_for(device_of(job))
+    errors = [Measurement(job, precision).report() for precision in chosen]
+    base, *timings = _timed(job, [resolve(BASELINE), *chosen], clock, min_rounds=min_rounds, max_time=max_time)
+    assert base is not None
+    rows = [_row(precision, timing, base, report) for precision, timing, report in zip(chosen, timings, errors, strict=True)]
+    return Benchmark(Row(BASELINE, base.median, base.memory, 1.0, 1.0, rounds=base.seconds), tuple(rows), clock.facts())
+
+
+def _chosen(precisions: Sequence[str | Precision], min_rounds: int, max_time: float) -> list[Precision]:
+    if isinstance(precisions, str):
+        raise InputError(f'precisions={precisions!r} is one word; pass a list of names, as in precisions=["{precisions}"]')
+    if isinstance(min_rounds, bool) or not isinstance(min_rounds, int) or min_rounds < 1:
+        raise InputError(f"min_rounds={min_rounds!r}; pass a whole number from 1")
+    if isinstance(max_time, bool) or not isinstance(max_time, (int, float)) or not 0 <= max_time < float("inf"):
+        raise InputError(f"max_time={max_time!r}; pass seconds, as in max_time=1.0")
+    named = {precision.name: precision for precision in map(resolve, precisions)}
+    named.pop(BASELINE, None)  # which is always there
+    if not named:
+        raise InputError(f'precisions={list(precisions)!r} names none to hold beside {BASELINE}; pass some, as in precisions=["bf16-mixed"]')
+    return list(named.values())
+
+
+def _timed(job: Job, precisions: list[Precision], clock: Clock, *, min_rounds: int, max_time: float) -> list[Timing | None]:
+    """One a precision; None for those that are emulated here."""
+    with borrowed(job):
+        contestants = [Contestant(job, precision) for precision in precisions]
+        real = [contestant for contestant in contestants if not contestant.emulated]
+        found = dict(zip(map(id, real), interleaved(real, clock, min_rounds=min_rounds, max_time=max_time), strict=True))
+        return [found.get(id(contestant)) for contestant in contestants]
+
+
+def _row(precision: Precision, timing: Timing | None, base: Timing, report: Report) -> Row:
+    worst = report.worst
+    rules = tuple(dict.fromkeys(finding.rule for finding in report.errors))
+    row = Row(precision.name, r=worst.r if worst else None, allowed=worst.allowed if worst else None, errors=rules)
+    if timing is None:
+        return row
+    return dataclasses.replace(
+        row,
+        seconds=timing.median,
+        memory=timing.memory,
+        speedup=base.median / timing.median,
+        memory_share=timing.memory / max(1, base.memory),
+        rounds=timing.seconds,
+    )
+
+
+def _digits(number: float) -> str:
+    return f"{number:.1f}" if number < 99.95 else f"{number:.3g}"
+
+
+def in_seconds(seconds: float) -> str:
+    """As "12.3 ms": three digits, in the unit that keeps them before the point or close to it."""
+    scale, unit = next(((scale, unit) for scale, unit in ((1.0, "s"), (1e3, "ms")) if seconds * scale >= 1), (1e6, "µs"))
+    return f"{seconds * scale:.3g} {unit}"
+
+
+def in_bytes(count: float) -> str:
+    """As "4.1 GiB"."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} GiB"

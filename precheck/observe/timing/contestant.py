@@ -1,0 +1,107 @@
+"""A plain step of a user's model under a precision: what a user's own loop would run, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+
+from precheck.formats import TF32
+from precheck.observe import exemption, state
+from precheck.observe.boundaries import Boundaries
+from precheck.observe.job import Job
+from precheck.observe.records import Trace
+from precheck.observe.run import _kernels, _prepare, _tf32_off, _undisturbed, low
+from precheck.observe.structure import call, mapped, tensors
+from precheck.observe.training import Training
+from precheck.precisions import Precision
+
+
+@contextlib.contextmanager
+def borrowed(job: Job) -> Iterator[None]:
+    """Inside, contestants may put their weights under the user's model; after it, all is as it was."""
+    with state.preserved(job.model), _undisturbed(job.device), _tf32_off(), exemption.set_apart(job.model):
+        yield
+
+
+class Contestant:
+    """One precision's weights, optimizer and loss scale, for the user's own modules to run on; made inside `borrowed`."""
+
+    def __init__(self, job: Job, precision: Precision) -> None:
+        self.job, self.inputs = job, job.inputs
+        self.precision = dataclasses.replace(precision, policy="native")  # CUDA's op list on a CPU goes through Python
+        self.setting = low(self.precision)
+        with state.preserved(job.model):
+            given = [(param, param.data) for param in dict.fromkeys(job.model.parameters())]
+            _prepare(job, self.setting)
+            self.weights = [(param, param.data, start) for param, start in given]
+            parts = Training(job, Boundaries(job.model, Trace()), storage=self.setting.dtype, precision=self.precision)
+            self.named, self.masters, self.optimizer, self.scaler = parts.named, parts.masters, parts.optimizer, parts.scaler
+            self.buffers = list(job.model.buffers())
+            self.restore = state.checkpoint(job.model)
+
+    @property
+    def emulated(self) -> bool:
+        """Whether ops of its format are imitated here, so that their time and memory say nothing of the format's own."""
+        native = self.precision.gemm is TF32 and self.job.device == "cuda"
+        return self.precision.gemm is not None and not native
+
+    @property
+    def held(self) -> int:
+        """Bytes that stay from step to step: weights, their masters, buffers, what the optimizer keeps, inputs."""
+        kept = [own for _, own, _ in self.weights] + [master.data for master in self.masters.values()] + self.buffers
+        kept += [tensor for _, tensor in tensors(self.inputs)]
+        if self.optimizer is not None:
+            kept += [tensor for _, tensor in tensors(dict(self.optimizer.state))]
+        return sum({tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kept}.values())
+
+    @contextlib.contextmanager
+    def placed(self) -> Iterator[None]:
+        """Inside, the user's model is this one's: at its first weights, with its first random numbers, whatever steps were taken before."""
+        self.restore()
+        with torch.no_grad():
+            for param, own, start in self.weights:
+                param.grad = None
+                param.data = own
+                own.copy_(start)
+            for name, master in self.masters.items():
+                if master is not self.named[name]:
+                    master.grad = None
+                    master.copy_(self.named[name])
+        self.inputs = mapped(self.job.inputs, lambda value: state.copied(value, self.setting.dtype, model=self.job.model))
+        with _kernels(self.job, self.setting), self.precision.step(self.job.device):
+            yield
+
+    def step(self) -> None:
+        """Forward, loss, backward, update; where there is no loss, the forward alone with nothing kept for a backward."""
+        job = self.job
+        with torch.set_grad_enabled(job.loss is not None), self.precision.autocast(job.device):
+            result = call(job.model, self.inputs)
+            loss = job.loss(result) if job.loss else None
+        torch.clear_autocast_cache()  # as leaving the outermost autocast does, which this one is not
+        if loss is None or not loss.requires_grad:
+            return
+        self.scaler.scale(loss).backward()
+        if self.optimizer is not None:
+            self._update(self.optimizer)
+        for param in self.named.values():
+            param.grad = None
+
+    def _update(self, optimizer: torch.optim.Optimizer) -> None:
+        apart = [(master, self.named[name]) for name, master in self.masters.items() if master is not self.named[name]]
+        for master, param in apart:
+            master.grad = None if param.grad is None else param.grad.float()
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        with torch.no_grad():
+            for master, param in apart:
+                param.copy_(master)
+
+    def calibrated(self) -> bool:
+        """Takes a step. Whether the loss scale stayed, so that later steps will do what this one did."""
+        before = self.scaler.get_scale()
+        with self.placed():
+            self.step()
+        return self.scaler.get_scale() >= before

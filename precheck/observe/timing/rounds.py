@@ -1,0 +1,66 @@
+"""Contestants in turn, round after round, so that whatever else the machine does befalls all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+
+from precheck.observe.timing.clocks import Clock
+from precheck.observe.timing.contestant import Contestant
+
+WARM_STEPS, WARM_SECONDS = 2, 0.025
+"""Before anything counts: the first step makes the optimizer's state and picks kernels; 25 ms, as in do_bench, wake a device up."""
+CALIBRATING = 20
+"""Steps that a loss scale is given to come down to what its gradients allow; from 65536 to 1 it takes 16."""
+MOST_ROUNDS = 1000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Timing:
+    """What a contestant's step took: `seconds` of each round, and the most `memory` in bytes, with what stays from step to step."""
+
+    seconds: tuple[float, ...]
+    memory: int
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+
+def interleaved(contestants: Sequence[Contestant], clock: Clock, *, min_rounds: int, max_time: float) -> list[Timing]:
+    """Times every contestant once a round, beginning with another each time: for `max_time` seconds in all, `min_rounds` rounds at least."""
+    for contestant in contestants:
+        _warm(contestant, clock)
+    peaks = [_peak(contestant, clock) for contestant in contestants]
+    taken: list[list[float]] = [[] for _ in contestants]
+    rounds, done = min_rounds, 0
+    while done < rounds:
+        for place in range(len(contestants)):
+            turn = (place + done) % len(contestants)
+            taken[turn].append(_timed(contestants[turn], clock))
+        done += 1
+        if done == min_rounds:  # by now it is known what a round takes
+            each = sum(statistics.median(seconds) for seconds in taken)
+            rounds = max(min_rounds, min(MOST_ROUNDS, int(max_time / each) if each > 0 else MOST_ROUNDS))
+    return [Timing(tuple(seconds), peak) for seconds, peak in zip(taken, peaks, strict=True)]
+
+
+def _warm(contestant: Contestant, clock: Clock) -> None:
+    for _ in range(CALIBRATING):
+        if contestant.calibrated():
+            break
+    steps, seconds = 1, 0.0
+    while steps < WARM_STEPS or (seconds < WARM_SECONDS and steps < MOST_ROUNDS):
+        seconds += _timed(contestant, clock)
+        steps += 1
+
+
+def _timed(contestant: Contestant, clock: Clock) -> float:
+    with contestant.placed():
+        return clock.seconds(contestant.step)
+
+
+def _peak(contestant: Contestant, clock: Clock) -> int:
+    with contestant.placed():
+        return contestant.held + clock.peak(contestant.step)

@@ -1,0 +1,170 @@
+"""The fixture `gpu_benchmark`: precheck.benchmark, its rows among pytest-benchmark's. Imports torch when it is used.
+
+Registered where pytest-benchmark is; elsewhere the fixture of `Absent` says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from precheck.plugin.settings import KEY
+from precheck.precisions import Precision
+
+if TYPE_CHECKING:
+    import torch
+
+    from precheck.benchmarking import Benchmark
+
+NAME = "accelerator"
+"""Where the device stands in pytest-benchmark's machine_info."""
+ABSENT = "gpu_benchmark needs pytest-benchmark, which is not loaded: pip install pytest-benchmark, or leave -p no:benchmark out"
+TWICE = "gpu_benchmark, like benchmark, is for one call a test, and this is the second; make another test, or parametrize this one"
+DEFAULT = ("bf16-mixed", "bf16-true", "16-mixed")
+
+
+def of(config: pytest.Config) -> Present | Absent:
+    """The plugin to register, by whether pytest-benchmark is loaded under whatever name."""
+    return Absent() if config.getoption("benchmark_min_rounds", None) is None else Present()
+
+
+class Absent:
+    """Where pytest-benchmark is not."""
+
+    @pytest.fixture
+    def gpu_benchmark(self) -> None:
+        """gpu_benchmark(model, inputs, ...): speed, memory and error under each precision; needs pytest-benchmark."""
+        pytest.fail(ABSENT, pytrace=False)
+
+
+class Present:
+    """What a session's benchmarks came to, and the hooks that tell of them."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, Benchmark] = {}  # by node id
+        self.compared: dict[str, Any] = {}  # the device of each saved run that this one is held against
+
+    @pytest.fixture
+    def gpu_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> GpuBenchmark:
+        """gpu_benchmark(model, inputs, *, loss=None, optimizer=None, precisions=None, seed=0) -> Benchmark.
+
+        Speed, memory and error of a model or function under each precision, beside float32: those of --precision if it names any. One
+        row a precision in pytest-benchmark's table and JSON; its --benchmark-min-rounds and --benchmark-max-time hold, the latter for
+        all rows together. On CUDA events time a step, with the second-level cache flushed before it; on a CPU, the monotonic clock.
+        """
+        return GpuBenchmark(request.node, benchmark, self.told)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
+        for benchmark in self.told.values():
+            machine_info[NAME] = benchmark.facts
+
+    @pytest.hookimpl(optionalhook=True, wrapper=True)
+    def pytest_benchmark_compare_machine_info(self, compared_benchmark: dict[str, Any]) -> Generator[None, Any, Any]:
+        """At this early hour nobody knows the device yet without waking it up, so it is left out, and compared at the end."""
+        before = compared_benchmark["machine_info"]
+        self.compared[str(compared_benchmark.get("datetime", "an earlier run"))] = before.get(NAME)
+        compared_benchmark["machine_info"] = {name: value for name, value in before.items() if name != NAME}
+        try:
+            return (yield)
+        finally:
+            compared_benchmark["machine_info"] = before
+
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        if not self.told or config.get_verbosity() < 0:
+            return
+        terminalreporter.write_sep("=", "precheck: speed, memory and error")
+        for nodeid, benchmark in self.told.items():
+            terminalreporter.write_line(f"{nodeid}, {benchmark.summary()}")
+        for line in self._otherwise():
+            terminalreporter.write_line(line, yellow=True)
+
+    def _otherwise(self) -> list[str]:
+        """A line for each saved run that was on another device or driver."""
+        own: dict[str, Any] = next(iter(self.told.values())).facts
+        lines = []
+        for when, theirs in self.compared.items():
+            if theirs is not None:
+                differ = [name for name in sorted({*own, *theirs}) if own.get(name) != theirs.get(name)]
+                parts = [f"{name} {theirs.get(name)} there, {own.get(name)} here" for name in differ]
+                lines += [f"compared with {when}, which was not on the same device: {'; '.join(parts)}"] if parts else []
+        return lines
+
+
+class GpuBenchmark:
+    """What the `gpu_benchmark` fixture hands to a test; usable once a test, as pytest-benchmark's own is."""
+
+    def __init__(self, item: pytest.Item, fixture: Any, told: dict[str, Benchmark]) -> None:
+        self.item, self.fixture, self.told = item, fixture, told
+
+    def __call__(
+        self,
+        model: torch.nn.Module | Callable[..., Any],
+        inputs: Any,
+        *,
+        loss: Callable[[Any], torch.Tensor] | None = None,
+        optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+        precisions: Sequence[str | Precision] | None = None,
+        seed: int = 0,
+    ) -> Benchmark:
+        __tracebackhide__ = True
+        from precheck.benchmarking import benchmark
+        from precheck.observe.job import InputError
+        from precheck.precisions import PrecisionError
+
+        if self.fixture._mode:
+            pytest.fail(TWICE, pytrace=False)
+        self.fixture._mode = "gpu_benchmark(...)"
+        given: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "seed": seed, **self._rounds()}
+        try:
+            found = benchmark(model, inputs, precisions=self._precisions(precisions), **given)
+        except (InputError, PrecisionError) as error:
+            message = f"gpu_benchmark: {error}"
+        else:
+            if self.fixture.enabled:
+                self._tell(found)
+            return found
+        self.fixture.has_error = True
+        pytest.fail(message, pytrace=False)
+
+    def _precisions(self, given: Sequence[str | Precision] | None) -> Any:
+        if given is not None:
+            return given
+        settings = self.item.config.stash[KEY]
+        return [precision for precision in settings.precisions if precision.name != "32-true"] or DEFAULT
+
+    def _rounds(self) -> dict[str, Any]:
+        """pytest-benchmark's own options, the marker's before the command line's; one round where it is switched off, as under xdist."""
+        if not self.fixture.enabled:
+            return {"min_rounds": 1, "max_time": 0.0}
+        mark = self.item.get_closest_marker("benchmark")
+        options = {"min_rounds": self.item.config.getoption("benchmark_min_rounds"), "max_time": self.item.config.getoption("benchmark_max_time")}
+        options |= {name: value for name, value in (mark.kwargs if mark else {}).items() if name in options}
+        return {"min_rounds": int(options["min_rounds"]), "max_time": float(options["max_time"])}
+
+    def _tell(self, found: Benchmark) -> None:
+        """To pytest-benchmark, to junit and to the end of the session."""
+        for row in (found.baseline, *found.rows):
+            content = dataclasses.asdict(row)
+            rounds = content.pop("rounds")
+            self.item.user_properties.append(("precheck_benchmark", str(row)))
+            if rounds:
+                self._row(row.precision, rounds, {**content, "line": str(row)})
+        self.told[self.item.nodeid] = found
+
+    def _row(self, precision: str, rounds: Sequence[float], content: dict[str, Any]) -> None:
+        """A copy of pytest-benchmark's fixture, which stands for one row of its table, named after the precision."""
+        row = copy.copy(self.fixture)
+        row.param = "-".join(word for word in (self.fixture.param, precision) if word)
+        row.params = {**(self.fixture.params or {}), "precision": precision}
+        row.name = f"{self.fixture.name.partition('[')[0]}[{row.param}]"
+        row.fullname = self.fixture.fullname.removesuffix(self.fixture.name) + row.name
+        row.group = self.fixture.group or self.fixture.name
+        row.extra_info = {**self.fixture.extra_info, "precheck": content}
+        stats = row._make_stats(iterations=1)
+        for seconds in rounds:
+            stats.update(seconds)
