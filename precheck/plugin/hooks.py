@@ -97,7 +97,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _impossible(item: pytest.Item) -> str:
     """Why the markers of a test say that it cannot run here; "" if they do not."""
     excluded = "" if given_precision(item) else markers.restricted(item, item.config.stash[KEY].precisions)[1]
-    return excluded or next((reason for mark in item.iter_markers("gpu") if (reason := markers.no_gpu(mark))), "")
+    return excluded or next((reason for mark in item.iter_markers("gpu") if (reason := markers.no_gpu(mark, item.config.stash[KEY].device))), "")
 
 
 def _uses_checks(item: pytest.Item) -> bool:

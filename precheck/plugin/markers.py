@@ -93,18 +93,21 @@ def _rule(mark: pytest.Mark, name: str, needed: tuple[str, ...]) -> str:
     return rule
 
 
-def no_gpu(mark: pytest.Mark) -> str:
-    """Why the test of a `gpu` marker cannot run here; "" if it can."""
+def no_gpu(mark: pytest.Mark, device: str = "auto") -> str:
+    """Why the test of a `gpu` marker cannot run on the `device` of this run (auto, cpu, cuda, cuda:N); "" if it can."""
     memory, least = _needs(mark)
     import torch
 
     if not torch.cuda.is_available():
         return "needs a CUDA device, and torch sees none"
-    has = torch.cuda.get_device_capability()
+    if device == "cpu":
+        return "needs a CUDA device, and this run is on the CPU (--precision-device=cpu)"
+    number = int(device.partition(":")[2] or 0)
+    has = torch.cuda.get_device_capability(number)
     if has < least:
-        return f"needs compute capability {least[0]}.{least[1]}, and {torch.cuda.get_device_name()} has {has[0]}.{has[1]}"
-    total = torch.cuda.get_device_properties(0).total_memory / 2**30
-    return f"needs {memory} GiB of device memory, and {torch.cuda.get_device_name()} has {total:.1f}" if total < memory else ""
+        return f"needs compute capability {least[0]}.{least[1]}, and {torch.cuda.get_device_name(number)} has {has[0]}.{has[1]}"
+    total = torch.cuda.get_device_properties(number).total_memory / 2**30
+    return f"needs {memory} GiB of device memory, and {torch.cuda.get_device_name(number)} has {total:.1f}" if total < memory else ""
 
 
 def _needs(mark: pytest.Mark) -> tuple[float, tuple[int, int]]:
@@ -112,15 +115,16 @@ def _needs(mark: pytest.Mark) -> tuple[float, tuple[int, int]]:
     if mark.args or set(mark.kwargs) - {"min_memory", "min_capability"}:
         raise MarkerError("@pytest.mark.gpu takes min_memory=GiB and min_capability=(major, minor), and nothing else")
     memory = mark.kwargs.get("min_memory", 0)
-    if not isinstance(memory, (int, float)) or isinstance(memory, bool) or not memory >= 0:
+    if not isinstance(memory, (int, float)) or isinstance(memory, bool) or not 0 <= memory < float("inf"):
         raise MarkerError(f"@pytest.mark.gpu(min_memory={memory!r}): give GiB as a number, as in min_memory=16")
     return memory, _capability(mark.kwargs.get("min_capability", (0, 0)))
 
 
 def _capability(value: Any) -> tuple[int, int]:
-    parts = str(value).split(".") if isinstance(value, (str, float)) else value
-    try:
-        major, minor = (int(part) for part in parts)
-    except (TypeError, ValueError):
-        raise MarkerError(f"@pytest.mark.gpu(min_capability={value!r}): give a pair, as in min_capability=(8, 0)") from None
-    return major, minor
+    """Of a pair of whole numbers, or of "8.0" and 8.0, in which NVIDIA writes it."""
+    parts: Any = str(value).split(".") if isinstance(value, (str, float)) else value
+    if isinstance(parts, list) and all(part.isdecimal() for part in map(str, parts)):
+        parts = tuple(map(int, parts))
+    if isinstance(parts, tuple) and len(parts) == 2 and all(type(part) is int and part >= 0 for part in parts):
+        return parts[0], parts[1]
+    raise MarkerError(f"@pytest.mark.gpu(min_capability={value!r}): give a pair, as in min_capability=(8, 0)")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -179,7 +181,12 @@ def test_allow_finding_lets_errors_of_a_rule_pass_and_lists_them_with_the_reason
         ("gpu(16)", "@pytest.mark.gpu takes min_memory=GiB and min_capability=(major, minor), and nothing else"),
         ("gpu(memory=16)", "@pytest.mark.gpu takes min_memory=GiB and min_capability=(major, minor), and nothing else"),
         ("gpu(min_memory='16GB')", "@pytest.mark.gpu(min_memory='16GB'): give GiB as a number, as in min_memory=16"),
+        ("gpu(min_memory=float('inf'))", "@pytest.mark.gpu(min_memory=inf): give GiB as a number, as in min_memory=16"),
+        ("gpu(min_memory=-1)", "@pytest.mark.gpu(min_memory=-1): give GiB as a number, as in min_memory=16"),
         ("gpu(min_capability=8)", "@pytest.mark.gpu(min_capability=8): give a pair, as in min_capability=(8, 0)"),
+        ("gpu(min_capability=(8.5, 0))", "@pytest.mark.gpu(min_capability=(8.5, 0)): give a pair, as in min_capability=(8, 0)"),
+        ("gpu(min_capability=(8, 0, 1))", "@pytest.mark.gpu(min_capability=(8, 0, 1)): give a pair, as in min_capability=(8, 0)"),
+        ("gpu(min_capability='sm_80')", "@pytest.mark.gpu(min_capability='sm_80'): give a pair, as in min_capability=(8, 0)"),
     ],
 )
 def test_a_marker_that_means_nothing_is_an_error_of_collection_in_one_line(told: pytest.Pytester, marker: str, message: str) -> None:
@@ -230,24 +237,44 @@ def test_gpu_measures_the_device(told: pytest.Pytester, needs: str, outcome: str
     result.assert_outcomes(**{outcome: 1})
 
 
-@pytest.mark.parametrize(
-    ("capability", "memory", "reason"),
-    [
-        ((9, 0), 80, ""),
-        ((7, 5), 80, "needs compute capability 8.0, and Toy has 7.5"),
-        ((8, 0), 15, "needs 16 GiB of device memory, and Toy has 15.0"),
-    ],
-)
-def test_gpu_needs_are_compared_with_the_device(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], memory: int, reason: str) -> None:
+@pytest.fixture
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large one of 2022 and a small one of 2018."""
     from types import SimpleNamespace
 
+    capability, memory = [(9, 0), (7, 5)], [80, 15]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda number: capability[number])
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: f"Toy {number}")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(total_memory=memory[number] * 2**30))
+
+
+@pytest.mark.usefixtures("two_devices")
+@pytest.mark.parametrize(
+    ("device", "needs", "reason"),
+    [
+        ("auto", {}, ""),
+        ("auto", {"min_memory": 80, "min_capability": (9, 0)}, ""),
+        ("cuda:1", {"min_memory": 15, "min_capability": "7.5"}, ""),
+        ("cuda:1", {"min_capability": (8, 0)}, "needs compute capability 8.0, and Toy 1 has 7.5"),
+        ("cuda:1", {"min_capability": 8.0}, "needs compute capability 8.0, and Toy 1 has 7.5"),
+        ("auto", {"min_capability": [10, 0]}, "needs compute capability 10.0, and Toy 0 has 9.0"),
+        ("cuda:1", {"min_memory": 16}, "needs 16 GiB of device memory, and Toy 1 has 15.0"),
+        ("cuda", {"min_memory": 80.5}, "needs 80.5 GiB of device memory, and Toy 0 has 80.0"),
+        ("cpu", {}, "needs a CUDA device, and this run is on the CPU (--precision-device=cpu)"),
+    ],
+)
+def test_gpu_needs_are_compared_with_the_device_of_the_run(device: str, needs: dict[str, Any], reason: str) -> None:
     from precheck.plugin.markers import no_gpu
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Toy")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=memory * 2**30))
-    assert no_gpu(pytest.mark.gpu(min_memory=16, min_capability=(8, 0)).mark) == reason
+    assert no_gpu(pytest.mark.gpu(**needs).mark, device) == reason
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_gpu_looks_at_the_device_that_the_command_line_names(told: pytest.Pytester) -> None:
+    told.makepyfile("import pytest\n@pytest.mark.gpu\ndef test_one(): pass")
+    told.runpytest_inprocess("--precision-device=cpu").assert_outcomes(skipped=1)
+    told.runpytest_inprocess().assert_outcomes(passed=1)
 
 
 def test_all_markers_are_registered(pytester: pytest.Pytester) -> None:
