@@ -12,6 +12,7 @@ booleans decides (comparisons, top-k, argmax, sort, bucketize, casts to int), an
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from typing import Any
 
@@ -60,6 +61,40 @@ class Tape:
         return Tape({key: self.entries[key] for key in self.drawn}, self.rounded, self.drawn, self.meant)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nature:
+    """What an op's schema says once for all its calls."""
+
+    name: str  # "aten.add"
+    draws: bool
+    steps: bool  # its floating result jumps
+    moves: bool  # values, or chooses among them: its result is as exact as its inputs
+    workspace: bool  # what is not continuous in its results are seeds and shapes, not decisions
+    mutable: bool
+    recurrent: bool
+    masked: bool
+    narrow: bool
+    windowed: bool
+
+
+@functools.cache
+def nature(func: Any) -> Nature:
+    packet, name = func.overloadpacket, func._schema.name
+    rounds_quotient = packet in (aten.div, aten.div_) and func._overloadname.endswith("_mode")
+    return Nature(
+        name=str(packet),
+        draws=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in name,  # attention kernels carry the tag where they draw nothing
+        steps=packet in STEP_FUNCTIONS or rounds_quotient,
+        moves=func.is_view or packet in UNROUNDED,
+        workspace=func.is_view or "attention" in name or "rnn" in name or "empty" in name or name.endswith("_like"),
+        mutable=func._schema.is_mutable,
+        recurrent="rnn" in name or "lstm" in name,
+        masked=packet in MASKED_GRADIENTS,
+        narrow=packet in NARROW_ACCUMULATION,
+        windowed=packet in WINDOWS,
+    )
+
+
 class Places:
     """Numbers the ops of a run by where they happen."""
 
@@ -68,7 +103,7 @@ class Places:
         self.seen: Counter[tuple[Any, ...]] = Counter()
 
     def key(self, func: Any, shape: tuple[int, ...]) -> Key:
-        place = ("backward" if in_backward() else self.position.call, str(func.overloadpacket), shape)
+        place = ("backward" if in_backward() else self.position.call, nature(func).name, shape)
         self.seen[place] += 1
         return (*place, self.seen[place])
 
@@ -88,20 +123,22 @@ class Recording(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        mask = gradient_mask(func, args)
-        if func.overloadpacket in WINDOWS and args[0].dtype in LOW and args[0].device.type == "cpu":
+        kwargs, kind = kwargs or {}, nature(func)
+        mask = gradient_mask(func, args) if kind.masked else None
+        if kind.windowed and args[0].dtype in LOW and args[0].device.type == "cpu":
             args = (args[0].contiguous(), *args[1:])
-        result = accumulated_wide(func, args, kwargs) if func.overloadpacket in NARROW_ACCUMULATION else func(*args, **kwargs)
+        result = accumulated_wide(func, args, kwargs) if kind.narrow else func(*args, **kwargs)
         outputs = outputs_of(result)
+        if not outputs:
+            return result
         if mask is not None:
             self.tape.entries[self.places.key(func, tuple(mask.shape))] = (mask,)
-        elif outputs and (decides(func, args, outputs) or draws(func)):
+        elif decides(func, args, outputs) or kind.draws:
             key = self.places.key(func, tuple(outputs[0].shape))
             self.tape.entries[key] = discrete(func, outputs)
-            if draws(func):
+            if kind.draws:
                 self.tape.drawn.add(key)
-        if outputs and continuous(outputs[0]):
+        if not kind.moves and continuous(outputs[0]):
             self._count(func, args, outputs[0])
             if func.overloadpacket is aten._to_copy and not in_backward():
                 self._cast(args[0], outputs[0])
@@ -161,35 +198,23 @@ def _floats(args: Any) -> bool:
     )
 
 
-def _steps(func: Any) -> bool:
-    """The `_mode` overloads are division with a rounding mode."""
-    return func.overloadpacket in STEP_FUNCTIONS or (func.overloadpacket in (aten.div, aten.div_) and func._overloadname.endswith("_mode"))
-
-
-def draws(func: Any) -> bool:
-    """Attention kernels carry the tag even where they draw nothing; they return floats computed from their inputs."""
-    return torch.Tag.nondeterministic_seeded in func.tags and "attention" not in func._schema.name
-
-
 def decides(func: Any, args: Any, outputs: list[torch.Tensor]) -> bool:
-    if func.is_view or not _floats(args):
+    kind = nature(func)
+    if kind.steps:
+        return _floats(args)
+    if kind.workspace or all(map(continuous, outputs)):
         return False
-    if _steps(func):
-        return True
-    name = func._schema.name
-    if "attention" in name or "rnn" in name or "empty" in name or name.endswith("_like"):
-        return False  # workspaces, seeds and shapes, not decisions
-    return any(not continuous(output) and output.numel() for output in outputs)
+    return any(not continuous(output) and output.numel() for output in outputs) and _floats(args)
 
 
 def discrete(func: Any, outputs: list[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
     """Copies of what was decided: of a draw or a step function all of it, else only what is not continuous."""
-    return tuple(o.clone() if draws(func) or _steps(func) or not continuous(o) else None for o in outputs)
+    whole = nature(func).draws or nature(func).steps
+    return tuple(o.clone() if whole or not continuous(o) else None for o in outputs)
 
 
-def gradient_mask(func: Any, args: Any) -> torch.Tensor | None:
-    if func.overloadpacket not in MASKED_GRADIENTS:
-        return None
+def gradient_mask(func: Any, args: Any) -> torch.Tensor:
+    """Which elements a kernel of MASKED_GRADIENTS lets through."""
     values = args[1]
     if func.overloadpacket is aten.threshold_backward:
         return torch.as_tensor(values > args[2])
@@ -201,15 +226,13 @@ def gradient_mask(func: Any, args: Any) -> torch.Tensor | None:
 def _roundings(func: Any, args: Any, output: torch.Tensor) -> int:
     """How many roundings of unit gain a result has been through: one, or one a time step for a recurrent kernel.
 
-    None for moves and views, and none for the cast of a weight, whose noise is the weight's own.
+    None for the cast of a weight, whose noise is the weight's own, nor for a view.
     """
-    if func.is_view or func.overloadpacket in UNROUNDED or (args and isinstance(args[0], torch.nn.Parameter)):
+    if args and isinstance(args[0], torch.nn.Parameter):
         return 0
-    if not func._schema.is_mutable and any(_same_storage(arg, output) for arg in args):
+    if not nature(func).mutable and any(_same_storage(arg, output) for arg in args):
         return 0  # a view in all but name: _unsafe_view, unsafe_split
-    if "rnn" in func._schema.name or "lstm" in func._schema.name:
-        return int(args[0].shape[0])
-    return 1
+    return int(args[0].shape[0]) if nature(func).recurrent else 1
 
 
 def _same_storage(value: Any, output: torch.Tensor) -> bool:

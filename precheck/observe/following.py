@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from precheck.observe.boundaries import LOW, Position
-from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, draws, gradient_mask, outputs_of
+from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
 from precheck.observe.shadow.source import Frames
 
 
@@ -50,22 +50,23 @@ class Following(TorchDispatchMode):
         if meant is not None:
             return meant
         args, kwargs = self._lifted(func, args, kwargs or {})
-        mask = gradient_mask(func, args)
-        if mask is not None:
+        kind = nature(func)
+        if kind.masked:
+            mask = gradient_mask(func, args)
             recorded = self.tape.entries.get(self.places.key(func, tuple(mask.shape)))
             if recorded is not None and recorded[0] is not None:
                 return torch.where(recorded[0], args[0], torch.zeros_like(args[0]))  # a product would make NaN of Inf times 0
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         outputs = outputs_of(result)
-        if self.disturb is not None and outputs and continuous(outputs[0]):
+        if self.disturb is not None and outputs and not kind.moves and continuous(outputs[0]):
             if self.results.key(func, tuple(outputs[0].shape)) in self.tape.rounded:
                 self.disturb(outputs[0])
-        if not outputs or not (decides(func, args, outputs) or draws(func)):
+        if not outputs or not (decides(func, args, outputs) or kind.draws):
             return result
         key = self.places.key(func, tuple(outputs[0].shape))
         recorded = self.tape.entries.get(key)
-        if not draws(func):
+        if not kind.draws:
             self._decided(func, key, outputs)
         if recorded is None or [r is None or r.shape == o.shape for r, o in zip(recorded, outputs, strict=False)].count(False):
             return result

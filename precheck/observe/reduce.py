@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy
 import torch
 
-from precheck.observe.sketch import sketch
+from precheck.observe.sketch import Folding
+
+_BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
+_TAME = 1e-15, 1e15
+"""Greatest magnitudes whose squares, 1e8 of them, float32 can sum: (1e15)^2 times 1e8 stays under 3.4e38."""
 
 
 def reduced(tensor: torch.Tensor) -> dict[str, Any]:
@@ -15,31 +20,46 @@ def reduced(tensor: torch.Tensor) -> dict[str, Any]:
     tensor = tensor.detach()
     facts: dict[str, Any] = {"shape": tuple(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
     values = _real(tensor)
-    amax = _amax(values)
-    finite = math.isfinite(amax)
-    if not finite:
+    found = _scanned(values)
+    if found is None:
         facts |= _nonfinite_counts(values)
-        values = torch.where(values.isfinite(), values, torch.zeros((), dtype=values.dtype, device=values.device))
-        amax = _amax(values)
-    zeros = values.numel() - int(torch.count_nonzero(values))
-    return facts | {"sketch": sketch(values), "norm": _norm(values, amax), "amax": amax, "zeros": zeros}
+        found = _scanned(torch.where(values.isfinite(), values, torch.zeros((), dtype=values.dtype, device=values.device)))
+        assert found is not None
+    return facts | found
 
 
-def _amax(values: torch.Tensor) -> float:
-    """Greatest magnitude, NaN if there is one; without a tensor of magnitudes, which costs as much again."""
-    return max(map(abs, torch.stack(values.aminmax()).tolist()), key=lambda each: math.inf if math.isnan(each) else each) if values.numel() else 0.0
+def _scanned(values: torch.Tensor) -> dict[str, Any] | None:
+    """One pass over the tensor, part by part; None where an element is Inf or NaN."""
+    folding, greatest, zeros = Folding(values), 0.0, 0
+    extent = _extent_by_bits if folding.flat.dtype in _BITS and folding.flat.device.type == "cpu" else _extent
+    for block, part in folding.parts():
+        amax, none = extent(part, folding)
+        if not math.isfinite(amax):
+            return None
+        greatest, zeros = max(greatest, amax), zeros + none
+        folding.add(block, part, tame=_TAME[0] < amax < _TAME[1])
+    *sketch, squares = folding.total.tolist()
+    return {"sketch": numpy.array(sketch), "norm": math.sqrt(squares), "amax": greatest, "zeros": zeros}
+
+
+def _extent_by_bits(part: torch.Tensor, folding: Folding) -> tuple[float, int]:
+    """Greatest magnitude, and how many are zero: all bits but the sign, as integers, are ordered as the magnitudes are, Inf and NaN last."""
+    bits = part.view(_BITS[part.dtype])
+    magnitudes = torch.bitwise_and(bits, torch.iinfo(bits.dtype).max, out=folding.scratch(part))
+    least, most = torch.aminmax(magnitudes)
+    zeros = part.numel() - int(numpy.count_nonzero(magnitudes.numpy())) if int(least) == 0 else 0
+    return float(most.view(part.dtype)), zeros
+
+
+def _extent(part: torch.Tensor, _: Folding) -> tuple[float, int]:
+    amax = max(map(abs, torch.stack(part.aminmax()).tolist()), key=lambda each: math.inf if math.isnan(each) else each)
+    return amax, part.numel() - int(torch.count_nonzero(part))
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         return torch.view_as_real(tensor.resolve_conj())
     return tensor if tensor.is_floating_point() else tensor.double()
-
-
-def _norm(values: torch.Tensor, amax: float) -> float:
-    """In float32 unless its squares could leave float32's range: (1e15)^2 times 1e8 elements stays under 3.4e38."""
-    wide = values.dtype == torch.float64 or not 1e-15 < amax < 1e15
-    return float(torch.linalg.vector_norm(values, dtype=torch.float64 if wide else torch.float32))
 
 
 def _nonfinite_counts(values: torch.Tensor) -> dict[str, int]:

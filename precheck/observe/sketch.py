@@ -5,14 +5,17 @@ are independent, E ||S(x) - S(y)||^2 = ||x - y||^2 with variance (2/k)(||d||_2^4
 deviation of a distance is at most 1/sqrt(2k) = 0.063. The width is prime lest an error with the period of a row length meet one
 number only; T alone would give an error that is constant over the tensor the same sum in every block, hence V and W.
 
-All arithmetic is float64 whatever the tensor's dtype and size: 10 M elements take 4 ms in it and 2 ms in float32, while
-differences of 1e-7 survive and nothing overflows. With no matrix products, neither TF32 nor autocast can reach it.
+Signs are flipped as bits, in the tensor's own format. Sums are float64; only within a row of blocks of a 16-bit tensor are 127 of them
+float32, off by 127 * 2^-24 of their magnitudes at most, a thousandth of what the format itself rounds away. No matrix product is in
+it, so neither TF32 nor autocast can reach it.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import threading
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy
@@ -22,10 +25,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 WIDTH = 127
 """Numbers in a sketch, rows in a block, and columns of a row."""
 _BLOCK = WIDTH * WIDTH  # elements that share T
-_CPU_BLOCKS = 32  # 4 MB of float64 at a time, which stays in the cache between the passes over it
+_CPU_BLOCKS = 32  # 3 to 6 MB at a time: less would cost more in calls than the cache gives back
 _ACCELERATOR_BLOCKS = 512  # 66 MB, enough that the time goes into memory rather than into launching kernels
 _LEAST_ROWS = 64  # of V and W: tensors up to a million elements share one table
 _SEED = "precheck sketch"  # golden files hold sketches made with it: never change it
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def sketch(tensor: torch.Tensor, *, finite: bool = True) -> numpy.ndarray:
@@ -39,18 +43,10 @@ def sketch(tensor: torch.Tensor, *, finite: bool = True) -> numpy.ndarray:
 
 def fold(tensor: torch.Tensor, *, finite: bool = True) -> torch.Tensor:
     """The same on the tensor's own device, with no wait for it. Raises TypeError for a complex tensor."""
-    if tensor.is_complex():
-        raise TypeError(f"a sketch is of real numbers, not {tensor.dtype}; pass torch.view_as_real(tensor)")
-    flat = tensor.detach().reshape(-1)
-    if flat.device.type == "mps":  # has no float64
-        flat = flat.cpu()
-    whole, rest = divmod(flat.numel(), _BLOCK)
-    signs = _signs(flat.device, max(_LEAST_ROWS, 1 << whole.bit_length()))
-    total = _rest(flat[whole * _BLOCK :], whole, signs=signs, finite=finite) if rest else None
-    if whole:
-        blocks = _blocks(flat[: whole * _BLOCK].view(whole, WIDTH, WIDTH), signs, finite=finite)
-        total = blocks if total is None else total + blocks
-    return torch.zeros(WIDTH, dtype=torch.float64, device=flat.device) if total is None else total
+    folding = Folding(tensor)
+    for block, part in folding.parts():
+        folding.add(block, part, finite=finite)
+    return folding.sketch
 
 
 def distance(a: numpy.ndarray, b: numpy.ndarray) -> float:
@@ -63,51 +59,106 @@ def inner(a: numpy.ndarray, b: numpy.ndarray) -> float:
     return float(numpy.dot(a, b))
 
 
-class _Signs(NamedTuple):
-    """Tables of +1 and -1 on one device. They go on for ever in m; these are their first rows, 16 MB for 1e9 elements."""
+class Folding:
+    """A sketch in the making: `add` every one of `parts`, each of which is in the cache then for whatever else is asked of it."""
 
-    t: torch.Tensor  # (127 r, 127 c) float64
-    v: torch.Tensor  # (rows m, 127 r) int8
-    w: torch.Tensor  # (rows m, 127 c) int8
+    def __init__(self, tensor: torch.Tensor) -> None:
+        """Raises TypeError for a complex tensor."""
+        if tensor.is_complex():
+            raise TypeError(f"a sketch is of real numbers, not {tensor.dtype}; pass torch.view_as_real(tensor)")
+        flat = tensor.detach().reshape(-1)
+        if flat.device.type == "mps":  # has no float64
+            flat = flat.cpu()
+        self.flat = flat if flat.is_floating_point() and flat.element_size() > 1 else flat.double()
+        self.whole = self.flat.numel() // _BLOCK
+        self.signs = _signs(flat.device, max(_LEAST_ROWS, 1 << self.whole.bit_length()), _BITS[self.flat.element_size()])
+        self.total = torch.zeros(WIDTH + 1, dtype=torch.float64, device=flat.device)
+        self.few = min(_CPU_BLOCKS if flat.device.type == "cpu" else _ACCELERATOR_BLOCKS, self.whole)
+
+    @property
+    def sketch(self) -> torch.Tensor:
+        """(127,) float64 on the tensor's device."""
+        return self.total[:WIDTH]
+
+    @property
+    def squares(self) -> torch.Tensor:
+        """Sum of the squares, () float64 on the tensor's device."""
+        return self.total[WIDTH]
+
+    def parts(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """All elements, 1-D, a few whole blocks at a time and the unfinished block last; and the number of each part's first block."""
+        for block in range(0, self.whole, self.few or 1):
+            yield block, self.flat[block * _BLOCK : min(block + self.few, self.whole) * _BLOCK]
+        if self.whole * _BLOCK < self.flat.numel():
+            yield self.whole, self.flat[self.whole * _BLOCK :]
+
+    def scratch(self, part: torch.Tensor) -> torch.Tensor:
+        """Integers, one for each element of a part, to be written before the part is added."""
+        return self._buffer(self.signs.t.dtype).view(-1)[: part.numel()]
+
+    def add(self, block: int, part: torch.Tensor, *, finite: bool = True, tame: bool = False) -> None:
+        """Without `finite`, non-finite elements count as zero. `tame` vouches that float32 holds a million of the part's squares."""
+        wide = torch.float32 if tame and part.element_size() == 2 else torch.float64
+        if part.numel() < _BLOCK:
+            self._add_rest(block, part, wide, finite=finite)
+            return
+        blocks = part.view(-1, WIDTH, WIDTH)
+        stop = block + len(blocks)
+        bits = self._buffer(self.signs.t.dtype)[: len(blocks)]
+        flipped = torch.bitwise_xor(blocks.view(bits.dtype), self.signs.t, out=bits).bitwise_xor_(self.signs.v[block:stop, :, None])
+        values = _zeroed(self._buffer(wide)[: len(blocks)].copy_(flipped.view(part.dtype)), finite=finite)
+        self._sum(values.sum(1), self.signs.w[block:stop], values)
+
+    def _add_rest(self, block: int, part: torch.Tensor, wide: torch.dtype, *, finite: bool) -> None:
+        """An unfinished block, filled up with zeros to whole rows."""
+        rows = -(-part.numel() // WIDTH)
+        padded = part.new_zeros(rows * WIDTH)
+        padded[: part.numel()] = part
+        flipped = padded.view(rows, WIDTH).view(self.signs.t.dtype).bitwise_xor_(self.signs.t[:rows]).bitwise_xor_(self.signs.v[block, :rows, None])
+        values = _zeroed(flipped.view(part.dtype).to(wide), finite=finite)
+        self._sum(values.sum(0, keepdim=True), self.signs.w[block : block + 1], values)
+
+    def _sum(self, sums: torch.Tensor, signs: torch.Tensor, values: torch.Tensor) -> None:
+        self.total[:WIDTH].add_((sums.double() * signs).sum(0))
+        self.total[WIDTH].add_(torch.linalg.vector_norm(values).double().square())
+
+    def _buffer(self, dtype: torch.dtype) -> torch.Tensor:
+        """(blocks, 127, 127). On a CPU each thread keeps its own, since new memory costs more than what is done in it."""
+        if self.flat.device.type != "cpu":
+            return torch.empty((max(self.few, 1), WIDTH, WIDTH), dtype=dtype, device=self.flat.device)
+        kept: dict[torch.dtype, torch.Tensor] = _kept.__dict__.setdefault("buffers", {})
+        if dtype not in kept or len(kept[dtype]) < self.few:
+            with torch.inference_mode(False), _disable_current_modes():
+                kept[dtype] = torch.empty((max(self.few, 1), WIDTH, WIDTH), dtype=dtype)
+        return kept[dtype]
+
+
+_kept = threading.local()
+
+
+class _Signs(NamedTuple):
+    """Tables of signs on one device. They go on for ever in m; these are their first rows, 16 MB for 1e9 elements."""
+
+    t: torch.Tensor  # (127 r, 127 c) sign bits of the tensor's format
+    v: torch.Tensor  # (rows m, 127 r) the same
+    w: torch.Tensor  # (rows m, 127 c) int8, +1 and -1
 
 
 @functools.cache
-def _signs(device: torch.device, rows: int) -> _Signs:
+def _signs(device: torch.device, rows: int, bits: torch.dtype) -> _Signs:
     """Signs for `rows` blocks. Longer tables begin with the shorter ones, as SHAKE-256 is a stream."""
-    tables = _bits("T", WIDTH).astype(numpy.float64), _bits("V", rows), _bits("W", rows)
     with torch.inference_mode(False), _disable_current_modes():  # they outlive whatever the caller is in the midst of
-        return _Signs(*(torch.from_numpy(table).to(device) for table in tables))
+        t, v, w = (torch.from_numpy(table).to(device) for table in (_table("T", WIDTH), _table("V", rows), _table("W", rows)))
+        minus = torch.iinfo(bits).min  # the sign bit alone
+        return _Signs((t < 0).to(bits) * minus, (v < 0).to(bits) * minus, w)
 
 
-def _bits(name: str, rows: int) -> numpy.ndarray:
+def _table(name: str, rows: int) -> numpy.ndarray:
     """Row by row the bits of SHAKE-256, most significant first, 1 as +1 and 0 as -1: the same for ever and everywhere."""
     count = rows * WIDTH
     digest = hashlib.shake_256(f"{_SEED} {name}".encode()).digest((count + 7) // 8)
     bits = numpy.unpackbits(numpy.frombuffer(digest, numpy.uint8), count=count)
     return (bits.astype(numpy.int8) * 2 - 1).reshape(rows, WIDTH)
-
-
-def _blocks(blocks: torch.Tensor, signs: _Signs, *, finite: bool) -> torch.Tensor:
-    """Whole blocks (m, r, c), a few at a time through one buffer."""
-    few = _CPU_BLOCKS if blocks.device.type == "cpu" else _ACCELERATOR_BLOCKS
-    buffer = torch.empty((min(few, len(blocks)), WIDTH, WIDTH), dtype=torch.float64, device=blocks.device)
-    total = torch.zeros(WIDTH, dtype=torch.float64, device=blocks.device)
-    for start in range(0, len(blocks), few):
-        part = blocks[start : start + few]
-        stop = start + len(part)
-        values = _zeroed(buffer[: len(part)].copy_(part), finite=finite)
-        values.mul_(signs.t).mul_(signs.v[start:stop, :, None].double())
-        total.add_(values.sum(1).mul_(signs.w[start:stop]).sum(0))
-    return total
-
-
-def _rest(elements: torch.Tensor, block: int, *, signs: _Signs, finite: bool) -> torch.Tensor:
-    """The elements of an unfinished block, filled up with zeros to whole rows."""
-    rows = -(-elements.numel() // WIDTH)
-    values = torch.zeros(rows * WIDTH, dtype=torch.float64, device=elements.device)
-    values[: elements.numel()].copy_(elements)
-    signed = _zeroed(values, finite=finite).view(rows, WIDTH).mul_(signs.t[:rows]).mul_(signs.v[block, :rows, None])
-    return signed.sum(0).mul_(signs.w[block])
 
 
 def _zeroed(values: torch.Tensor, *, finite: bool) -> torch.Tensor:

@@ -26,7 +26,7 @@ class Training:
         self.job, self.boundaries, self.trace = job, boundaries, boundaries.trace
         self.storage, self.precision = storage, precision  # no precision: plain arithmetic in `storage`
         self.named = {name: param for name, param in job.model.named_parameters() if param.requires_grad}
-        self.start = {name: _wide(param).clone() for name, param in self.named.items()} if job.optimizer else {}
+        self.start = {name: param.detach().clone() for name, param in self.named.items()} if job.optimizer else {}
         self.masters = self._masters()
         self.optimizer = self._make_optimizer()
         self.updated = 0  # the last step that the optimizer was asked to take
@@ -185,18 +185,18 @@ class Training:
     def _record_updates(self, step: int) -> None:
         with torch._C._DisableTorchDispatch(), torch.no_grad():  # nothing of this is the user's
             for name, master in self.masters.items():
-                now = _wide(master)
-                few, dtype = sampled(now), str(master.dtype).removeprefix("torch.")
+                now = master.detach()
+                few = sampled(now).to(torch.complex128 if now.is_complex() else torch.float64)
                 norm = float(torch.linalg.vector_norm(few)) * math.sqrt(now.numel() / max(1, few.numel()))  # it is only told, and weighs luck
-                record = recorded("update", name, step, now - self.start[name])
-                self.trace.add(dataclasses.replace(record, dtype=dtype, weight_norm=norm if math.isfinite(norm) else 0.0))
+                record = recorded("update", name, step, now - self.start[name])  # exact, unless a weight has doubled or halved (Sterbenz)
+                self.trace.add(dataclasses.replace(record, weight_norm=norm if math.isfinite(norm) else 0.0))
 
 
 def _stood_still(parameter: torch.Tensor, start: torch.Tensor) -> bool:
     if parameter.grad is None or parameter.grad.layout is not torch.strided:
         return False
     pulled = sampled(parameter.grad) != 0
-    return 2 * int(torch.count_nonzero((_wide(sampled(parameter)) == sampled(start)) & pulled)) > int(torch.count_nonzero(pulled))
+    return 2 * int(torch.count_nonzero((sampled(parameter) == sampled(start)) & pulled)) > int(torch.count_nonzero(pulled))
 
 
 def _finite(parameters: Iterable[torch.Tensor]) -> bool:
@@ -208,9 +208,3 @@ def _finite(parameters: Iterable[torch.Tensor]) -> bool:
             if values.numel():
                 found.setdefault(values.device, []).append(torch.stack(values.aminmax()).isfinite().all())
         return all(bool(torch.stack(each).all()) for each in found.values())
-
-
-def _wide(parameter: torch.Tensor) -> torch.Tensor:
-    """In float32 at least: the difference of two weights in it is exact, or off by 2^-24 of a difference that is large."""
-    value = parameter.detach()
-    return value if value.dtype in (torch.float64, torch.complex64, torch.complex128) else value.float()

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precheck.observe import sketch as sketches
-from precheck.observe.sketch import WIDTH, distance, fold, inner, sketch
+from precheck.observe.sketch import WIDTH, Folding, distance, fold, inner, sketch
 
 BLOCK = WIDTH * WIDTH
 SPREAD = 1 / math.sqrt(2 * WIDTH)  # theoretical relative standard deviation of a distance, 0.063
@@ -31,8 +31,10 @@ def bits(name: str, rows: int) -> numpy.ndarray:
     return numpy.array(signs).reshape(rows, WIDTH)
 
 
-def by_definition(values: numpy.ndarray) -> numpy.ndarray:
+def by_definition(values: numpy.ndarray, *, signs: bool = True) -> numpy.ndarray:
     """The sketch element by element: i = (m * 127 + r) * 127 + c goes to number c with the sign T[r, c] V[m, r] W[m, c]."""
+    if not signs:
+        return numpy.bincount(numpy.arange(len(values)) % WIDTH, weights=values, minlength=WIDTH)
     blocks = len(values) // BLOCK + 1
     t, v, w = bits("T", WIDTH), bits("V", blocks), bits("W", blocks)
     rows, c = numpy.divmod(numpy.arange(len(values)), WIDTH)
@@ -121,6 +123,20 @@ def test_dtype_does_not_matter(dtype: torch.dtype, count: int) -> None:
     """A stored value counts as what it is; nothing is rounded on the way."""
     stored = (integers(count).abs() % 100).to(dtype)
     assert (sketch(stored) == by_definition(stored.double().numpy())).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_float32_sums_of_short_formats_are_off_by_less_than_they_may_be(dtype: torch.dtype) -> None:
+    """Of 127 elements each: 127 * 2^-24 of their magnitudes, of which a number of the sketch sums all of a column."""
+    values = normal(3 * BLOCK + 50).to(dtype)
+    folding = Folding(values)
+    for block, part in folding.parts():
+        folding.add(block, part, tame=True)
+    allowed = 127 * 2.0**-24 * by_definition(values.double().abs().numpy(), signs=False)
+    off = numpy.abs(folding.sketch.numpy() - by_definition(values.double().numpy()))
+    assert (off <= allowed).all()
+    assert off.any(), "sums in float32 were asked for"
+    assert float(folding.squares) == pytest.approx(float(values.double().square().sum()), rel=1e-5)
 
 
 def test_complex_is_refused_with_the_remedy() -> None:
@@ -246,14 +262,14 @@ def test_dense_errors_spread_by_6_percent(kind: str) -> None:
 
 def test_spread_test_can_fail() -> None:
     """Without V, a constant shift adds up to the same sum in every block: the very defect the V table is there for."""
-    plain = sketches._bits
+    plain = sketches._table
 
     def without_v(name: str, rows: int) -> numpy.ndarray:
         return numpy.ones((rows, WIDTH), numpy.int8) if name == "V" else plain(name, rows)
 
     error = ERRORS["constant shift"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sketches, "_bits", without_v)
+        patch.setattr(sketches, "_table", without_v)
         squared = ratios(error, 200)
     sketches._signs.cache_clear()
     assert squared.std() > 1.5 * predicted_deviation(error)
@@ -328,7 +344,7 @@ def test_tables_are_real_though_first_made_among_fake_tensors() -> None:
     expected = sketch(BASE)
     sketches._signs.cache_clear()
     with FakeTensorMode():
-        sketches._signs(torch.device("cpu"), sketches._LEAST_ROWS)
+        sketches._signs(torch.device("cpu"), sketches._LEAST_ROWS, torch.int32)
     assert (sketch(BASE) == expected).all()
 
 
