@@ -186,7 +186,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if not ledger.partial and settings.golden_dir.is_dir():
         ledger.find_unused(golden_files(settings.golden_dir), asked_for(config))
     ledger.close()
-    ledger.trouble += summary.write(ledger, config.invocation_params.dir)
+    tried = config.pluginmanager.get_plugin("precheck-selftest")
+    ledger.trouble += summary.write(ledger, config.invocation_params.dir, tried.found() if tried else None)
     if ledger.trouble and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

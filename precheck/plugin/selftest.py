@@ -31,10 +31,15 @@ def tried(item: pytest.Item, call: int, precision: Precision, wishes: Expectatio
     else:
         outcomes = selftested(model, inputs, precision=precision, tolerated=wishes.allowed, **settings)
     found = {
-        "nodeid": plain_id(item, precision.name), "call": call, "precision": precision.name,
+        "nodeid": plain_id(item, precision.name), "line": (item.location[1] or 0) + 1, "call": call,
+        "verb": "check_precision", "precision": precision.name,
         "outcomes": [dataclasses.asdict(outcome) for outcome in outcomes],
     }  # fmt: skip
     item.stash.setdefault(_FOUND, []).append(found)
+    item.user_properties += [  # of several checks in a test, one after another
+        ("precheck_selftest_caught", ",".join(each.fault for each in outcomes if each.status == "caught")),
+        ("precheck_selftest_unnoticed", ",".join(each.fault for each in outcomes if each.status in ("unnoticed", "allowed"))),
+    ]
 
 
 class SelfTest:
@@ -69,6 +74,10 @@ class SelfTest:
         if report.outcome in ("passed", "failed", "skipped"):  # a plugin's "rerun" is not the last word
             self.checks += getattr(report, "precheck_selftest", [])
 
+    def found(self) -> list[dict[str, Any]]:
+        """What became of the faults, a check each, in an order that does not hang on which worker came first."""
+        return sorted(self.checks, key=lambda check: (check["nodeid"], check["call"]))
+
     @property
     def deaf(self) -> bool:
         return any(fails(check["outcomes"]) for check in self.checks)
@@ -84,5 +93,5 @@ class SelfTest:
         if config.option.collectonly or (config.get_verbosity() < 0 and not self.deaf):
             return
         terminalreporter.write_sep("=", "precheck selftest")
-        for line in table(sorted(self.checks, key=lambda check: (check["nodeid"], check["call"]))):
+        for line in table(self.found()):
             terminalreporter.write_line(line)

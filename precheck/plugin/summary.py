@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from precheck.plugin.ledger import Check, Ledger, counted
 from precheck.plugin.naming import shown
@@ -65,8 +66,11 @@ def _unused(ledger: Ledger) -> list[str]:
     return [f"goldens that no test uses: {len(names)} (delete them with pytest --golden-prune)", *names]
 
 
-def write(ledger: Ledger, start: Path) -> list[str]:
-    """Writes the files of --drift-report, which sources relative to `start` go into. Returns a line for each that cannot be."""
+def write(ledger: Ledger, start: Path, selftest: list[dict[str, Any]] | None = None) -> list[str]:
+    """Writes the files of --drift-report, which sources relative to `start` go into. Returns a line for each that cannot be.
+
+    `selftest` is what became of planted faults, as a session has it.
+    """
     tests = [
         {
             "nodeid": check.nodeid, "line": check.line, "precision": check.precision, "failed": check.failed, "tolerated": check.tolerated,
@@ -78,7 +82,7 @@ def write(ledger: Ledger, start: Path) -> list[str]:
     told = []
     for form, path in ledger.settings.files:
         try:
-            forms.write(form, session(tests, root=ledger.root, start=start), path)
+            forms.write(form, session(tests, root=ledger.root, start=start, selftest=selftest), path)
         except OSError as error:
             told.append(f"--drift-report={form.name}:{path} cannot be written: {error.strerror}")
     return told

@@ -21,8 +21,10 @@ from typing import Any
 
 from precheck.findings import RULES, Finding, Report
 from precheck.formats import FORMATS, FP32
+from precheck.report import sensitivity
 from precheck.report.excerpts import excerpt
 from precheck.report.session import Session
+from precheck.report.words import LONGEST, cut, one_line
 
 SCRIPTS = (
     "text", "data", "panels", "scale", "axis", "sheet", "stretch", "plot", "chart", "grid", "tables",
@@ -49,10 +51,29 @@ def page(session: Session) -> str:
         torch=session.get("torch", ""),
         summary=Markup(_json({"checks": [_line(test) for test in session["tests"]], "roundings": _roundings(), "formats": _formats()})),
         checks=[Markup(_json(_check(test, start))) for test in session["tests"]],
+        selftest=_selftest(session.get("selftest")),
         style=Markup(style),
         code=Markup(code),
         digests={"script": _digest(code), "style": _digest(style)},
     )
+
+
+def _selftest(checks: Sequence[dict[str, Any]] | None) -> dict[str, Any] | None:
+    """A plain table of text, a row a check and a column a fault; None where no faults were planted."""
+    if checks is None:
+        return None
+    names = sensitivity.faults(checks)
+    rows = [{"check": _shown(sensitivity.named(each)), "precision": each["precision"], "cells": sensitivity.cells(each, names)} for each in checks]
+    deaf = [
+        {"check": _shown(sensitivity.named(each)), "precision": each["precision"], "missed": [(_shown(what), _shown(cure)) for what, cure in missed]}
+        for each, missed in sensitivity.deaf(checks)
+    ]
+    told = [_shown(reason) for reason in sensitivity.reasons(checks)]
+    return {"headline": sensitivity.headline(checks), "faults": [*map(_shown, names)], "rows": rows, "deaf": deaf, "reasons": told}
+
+
+def _shown(words: str) -> str:
+    return cut(one_line(words), 4 * LONGEST)
 
 
 def _json(value: Any) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from precheck.findings import RULES, Finding, Report, Row
+from precheck.report import sensitivity
 from precheck.report.session import Op, Session, report_of
 from precheck.report.terminal import worst, worst_ops
 from precheck.report.words import LONGEST, cut, one_line, printable
@@ -27,7 +28,7 @@ def text(session: Session, cap: int = CAP) -> str:
     counts = _counts(checks)
     versions = ", ".join(f"{name} {session[name]}" for name in ("precheck", "torch") if session.get(name))
     parts = [f"## precheck: {counts}\n", *(_section(check) for check in checks if check.rank < 3)]
-    end = _table(checks) + (f"\n{_prose(versions)}\n" if versions else "")
+    end = _table(checks) + _selftest(session) + (f"\n{_prose(versions)}\n" if versions else "")
     return _capped(parts, end, cap)
 
 
@@ -103,6 +104,23 @@ def _folded(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> l
 def _table(checks: Sequence[_Check]) -> str:
     rows = [(check.mark, code(check.name), _prose(check.precision), _closest(check), ", ".join(_rules(check))) for check in checks]
     return "\n".join([*grid(("", "check", "precision", "worst r", "findings"), rows), ""]) if rows else "No checks.\n"
+
+
+def _selftest(session: Session) -> str:
+    """Which faults each check caught, and what the checks that could not have failed lack; "" where none were planted."""
+    if "selftest" not in session:
+        return ""
+    tried = session["selftest"]
+    names = sensitivity.faults(tried)
+    lines = [f"\n### Self-test: {_prose(sensitivity.headline(tried))}", ""]
+    for check, missed in sensitivity.deaf(tried):
+        lines += [f"- ❌ {code(sensitivity.named(check))} under {_prose(check['precision'])} could not have failed"]
+        lines += [line for what, cure in missed for line in (f"  - {_prose(what)}", f"    - cure: {_prose(cure)}")]
+    rows = [(code(sensitivity.named(check)), _prose(check["precision"]), *map(_prose, sensitivity.cells(check, names))) for check in tried]
+    lines += ["", *grid(("check", "precision", *map(_prose, names)), rows), ""] if rows else []
+    told = [f"- {_prose(line)}" for line in sensitivity.reasons(tried)]
+    why = ["<details><summary>what was not planted, or cannot be told</summary>", "", *told, "", "</details>"] if told else []
+    return "\n".join([*lines, *why, ""])
 
 
 def _closest(check: _Check) -> str:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from precheck import __version__
 from precheck.findings import RULES, Finding, Rule
+from precheck.report import sensitivity
 from precheck.report.session import Session, report_of
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -89,6 +90,10 @@ def _sentence(words: str) -> str:
 def _invocation(session: Session) -> dict[str, Any]:
     lost = [test for test in session["tests"] if test.get("error")]
     told = [{"level": "error", "message": {"text": _cut(f"{each['nodeid']}: {each['error']}")}, "locations": [_at_test(each)]} for each in lost]
+    for check, missed in sensitivity.deaf(session.get("selftest", [])):
+        what = f"{sensitivity.named(check)} could not have failed under {check['precision']}"
+        words = f"{what}: {'; '.join(f'{fault} ({cure})' for fault, cure in missed)}"
+        told.append({"level": "warning", "message": {"text": _cut(words)}, "locations": [_at_test(check)]})
     return {"executionSuccessful": not lost, **({"toolExecutionNotifications": told} if told else {})}
 
 

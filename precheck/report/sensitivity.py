@@ -1,7 +1,7 @@
 """What became of the faults that `--precheck-selftest` planted, in words: the failure of one test, the table of a session.
 
-Reads plain data (outcomes of `precheck.selftest` as dicts), and imports neither torch nor numpy: under xdist the controller words
-what its workers found.
+Reads plain data (a session's `selftest`, as docs/report.md has it), and imports neither torch nor numpy: under xdist the controller
+words what its workers found.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any
 from precheck.report.words import one_line
 
 CELLS = {"caught": "caught", "unnoticed": "UNNOTICED", "allowed": "allowed", "same": "same", "inapplicable": "-"}
+NOTHING = "no check that passed, so that no fault was planted"
+_OUTCOME = {"fault": str, "status": str, "text": str, "advice": str, "rule": str}
 
 
 def fails(outcomes: Sequence[dict[str, Any]]) -> bool:
@@ -50,37 +52,87 @@ def _failed(outcomes: Sequence[dict[str, Any]], check: str, precision: str) -> l
 def table(checks: Sequence[dict[str, Any]]) -> list[str]:
     """A row a check, a column a fault; then what is behind cells that are neither caught nor unnoticed, each reason once."""
     if not checks:
-        return ["no check_precision that passed, so that no fault was planted"]
-    every = [each for check in checks for each in check["outcomes"]]
-    counts = Counter(each["status"] for each in every)
+        return [NOTHING]
+    names = faults(checks)
+    rows = [(*names, "precision", "check"), *((*cells(check, names), check["precision"], one_line(named(check))) for check in checks)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [headline(checks), *(f"  {line}" for line in lines), *(f"  {line}" for line in reasons(checks))]
+
+
+def headline(checks: Sequence[dict[str, Any]]) -> str:
+    """How many faults were caught in how many checks, and how many of these could not have failed."""
+    if not checks:
+        return NOTHING
+    counts = Counter(each["status"] for check in checks for each in check["outcomes"])
     planted = counts["caught"] + counts["unnoticed"] + counts["allowed"]
     deaf = sum(fails(check["outcomes"]) for check in checks)
     head = f"{counts['caught']} of {planted} faults caught in {len(checks)} check{'' if len(checks) == 1 else 's'}"
-    head += f"; {deaf} of these could not have failed" if deaf else ""
-    names = list(dict.fromkeys(each["fault"] for each in every))
-    rows = [(*names, "precision", "check")]
-    for check in checks:
-        found = {each["fault"]: _cell(each) for each in check["outcomes"]}
-        rows.append((*(found.get(name, "-") for name in names), check["precision"], _named(check)))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [head, *(f"  {line}" for line in lines), *_reasons(every)]
+    return head + (f"; {deaf} of these could not have failed" if deaf else "")
 
 
-def _named(check: dict[str, Any]) -> str:
-    return one_line(check["nodeid"]) + (f" (call {check['call']})" if check["call"] > 1 else "")
+def faults(checks: Sequence[dict[str, Any]]) -> list[str]:
+    """The columns of the table: every fault once."""
+    return list(dict.fromkeys(each["fault"] for check in checks for each in check["outcomes"]))
+
+
+def cells(check: dict[str, Any], names: Sequence[str]) -> list[str]:
+    """What became of the faults with these names, a word each."""
+    found = {each["fault"]: _cell(each) for each in check["outcomes"]}
+    return [found.get(name, "-") for name in names]
+
+
+def deaf(checks: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[tuple[str, str]]]]:
+    """The checks that could not have failed; of each, what went unnoticed or is let through, and what to do about it."""
+    found = [check for check in checks if fails(check["outcomes"])]
+    return [(check, [_missed(each) for each in check["outcomes"] if each["status"] in ("unnoticed", "allowed")]) for check in found]
+
+
+def _missed(each: dict[str, Any]) -> tuple[str, str]:
+    cure = each["advice"] if each["status"] == "unnoticed" else f"noticed as {each['rule']}, which allow_finding lets through at any size"
+    return f"{each['fault']}: {each['text']}", cure
+
+
+def named(check: dict[str, Any]) -> str:
+    """The test, and which of its checks it is where it has several."""
+    name: str = check["nodeid"]
+    return name + (f" (call {check['call']})" if check["call"] > 1 else "")
 
 
 def _cell(each: dict[str, Any]) -> str:
     """With the size of a drift, the one fault that is as small as the check's own limits allow."""
     word = CELLS[each["status"]]
-    return f"{word} ({100 * each['size']:.2g} %)" if each["fault"] == "drift" and each["size"] else word
+    return f"{word} ({100 * float(each['size']):.2g} %)" if each["fault"] == "drift" and each["size"] else word
 
 
-def _reasons(every: Sequence[dict[str, Any]]) -> list[str]:
+def reasons(checks: Sequence[dict[str, Any]]) -> list[str]:
+    """What is behind cells that are neither caught nor unnoticed, each reason once, in one line."""
     told: Counter[tuple[str, str, str]] = Counter()
-    for each in every:
+    for each in (each for check in checks for each in check["outcomes"]):
         raised = each["status"] == "caught" and ": " in each["rule"]  # by the user's own code, which no rule has a name for
         if raised or each["status"] in ("inapplicable", "same", "allowed"):
             told[CELLS[each["status"]], each["fault"], one_line(f"{each['text']}; the run raises {each['rule']}" if raised else each["text"])] += 1
-    return [f"  {cell}  {fault}: {text}" + (f" ({count} checks)" if count > 1 else "") for (cell, fault, text), count in sorted(told.items())]
+    return [f"{cell}  {fault}: {text}" + (f" ({count} checks)" if count > 1 else "") for (cell, fault, text), count in sorted(told.items())]
+
+
+def damage(checks: Any) -> str:
+    """What keeps the `selftest` of a file from being shown; "" if nothing does."""
+    if not isinstance(checks, list) or not all(isinstance(check, dict) for check in checks):
+        return "selftest is a list of checks"
+    for number, check in enumerate(checks):
+        outcomes = check.get("outcomes")
+        plain = all(isinstance(check.get(name), kind) for name, kind in (("nodeid", str), ("call", int), ("precision", str)))
+        if not plain or not isinstance(outcomes, list) or not all(isinstance(each, dict) for each in outcomes):
+            return f"selftest[{number}]: a check has a nodeid, a call, a precision and outcomes"
+        if not all(isinstance(each.get(name), kind) for each in outcomes for name, kind in _OUTCOME.items()):
+            return f"selftest[{number}]: an outcome has {', '.join(_OUTCOME)}, all strings"
+        if not all(_measured(each.get(name)) for each in outcomes for name in ("size", "limit")):
+            return f"selftest[{number}]: size and limit are numbers, or null"
+        odd = [each["status"] for each in outcomes if each["status"] not in CELLS]
+        if odd:
+            return f"selftest[{number}]: an outcome's status is {odd[0]!r}; there are {', '.join(CELLS)}"
+    return ""
+
+
+def _measured(value: Any) -> bool:
+    return value is None or isinstance(value, (int, float)) or value in ("inf", "-inf", "nan")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from precheck import __version__
 from precheck.findings import RULES, SCHEMA, Binades, Finding, Loss, Report, Row
+from precheck.report.sensitivity import damage
 
 Session: TypeAlias = dict[str, Any]
 """What the JSON file holds, as Python reads it: infinite and undefined numbers are strings."""
@@ -50,14 +52,23 @@ class Op:
         return max(0.0, self.drift - self.inherited)
 
 
-def session(tests: Iterable[Mapping[str, Any]], *, root: Path, start: Path) -> Session:
-    """Of checks as docs/report.md has them. `root` is the project's folder, `start` the one that sources are relative to."""
+def session(tests: Iterable[Mapping[str, Any]], *, root: Path, start: Path, selftest: Iterable[Mapping[str, Any]] | None = None) -> Session:
+    """Of checks as docs/report.md has them. `root` is the project's folder, `start` the one that sources are relative to.
+
+    `selftest` is what became of planted faults, a mapping a check; None where none were planted.
+    """
     try:
         torch = version("torch")
     except PackageNotFoundError:
         torch = ""
     places = {"root": root.as_posix(), "start": start.as_posix()}
-    return {"schema": SCHEMA, "precheck": __version__, "torch": torch, **places, "tests": [dict(test) for test in tests]}
+    tried = {} if selftest is None else {"selftest": [{**check, "outcomes": [_spelt(each) for each in check["outcomes"]]} for check in selftest]}
+    return {"schema": SCHEMA, "precheck": __version__, "torch": torch, **places, "tests": [dict(test) for test in tests], **tried}
+
+
+def _spelt(outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """With words for the numbers that JSON has none for: an overflow is infinitely large."""
+    return {name: str(value) if isinstance(value, float) and not math.isfinite(value) else value for name, value in outcome.items()}
 
 
 def text(session: Session) -> str:
@@ -88,6 +99,9 @@ def load(path: Path) -> Session:
         fault = _fault(test)
         if fault:
             raise SessionError(f"{path}: tests[{number}]: {fault}")
+    damaged = damage(content.get("selftest", []))
+    if damaged:
+        raise SessionError(f"{path}: {damaged}")
     return content
 
 

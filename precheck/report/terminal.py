@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from precheck.findings import Finding, Report, Row
+from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
 from precheck.report.words import one_line, printable
 
@@ -32,7 +33,13 @@ def session_text(session: Session, top: int = 10) -> str:
         if any(finding.severity != "note" for finding in report.findings):
             told += ["", one_line(test["nodeid"]), *(f"  {line}" for line in summary(report, top=3).splitlines())]
     entries = [(one_line(test["nodeid"]), entry(report, top)) for test, report in reports]
-    return printable("\n".join([counts, *told, "", *drift_table(entries, top), *op_table(entries, top)])).strip() + "\n"
+    tried = ["", *_selftest(session["selftest"])] if "selftest" in session else []
+    return printable("\n".join([counts, *told, "", *drift_table(entries, top), *op_table(entries, top), *tried])).strip() + "\n"
+
+
+def _selftest(checks: Sequence[dict[str, Any]]) -> list[str]:
+    head, *rest = table(checks)
+    return [f"self-test: {head}", *rest]
 
 
 def worst(report: Report, top: int) -> list[Row]:

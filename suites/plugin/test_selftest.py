@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from projects import HEALTHY, OVERFLOWS, Project
@@ -34,7 +37,7 @@ def test_constant(check_precision):
 '''
 
 SUMMARY = "*= precheck selftest =*"
-NOT_ASKED = "no check_precision that passed, so that no fault was planted"
+NOT_ASKED = "no check that passed, so that no fault was planted"
 
 
 def cells(result: pytest.RunResult, name: str) -> list[str]:
@@ -97,6 +100,39 @@ def test_under_xdist_the_controller_tells_the_same(pytester: pytest.Pytester, pr
     ]
     ends = [next(place for place, line in enumerate(lines) if line.startswith("==")) for lines in tables]
     assert tables[0][: ends[0]] == tables[1][: ends[1]]
+
+
+def test_reports_have_it_too_also_under_xdist(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY, RATE)
+    forms = ("--drift-report=json:{}.json", "--drift-report=markdown:{}.md")
+    pytester.runpytest_inprocess("--precheck-selftest", "-p", "no:xdist", "--junitxml=alone.xml", *(form.format("alone") for form in forms))
+    (alone, names) = told(pytester, "alone")
+    assert names == [("test_healthy", ""), ("test_rate", "lost update")]
+    assert {each["status"] for each in alone[0]["outcomes"]} == {"caught", "inapplicable"}
+    assert [alone[1][name] for name in ("call", "verb", "precision")] == [1, "check_precision", "32-true"]
+    assert (pytester.path / "test_it.py").read_text("utf8").splitlines()[alone[1]["line"] - 1].startswith("def test_rate")
+    assert "### Self-test: 8 of 9 faults caught in 2 checks; 1 of these could not have failed\n" in (pytester.path / "alone.md").read_text("utf8")
+    cases = ElementTree.parse(pytester.path / "alone.xml").iter("testcase")
+    properties = {case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")} for case in cases}
+    assert properties["test_healthy[32-true]"]["precheck_selftest_caught"] == "drift,zeroed,shuffled,stale"
+    assert properties["test_rate[32-true]"]["precheck_selftest_unnoticed"] == "lost update"
+    pytest.importorskip("xdist")
+    lean = ("-n2", "-p", "no:hypothesispytest", "-p", "no:benchmark")
+    pytester.runpytest_subprocess("--precheck-selftest", *lean, *(form.format("spread") for form in forms))
+    assert told(pytester, "spread") == (alone, names)
+
+
+def told(pytester: pytest.Pytester, name: str) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """A report's self-test, and of each check what went unnoticed."""
+    found: list[dict[str, Any]] = json.loads((pytester.path / f"{name}.json").read_text("utf8"))["selftest"]
+    missed = [",".join(each["fault"] for each in check["outcomes"] if each["status"] == "unnoticed") for check in found]
+    return found, [(check["nodeid"].partition("::")[2].partition("[")[0], lost) for check, lost in zip(found, missed, strict=True)]
+
+
+def test_without_the_option_reports_have_none(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY)
+    pytester.runpytest_inprocess("--drift-report=json:drift.json")
+    assert "selftest" not in json.loads((pytester.path / "drift.json").read_text("utf8"))
 
 
 def test_quiet_says_nothing_where_all_is_caught(pytester: pytest.Pytester, project: Project) -> None:

@@ -51,12 +51,25 @@ def check(*findings: Finding, rows: tuple[Row, ...] = (), ops: tuple[Op, ...] = 
     return {**plain, "report": json.loads(report.to_json()), **told}
 
 
-def of(*checks: dict[str, Any], root: str = "/home/me/project", start: str = "/home/me/project") -> Session:
-    return session(checks, root=Path(root), start=Path(start))
+def of(
+    *checks: dict[str, Any], root: str = "/home/me/project", start: str = "/home/me/project", selftest: list[dict[str, Any]] | None = None
+) -> Session:
+    return session(checks, root=Path(root), start=Path(start), selftest=selftest)
 
 
 def without_verdict(name: str = "tests/test_gpt.py::test_new", error: str = "no golden for this test") -> dict[str, Any]:
     return {"nodeid": name, "line": 3, "precision": "16-mixed", "failed": False, "tolerated": {}, "error": error}
+
+
+def outcome(fault: str, status: str = "caught", **fields: Any) -> dict[str, Any]:
+    """What became of one planted fault."""
+    caught = {"size": 0.012, "limit": 0.003, "rule": "accumulated-drift"} if status == "caught" else {"size": None, "limit": None, "rule": ""}
+    return {"fault": fault, "status": status, "text": f"{fault} of wide", "advice": "scale it" if status == "unnoticed" else "", **caught, **fields}
+
+
+def planted(*outcomes: dict[str, Any], name: str = TEST, **told: Any) -> dict[str, Any]:
+    """A check that was made again with faults planted."""
+    return {"nodeid": name, "line": 7, "call": 1, "verb": "check_precision", "precision": "16-mixed", "outcomes": list(outcomes), **told}
 
 
 def hostile(name: str) -> Session:
@@ -68,4 +81,8 @@ def hostile(name: str) -> Session:
         name=f"tests/test_{name}.py::test_it[{name}]", cure=f"keep({name!r})  # {name}",
     )  # fmt: skip
     allowed = check(finding(), name=f"{name}::second", tolerated={"overflow": name})
-    return of(told, allowed, without_verdict(name, error=name))
+    deaf = planted(
+        outcome("drift", "unnoticed", text=name, advice=name), outcome("stale", "same", text=name), outcome("overflow", rule=f"{name}: {name}"),
+        name=f"tests/test_{name}.py::test_it[{name}]",
+    )  # fmt: skip
+    return of(told, allowed, without_verdict(name, error=name), selftest=[deaf, planted(outcome("drift"), call=2)])
