@@ -89,8 +89,11 @@ def deaf(checks: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[tu
 
 
 def _missed(each: dict[str, Any]) -> tuple[str, str]:
-    cure = each["advice"] if each["status"] == "unnoticed" else f"noticed as {each['rule']}, which allow_finding lets through at any size"
-    return f"{each['fault']}: {each['text']}", cure
+    told = f"{each['fault']}: {each['text']}"
+    if each["status"] == "unnoticed":
+        return told, each["advice"]
+    rule = each["rule"]
+    return f"{told}; noticed as {rule}, which allow_finding lets through at any size", f"mend what is behind {rule}, and allow it no more"
 
 
 def named(check: dict[str, Any]) -> str:

@@ -56,7 +56,7 @@ def test_markdown_names_the_checks_that_could_not_have_failed_and_has_the_table(
     words = markdown.text(tried())
     assert f"### Self-test: {HEAD}\n" in words
     assert f"- ❌ `{DEAF} (call 2)` under 16-mixed could not have failed\n  - stale: it is another's\n    - cure: scale it\n" in words
-    assert "    - cure: noticed as accumulated-drift, which allow\\_finding lets through at any size\n" in words
+    assert "  - drift: drift of wide; noticed as accumulated-drift, which allow\\_finding lets through at any size\n" in words
     assert "| check | precision | overflow | drift | stale |" in words
     assert f"| `{DEAF} (call 2)` | 16-mixed | - | caught (1.2 %) | UNNOTICED |" in words
 
