@@ -99,6 +99,7 @@ class CheckPrecision:
 
     def __init__(self, item: pytest.Item, precision: Precision) -> None:
         self.item, self.precision, self.calls = item, precision, 0
+        self.needs_golden = True  # or else, where there is none, float32 in the same process is the only reference
 
     def __call__(
         self,
@@ -139,10 +140,7 @@ class CheckPrecision:
 
     def _checked(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any]) -> Report:
         __tracebackhide__ = True
-        from precheck.checking import check
-
-        report = check(model, inputs, golden=golden, precision=self.precision, ops=self.item.config.stash[KEY].ops, **settings)
-        report.facts["golden"] = self._shown(golden)
+        report = self._report(golden, model, inputs, settings)
         wishes = expectations(self.item)
         tolerated = wishes.expected | wishes.allowed.keys()
         left = dataclasses.replace(report, findings=[f for f in report.findings if not (f.severity == "error" and f.rule in tolerated)])
@@ -156,10 +154,26 @@ class CheckPrecision:
             selftest.tried(self.item, self.calls, self.precision, wishes, model, inputs, golden=golden, **settings)
         return report
 
+    def _report(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any]) -> Report:
+        ops = self.item.config.stash[KEY].ops
+        if self.needs_golden or golden.exists():
+            from precheck.checking import check
+
+            report = check(model, inputs, golden=golden, precision=self.precision, ops=ops, **settings)
+            report.facts["golden"] = self._shown(golden)
+            return report
+        from precheck.diagnosis import diagnose
+        from precheck.measurement import job_of, measure
+
+        report = measure(model, inputs, precision=self.precision, **settings)
+        if ops and not report.errors:
+            diagnose(job_of(model, inputs, **settings), self.precision, report)
+        return report
+
     def _cure(self, report: Report, model: Any, inputs: Any, settings: dict[str, Any]) -> str:
         """Code with which the check passes, if that is found within the trials that `remedy_trials` allows."""
         trials = self.item.config.stash[KEY].trials
-        if not trials:
+        if not trials or all(finding.rule == "golden-stale" for finding in report.errors):
             return ""
         from precheck.measurement import job_of
         from precheck.remedies import searched
@@ -173,6 +187,7 @@ class CheckPrecision:
         self._note(
             golden,
             failed=failed,
+            alone=plain_id(self.item) if not self.needs_golden and not golden.exists() else "",
             rules=sorted({finding.rule for finding in report.findings}),
             allowed=[f"{finding.rule} ({wishes.allowed[finding.rule]})" for finding in report.errors if finding.rule in wishes.allowed],
             entry=entry(report, settings.top),

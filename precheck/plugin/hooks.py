@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from precheck.goldens.place import golden_files
-from precheck.plugin import benchmark, fixtures, markers, summary, xdist
+from precheck.plugin import benchmark, fixtures, markers, models, summary, xdist
 from precheck.plugin.fixtures import check_precision as check_precision
 from precheck.plugin.fixtures import precision as precision
 from precheck.plugin.fixtures import precision_device as precision_device
 from precheck.plugin.ledger import CHECKS, Ledger, counted
-from precheck.plugin.naming import asked_for, family, folder_of, given_precision, golden_of, plain_id, shown
+from precheck.plugin.naming import asked_for, family, folder_of, given_precision, golden_of, models_folder, plain_id, shown
 from precheck.plugin.selftest import SelfTest
 from precheck.plugin.settings import KEY, add_options, selection, settings_of
 
@@ -38,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     config.stash[KEY] = settings_of(config)
     config.stash[_LEDGER] = Ledger(config.stash[KEY], config.rootpath)
+    models.register(config)
     if config.stash[KEY].selftest:
         config.pluginmanager.register(SelfTest(), "precheck-selftest")
     config.pluginmanager.register(benchmark.of(config), "precheck-benchmark")
@@ -89,6 +90,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=reason))
         if _uses_checks(item):
             ledger.expected[str(golden_of(item))] = _nodeid(item)
+    if config.getoption("precision_model") or not config.stash[KEY].models:
+        ledger.ignored.append(str(models_folder(config)))  # which models there are is for the ini file to say
     narrowed = selection(config)
     if narrowed:
         ledger.partial.append(f"{narrowed} narrowed the run")

@@ -30,6 +30,7 @@ class Check:
     report: dict[str, Any] | None = None
     error: str = ""
     line: int = 0  # of the test
+    alone: str = ""  # the node id where no golden was needed and there is none
 
 
 CHECKS = pytest.StashKey[list[Check]]()

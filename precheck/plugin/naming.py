@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from precheck.goldens.place import golden_path
-from precheck.plugin.settings import KEY
+from precheck.plugin.settings import KEY, MODELS
 
 _ANY = "x.py"  # stands for some test file where only its folder matters
 
@@ -42,6 +42,11 @@ def folder_of(config: pytest.Config, path: Path) -> Path | None:
     if relative == ".":
         return config.stash[KEY].golden_dir
     return _golden(config, relative, "x").parent if path.is_file() else _golden(config, f"{relative}/{_ANY}", "x").parents[1]
+
+
+def models_folder(config: pytest.Config) -> Path:
+    """The folder of goldens of --precision-model."""
+    return _golden(config, MODELS, "x").parent
 
 
 def asked_for(config: pytest.Config) -> list[Path]:

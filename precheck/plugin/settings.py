@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 import pytest
 
+from precheck.plugin.factory import fault
 from precheck.precisions import PRECISIONS, Policy, Precision, PrecisionError, resolve_all
 from precheck.report.forms import FORMS, Form
 
@@ -19,6 +20,8 @@ Unused = Literal["warn", "fail", "ignore"]
 WHICH = ("missing", "changed", "all")
 UNUSED = ("warn", "fail", "ignore")
 POLICIES = ("cuda", "native")
+MODELS = "precision-model"
+"""What the node ids of --precision-model begin with: a file that is not there, at the root of the project."""
 REPORTS = ("term", *(f"{kind}:PATH" for kind in FORMS if kind != "term"))
 _SELECTING = {
     "keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf": "--lf", "stepwise": "--sw", "pyargs": "--pyargs",
@@ -43,6 +46,8 @@ class Settings:
     device: str
     trials: int  # of the remedy search after a failure; 0: none
     selftest: bool = False  # whether checks that pass are made again with faults planted
+    models: tuple[str, ...] = ()  # package.module:factory
+    asked: tuple[str, ...] = ()  # node ids of models on the command line: only these of the models run
 
     @property
     def ops(self) -> bool:
@@ -59,6 +64,10 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--precision", metavar="NAME[,NAME]",
         help=f"run check_precision tests under these: {', '.join(PRECISIONS)} (bf16 is bf16-mixed; default: 32-true, do the goldens still hold?)",
+    )  # fmt: skip
+    group.addoption(
+        "--precision-model", action="append", metavar="MODULE:FACTORY",
+        help="check the model that this function returns, with no test file; it may return a dict of measure's arguments; may be given more than once",
     )  # fmt: skip
     group.addoption(
         "--golden-refresh", nargs="?", const="changed", type=_which, metavar="WHICH",
@@ -79,6 +88,7 @@ def add_options(parser: pytest.Parser) -> None:
         "what a check that fails does, about ten runs of the model (three under 32-true)",
     )  # fmt: skip
     parser.addini("precision", "default of --precision")
+    parser.addini("precision_model", "default of --precision-model, one a line", type="linelist")
     parser.addini("golden_dir", "default of --golden-dir", default="golden")
     parser.addini("golden_unused", "default of --golden-unused: warn, fail or ignore", default="warn")
     parser.addini("drift_report", "default of --drift-report, one a line", type="linelist")
@@ -106,6 +116,7 @@ def settings_of(config: pytest.Config) -> Settings:
         raise pytest.UsageError("--precheck-selftest plants faults into checks, and --golden-refresh makes none; refresh first, then run without it")
     if refresh and [precision.name for precision in precisions] != ["32-true"]:
         raise pytest.UsageError(f"--golden-refresh records in float32, and --precision={named} asks for another; leave --precision out")
+    asked = model_ids(config)
     reports = config.getoption("drift_report") or config.getini("drift_report")
     settings = Settings(
         precisions=precisions,
@@ -121,6 +132,8 @@ def settings_of(config: pytest.Config) -> Settings:
         device=_device(str(_either(config, "precision_device"))),
         trials=_count("remedy_trials", config.getini("remedy_trials"), "none are made"),
         selftest=config.getoption("precheck_selftest"),
+        models=_models(config, asked),
+        asked=asked,
     )
     if settings.prune:
         _refuse_partial(config)
@@ -137,6 +150,26 @@ def _precisions(named: str | None, policy: Policy) -> tuple[Precision, ...]:
         return resolve_all("32-true" if named is None else named, policy=policy)
     except PrecisionError as error:
         raise pytest.UsageError(f"--precision: {error}") from None
+
+
+def model_ids(config: pytest.Config) -> tuple[str, ...]:
+    """The node ids of models among the arguments, each as from the root of the project."""
+    return tuple(f"{MODELS}::{argument.partition('::')[2]}" for argument in config.args if is_model_id(argument, config))
+
+
+def is_model_id(argument: str, config: pytest.Config) -> bool:
+    """Relative to the folder where pytest was started, as pytest shows node ids, or to the root of the project."""
+    file, colons, _ = argument.partition("::")
+    return bool(colons) and (file == MODELS or Path(os.path.normpath(config.invocation_params.dir / file)) == config.rootpath / MODELS)
+
+
+def _models(config: pytest.Config, asked: tuple[str, ...]) -> tuple[str, ...]:
+    given = config.getoption("precision_model") or config.getini("precision_model")
+    models = tuple(dict.fromkeys([*given, *(nodeid.partition("::")[2].partition("[")[0] for nodeid in asked)]))
+    wrong = next(filter(None, map(fault, models)), "")
+    if wrong:
+        raise pytest.UsageError(f"--precision-model: {wrong}")
+    return models
 
 
 def _golden_dir(config: pytest.Config) -> Path:

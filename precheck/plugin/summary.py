@@ -22,7 +22,7 @@ def lines(ledger: Ledger, *, table: bool) -> list[str]:
     rows = [*drift_table(entries, top), *op_table(entries, top)] if table else []
     allowed = [f"allowed: {allowed} in {check.nodeid}" for check in ledger.checks for allowed in check.allowed]
     counts = [] if ledger.settings.refresh else _counts(ledger.checks)
-    return [*counts, *rows, *allowed, *_refreshed(ledger), *_unused(ledger)]
+    return [*counts, *rows, *allowed, *_alone(ledger.checks), *_refreshed(ledger), *_unused(ledger)]
 
 
 def _counts(checks: list[Check]) -> list[str]:
@@ -41,6 +41,15 @@ def _worst(checks: list[Check]) -> str:
         return ""
     row, nodeid = max(rows, key=lambda each: each[0]["r"] / each[0]["allowed"])
     return f"; worst r {row['r']:.3g} of {row['allowed']:.3g} allowed: {place(row)} in {nodeid}"
+
+
+def _alone(checks: list[Check]) -> list[str]:
+    """Models that no golden stands behind: what to type to record them."""
+    nodeids = dict.fromkeys(check.alone for check in checks if check.alone)
+    if not nodeids:
+        return []
+    command = " ".join(["pytest --golden-refresh=missing", *(f'"{nodeid}"' for nodeid in nodeids)])
+    return [f"no golden for {counted(len(nodeids), 'model')}, held against float32 in the same process alone; to record: {command}"]
 
 
 def _refreshed(ledger: Ledger) -> list[str]:

@@ -1,0 +1,157 @@
+"""`package.module:factory`, the model of --precision-model: found, called, and turned into the arguments of `measure`. Knows no pytest."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import keyword
+import random
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ARGUMENTS = ("model", "inputs", "loss", "optimizer", "steps", "seed")
+_FORM = "package.module:factory"
+_EXAMPLE = (
+    'a dict of measure\'s arguments, as in {"model": model, "inputs": torch.randn(4, 8), '
+    '"loss": lambda out: out.square().mean(), "optimizer": lambda params: torch.optim.AdamW(params, lr=1e-3)}'
+)
+
+
+class FactoryError(ValueError):
+    """What --precision-model names cannot be had; the message says why, what is accepted and what to type."""
+
+
+def fault(spec: str) -> str:
+    """Why `spec` names no factory, as far as can be told without importing it; "" if it may."""
+    module, colon, name = spec.partition(":")
+    if module.endswith(".py") or "/" in module or "\\" in module:
+        dotted = module.removesuffix(".py").replace("\\", "/").strip("./").replace("/", ".")
+        return f"{spec!r} names a file; accepted is {_FORM}, as in {dotted or 'package.module'}:{name or 'make_model'}"
+    if not colon or not _dotted(module) or not _dotted(name):
+        return f"{spec!r} is not of the form {_FORM}, as in models.gpt:make_model"
+    return ""
+
+
+def _dotted(name: str) -> bool:
+    return all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split("."))
+
+
+def arguments(spec: str, *, device: str = "auto") -> dict[str, Any]:
+    """What the factory offers, as arguments of `measure`; an input that is not among them is derived from the model.
+
+    The factory is imported and called, without arguments, from random states that are the same each time. `device` other than "auto" is where model and
+    inputs are moved. Raises FactoryError, and what importing or calling the factory raises.
+    """
+    import torch
+
+    from precheck.observe.state import random_kept
+
+    with random_kept():
+        _seed()
+        factory = _found(spec)
+        _seed()
+        offered = _called(spec, factory) if callable(factory) and not isinstance(factory, torch.nn.Module) else factory
+        found = _arguments(spec, offered)
+        if "inputs" not in found:
+            found["inputs"] = _derived(spec, found["model"])
+    return _moved(found, device)
+
+
+def _seed() -> None:
+    import torch
+
+    torch.manual_seed(0)
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+
+
+def _found(spec: str) -> Any:
+    name, _, attribute = spec.partition(":")
+    try:
+        found: Any = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there, and something that it imports is not
+        raise FactoryError(
+            f"--precision-model={spec}: there is no module {error.name} in {Path.cwd()}, where this run started, nor elsewhere on sys.path; start pytest in "
+            f"the folder that holds it, install it, or name its folder in the ini option pythonpath"
+        ) from None
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise FactoryError(f"--precision-model={spec}: {name} has no {attribute}{_close(part, found)}")
+        found = getattr(found, part)
+    return found
+
+
+def _close(name: str, owner: Any) -> str:
+    own = [each for each, value in vars(owner).items() if not each.startswith("_") and _offers(value, owner)]
+    close = difflib.get_close_matches(name, own, n=1)
+    return f"; do you mean {close[0]}?" if close else f"; it has {', '.join(own[:8])}" if own else ""
+
+
+def _offers(value: Any, owner: Any) -> bool:
+    return callable(value) and (not isinstance(owner, ModuleType) or getattr(value, "__module__", None) == owner.__name__)
+
+
+def _called(spec: str, factory: Any) -> Any:
+    try:
+        inspect.signature(factory).bind()
+    except TypeError as error:
+        raise FactoryError(
+            f"--precision-model={spec} is called without arguments: {error}; give them defaults, or name a function that calls it with what it needs"
+        ) from None
+    except ValueError:  # some callables of C have no signature to look at
+        pass
+    return factory()
+
+
+def _arguments(spec: str, offered: Any) -> dict[str, Any]:
+    import torch
+
+    if isinstance(offered, torch.nn.Module):
+        return {"model": offered}
+    if not isinstance(offered, Mapping):
+        raise FactoryError(f"--precision-model={spec} gave {_kind(offered)}; return a torch.nn.Module, or {_EXAMPLE}")
+    if "precision" in offered:
+        raise FactoryError(f"--precision-model={spec} gave a precision; leave it out of the dict, since --precision says under which the model runs")
+    strange = [name for name in offered if name not in ARGUMENTS]
+    if strange:
+        raise FactoryError(f"--precision-model={spec} gave {strange[0]!r} among the arguments; there are {', '.join(ARGUMENTS)}")
+    if "model" not in offered:
+        raise FactoryError(f"--precision-model={spec} gave a dict without a model; return {_EXAMPLE}")
+    return dict(offered)
+
+
+def _kind(value: Any) -> str:
+    return "nothing (None)" if value is None else f"{'an' if type(value).__name__[0] in 'aeiouAEIOU' else 'a'} {type(value).__name__}"
+
+
+def _derived(spec: str, model: Any) -> Any:
+    from precheck.observe.examples import example
+
+    found = example(model) if hasattr(model, "modules") else None
+    if found is None:
+        raise FactoryError(
+            f"--precision-model={spec} gave no inputs, and its model ({_kind(model)}) does not say what it takes, by example_input_array, dummy_inputs, "
+            f"main_input_name with the sizes in config, or the first layer of a Sequential; return {_EXAMPLE}"
+        )
+    return found
+
+
+def _moved(found: dict[str, Any], device: str) -> dict[str, Any]:
+    import torch
+
+    from precheck.observe.structure import mapped
+
+    model = found["model"]
+    if not isinstance(model, torch.nn.Module):
+        return found
+    if device != "auto":
+        model.to(device)
+        return found | {"inputs": mapped(found["inputs"], lambda tensor: tensor.to(device))}
+    return found
