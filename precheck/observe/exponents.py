@@ -46,11 +46,13 @@ class Exponents:
         key = "parameter-gradient", name or number
         if key not in self.came:
             self.came.add(key)
-            self._count(key, Binades(name, "parameter-gradient", step, _named(gradient), gradient.numel()), gradient)
+            with _disable_current_modes(), torch.no_grad():
+                self._count(key, Binades(name, "parameter-gradient", step, _named(gradient), gradient.numel()), gradient)
 
     def opened(self, operation: Operation, value: Value, shadow: torch.Tensor) -> None:
         """A result with Inf, NaN or zeros that neither its inputs nor its shadow have; `shadow` may be a sample. The first on each line."""
-        if any(source.nonfinite or source.zeros for source in operation.inputs) or not (value.nonfinite or value.zeros):
+        lawful = 0 < operation.scale < math.inf
+        if any(source.nonfinite or source.zeros for source in operation.inputs) or not (value.nonfinite or value.zeros) or not lawful:
             return
         place = operation.name, operation.phase, operation.module, operation.source
         if place not in self.found:

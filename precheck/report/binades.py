@@ -10,7 +10,7 @@ from precheck.formats import BF16, E4M3FN, E5M2, FP16
 
 RANGED = (FP16, BF16, E4M3FN, E5M2)
 """Formats whose ranges are drawn, in this order."""
-COLUMNS = ("tensor", "kind", "step", "dtype", "elements", "least", "zeros", "nonfinite", "scale", "op", "phase", "module", "source")
+COLUMNS = ("tensor", "kind", "step", "dtype", "elements", "least", "zeros", "nonfinite", "op", "phase", "module", "source")
 
 
 def ranges() -> list[dict[str, Any]]:
@@ -34,7 +34,8 @@ class Histograms:
         self.rows: list[dict[str, Any]] = report["exponents"]
         self.ops: Sequence[dict[str, Any]] = report["ops"]
         self.boundaries: Sequence[dict[str, Any]] = report["boundaries"]
-        self.tensors, self.results = {}, {}
+        self.tensors: dict[tuple[str, str, int], int] = {}
+        self.results: dict[tuple[str, ...], int] = {}
         for place, row in enumerate(self.rows):
             if row["kind"] == "op":
                 self.results.setdefault(_op(row), place)
