@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from precheck import strategies as strategies
     from precheck.benchmarking import Benchmark as Benchmark
     from precheck.benchmarking import benchmark as benchmark
     from precheck.checking import check as check
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from precheck.formats import Format as Format
     from precheck.goldens.file import GoldenError as GoldenError
     from precheck.goldens.file import GoldenMissing as GoldenMissing
+    from precheck.hunt.counterexample import Counterexample as Counterexample
     from precheck.measurement import measure as measure
     from precheck.observe.exemption import functions_in_float32 as functions_in_float32
     from precheck.observe.exemption import in_float32 as in_float32
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from precheck.precisions import PrecisionError as PrecisionError
     from precheck.remedies import Remedy as Remedy
     from precheck.remedies import remedy as remedy
+    from precheck.searching import search as search
     from precheck.watching import watch as watch
 
 __version__ = "0.1.0"
@@ -41,8 +44,10 @@ _HOMES = {
     "in_float32": "precheck.observe.exemption",
     "measure": "precheck.measurement",
     "remedy": "precheck.remedies",
+    "search": "precheck.searching",
     "watch": "precheck.watching",
     "Benchmark": "precheck.benchmarking",
+    "Counterexample": "precheck.hunt.counterexample",
     "Finding": "precheck.findings",
     "PrecisionFailure": "precheck.findings",
     "Remedy": "precheck.remedies",
@@ -61,6 +66,8 @@ __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "strategies":  # a module, and no public name for `import *`: it needs hypothesis
+        return importlib.import_module("precheck.strategies")
     if name not in _HOMES:
         raise AttributeError(f"module 'precheck' has no attribute {name!r}; it has {', '.join(_HOMES)}")
     value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,173 @@
+"""An input that breaks a model: shown, written as code, and saved as a test with its golden."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from precheck.findings import Finding, Report
+from precheck.goldens import lifecycle
+from precheck.goldens.file import write
+from precheck.goldens.place import SUFFIX
+from precheck.hunt import literals
+from precheck.measurement import job_of, measure
+from precheck.observe.job import InputError, Job
+from precheck.precisions import Precision
+
+_SHOWN = 12  # lines of code in the text of a counterexample; the rest is in `code()`
+_FACTORY = 'model="package.module:function", where function() returns the model, seeded if it draws its weights'
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Counterexample:
+    """An input that breaks a model under a precision, shrunk, with the measurement that shows it.
+
+    `inputs` are as the model takes them, held exactly by what the precision stores; `tried` is how many inputs were judged before one
+    broke. It keeps the model, for `save`.
+    """
+
+    inputs: Any
+    report: Report
+    tried: int
+    job: Job = dataclasses.field(repr=False)
+    precision: Precision = dataclasses.field(repr=False)
+
+    @property
+    def finding(self) -> Finding:
+        """The first error of `report`."""
+        return self.report.errors[0]
+
+    @property
+    def elements(self) -> list[tuple[str, tuple[int, ...], float]]:
+        """The elements that matter: path ("" for a bare tensor, "[1]", "[input_ids]"), index and value of each that is not what its
+        tensor is everywhere else (0, True in masks)."""
+        return list(literals.elements(self.inputs))
+
+    def code(self) -> str:
+        """Python that rebuilds `inputs` bit for bit, with torch and nothing else. Raises InputError for inputs of unknown classes."""
+        return literals.code(self.inputs)
+
+    def __str__(self) -> str:
+        lines, count = self.code().splitlines(), len(self.elements)
+        more = [f"# … {len(lines) - _SHOWN} more lines: .code()"] if len(lines) > _SHOWN else []
+        found = f"found after {self.tried} input{'s' if self.tried > 1 else ''}"
+        head = f"{self.precision} breaks: {self.finding.rule}: {self.finding.message}"
+        by = [f"    by {self.finding.cause}"] if self.finding.cause else []
+        matters = "1 element matters" if count == 1 else f"{count} elements matter"
+        return "\n".join([head, *by, f"    {found}; {matters} of it:", *lines[:_SHOWN], *more])
+
+    def save(self, path: str | Path, *, model: str = "", loss: str = "") -> Path:
+        """Writes a test to `path` that holds the input as code and fails while the model breaks, and its golden beside it. Returns the golden.
+
+        `model` names a function that makes the model ("package.module:function"), `loss` the one that was given to `search`; those that
+        can be imported by name need not be given. What is made so has to break on this input, which is tried. The golden is the
+        float32 reference of today: the test also notices if that moves. No file is ever written over.
+
+        Raises InputError for names that do not lead to that model, or a file that is there; GoldenError if a golden cannot be written.
+        """
+        test = Path(path)
+        golden = test.with_suffix(SUFFIX)
+        if test.suffix != ".py" or not test.stem.isidentifier():
+            raise InputError(f"path={str(path)!r}; pass the test file to write, as in test_{self._name()}.py")
+        if not test.parent.is_dir():
+            raise InputError(f"path={str(path)!r}: there is no folder {test.parent}; make it first, or pass another path")
+        for each in (test, golden):
+            if each.exists():
+                raise InputError(f"{each} is there already, and is not written over; pass another path, or delete it")
+        made, named = self._again(model, loss)
+        written = _source(self, named, test.stem)
+        write(golden, lifecycle.record(made))
+        try:
+            with test.open("x", encoding="utf8") as file:
+                file.write(written)
+        except OSError as error:
+            golden.unlink()
+            raise InputError(f"{test} cannot be written: {error.strerror or error}; pass another path") from None
+        return golden
+
+    def _name(self) -> str:
+        return self.finding.rule.replace("-", "_")
+
+    def _again(self, model: str, loss: str) -> tuple[Job, dict[str, str]]:
+        """The job as the test makes it, and what it imports for it. Raises InputError unless it fails as this one does."""
+        given = getattr(self.job.model, "function", None)
+        makes = bool(model)
+        word = model or _importable(given)
+        if not word:
+            what = type(given or self.job.model).__name__
+            raise InputError(f"a test has to make the model by itself, and a {what} has no name to import; pass {_FACTORY}")
+        made = _loaded(word, "model")
+        losses = loss or _importable(self.job.loss)
+        if self.job.loss is not None and not losses:
+            raise InputError('the loss has no name to import; pass loss="package.module:function"')
+        function = _loaded(losses, "loss") if losses else None
+        job = job_of(made() if makes else made, self.inputs, loss=function, seed=self.job.seed)
+        report = measure(job.model, self.inputs, precision=self.precision, loss=function, seed=self.job.seed)
+        if self.finding.rule not in {error.rule for error in report.errors}:
+            raise InputError(
+                f"this input does not break ({self.finding.rule}) what {word} makes; "
+                + ("if that draws its weights, seed it (torch.manual_seed) as for the search" if makes else f"pass {_FACTORY}")
+            )
+        return job, {"model": word + ("()" if makes else ""), **({"loss": losses} if losses else {})}
+
+
+def _importable(value: Any) -> str:
+    """The "package.module:name" of a function; "" if that does not lead to it."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+    if not module or not name or module == "__main__" or "<" in name:
+        return ""
+    try:
+        same = functools.reduce(getattr, name.split("."), importlib.import_module(module)) is value
+    except (ImportError, AttributeError):
+        return ""
+    return f"{module}:{name}" if same else ""
+
+
+def _loaded(word: str, what: str) -> Callable[..., Any]:
+    module, colon, name = word.partition(":")
+    example = f'as in {what}="package.module:function"'
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise InputError(f"{what}={word!r} names no function of a module; pass it {example}")
+    try:
+        found: Any = functools.reduce(getattr, name.split("."), importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"{what}={word!r} cannot be imported: {error}; pass it {example}") from None
+    if not callable(found):
+        raise InputError(f"{what}={word!r} is a {type(found).__name__}; pass a function, {example}")
+    made: Callable[..., Any] = found
+    return made
+
+
+def _source(found: Counterexample, named: dict[str, str], stem: str) -> str:
+    """The test file."""
+    imports, body = ["from pathlib import Path", "import precheck"], [line for line in found.code().splitlines() if line]
+    words = {}
+    for what, word in named.items():
+        module, _, name = word.partition(":")
+        imports.append(f"from {module} import {name.partition('(')[0].split('.')[0]}")
+        words[what] = name
+    imports += [line for line in body if line.startswith(("import ", "from "))]
+    lines = [line for line in body if not line.startswith(("import ", "from "))]
+    settings = [f"precision={found.precision.name!r}", *([f"loss={words['loss']}"] if "loss" in words else [])]
+    settings += [f"seed={found.job.seed}"] if found.job.seed else []
+    call = f"precheck.check({words['model']}, inputs, golden=Path(__file__).with_suffix({SUFFIX!r}), {', '.join(settings)})"
+    name = stem.removeprefix("test_") or found._name()
+    quoted = found.finding.message.splitlines()[0].replace("\\", "\\\\").replace('"', "'")
+    return "\n".join(
+        [
+            f'"""Found by precheck.search: {found.precision} breaks, {found.finding.rule}."""',
+            "",
+            *sorted(set(imports), key=lambda line: (line.startswith("from"), line)),
+            "",
+            "",
+            f"def test_{name}():",
+            f'    """{quoted}"""',
+            *(f"    {line}" for line in lines),
+            f"    {call}.raise_for_errors()",
+            "",
+        ]
+    )

@@ -1,0 +1,177 @@
+"""Inputs judged one by one: does this one break the model?
+
+Two runs tell most of it: what is not finite, what is missing, and an upper bound of r, with no noise to explain anything. Only
+where that bound is beyond its limit, and beyond what noise has explained of that tensor before, is the input measured in full.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from precheck.findings import Finding, Report
+from precheck.goldens.lifecycle import digest
+from precheck.judge import drift
+from precheck.measurement import FIRST_LOOK, Measurement, judged
+from precheck.observe.decisions import Tape
+from precheck.observe.job import Job
+from precheck.observe.reach import Reach
+from precheck.observe.records import Trace
+from precheck.observe.run import low, reference, run
+from precheck.observe.structure import mapped, tensors
+from precheck.precisions import Precision
+
+SEARCHED = ("overflow", "nan", "accumulated-drift", "decision-flip", "gradient-underflow", "missing-gradient", "scaler-collapse")
+"""The rules whose errors an input can cause in a measurement without an optimizer."""
+_PLAIN = frozenset({"overflow", "nan", "missing-gradient", "scaler-collapse"})
+"""Those that hold whatever noise would say."""
+_BEYOND = 1.25
+"""How far an upper bound must exceed what was explained at that tensor before: noise runs differ by a few per cent."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+    """On one input. `reach` is in bits from the end of the format, below 0; `drift` in bits above the limit, an upper bound. Neither
+    is known where the input could not be judged, and `why` says why not."""
+
+    fault: Finding | None = None
+    reach: float = -math.inf
+    drift: float = -math.inf
+    why: str = ""
+
+
+SPENT = Verdict(why="the budget was spent")
+_UNSTORED = Verdict(why="the precision cannot hold the input itself")
+_UNSOUND = Verdict(why="the model is not finite in float32 either")
+_RAISED = Verdict(why="the model raised")
+
+
+class Trials:
+    """The inputs tried so far of one model under one precision. Equal inputs get the verdict that they got before.
+
+    From the first fault on, only that is one: the same rule in the same module.
+    """
+
+    def __init__(self, job: Job, precision: Precision, rules: Collection[str] = SEARCHED) -> None:
+        self.job, self.precision, self.rules = job, precision, frozenset(rules)
+        self.fault: Finding | None = None
+        self.known: dict[str, Verdict] = {}
+        self.explained: dict[str, float] = {}  # by tensor, or by place of decisions: the highest that was healthy on a closer look
+
+    @property
+    def judged(self) -> list[Verdict]:
+        return [verdict for verdict in self.known.values() if not verdict.why]
+
+    def known_verdict(self, inputs: Any) -> Verdict | None:
+        """That of an equal input, if one was tried."""
+        return self.known.get(_key(inputs))
+
+    def verdict(self, inputs: Any) -> Verdict:
+        """Raises what the model raises, until there is a fault to shrink. The model comes back as it was."""
+        key = _key(inputs)
+        if key not in self.known:
+            verdict = self._tried(inputs)
+            self.fault = self.fault or verdict.fault
+            self.known[key] = verdict
+        return self.known[key]
+
+    def _tried(self, inputs: Any) -> Verdict:
+        stored = self.stored(inputs)
+        if stored is None:
+            return _UNSTORED
+        try:
+            return self._judged(dataclasses.replace(self.job, inputs=stored))
+        except Exception:  # a shrunk input is one that nobody gave: whatever the model makes of it, it is not this fault
+            if self.fault is None:
+                raise
+            return _RAISED
+
+    def stored(self, inputs: Any) -> Any:
+        """`inputs` rounded to what the precision stores them in, so that no fault is that rounding's; None if it cannot hold them.
+
+        A tensor with nothing above zero is a mask, whose fill need not be held.
+        """
+        dtype = low(self.precision).dtype if self.precision.is_low else None
+        if dtype is None:
+            return inputs
+        rounded = mapped(inputs, lambda value: _rounded(value, dtype))
+        before, after = (dict(tensors(each)) for each in (inputs, rounded))
+        lost = (name for name in before if bool((before[name].isfinite() & ~after[name].isfinite()).any()))
+        return None if any(True for _ in lost) else rounded
+
+    def _judged(self, job: Job) -> Verdict:
+        tape = Tape()
+        with Reach(self.precision.compute) as reach:
+            seen = run(job, low(self.precision, records=tape))
+        dtype = torch.float32 if self.precision.is_low else torch.float64
+        plain = run(job, reference(dtype, self.precision, follows=tape, decides=Tape()))
+        if not _sound(plain):
+            return _UNSOUND
+        rows = drift.compare(seen, plain, {}, self.precision, samples=FIRST_LOOK)
+        bounds = _bounds(rows)
+        report = judged(seen, plain, rows, self.precision)
+        fault = self._first(report, _PLAIN) or self._closer(job, (seen, tape), bounds, _flips(plain), report)
+        return Verdict(fault, reach.bits, math.log2(max(bounds.values(), default=0.0) or 2.0**-10))
+
+    def _closer(self, job: Job, seen: tuple[Trace, Tape], bounds: dict[str, float], flips: dict[str, float], report: Report) -> Finding | None:
+        """What a measurement finds, if there is reason for one."""
+        flipping = "decision-flip" in self.rules and self._suspicious(flips, 0.0)
+        drifting = "accumulated-drift" in self.rules and self._suspicious(bounds, 1.0)
+        flushed = self._first(report, {"gradient-underflow"}) is not None
+        if not (flipping or drifting or flushed):
+            return None
+        fault = self._first(Measurement(job, self.precision, seen=seen, brief=not flipping).report(), self.rules)
+        if fault is None:
+            for name, value in (bounds | (flips if flipping else {})).items():
+                self.explained[name] = max(value, self.explained.get(name, 0.0))
+        return fault
+
+    def _suspicious(self, values: dict[str, float], limit: float) -> bool:
+        """Whether something has not been explained before; while a fault is shrunk, each input is looked at anew."""
+        healthy = {} if self.fault else self.explained
+        return any(value > limit and value > _BEYOND * healthy.get(name, 0.0) for name, value in values.items())
+
+    def _first(self, report: Report, rules: Collection[str]) -> Finding | None:
+        errors = [finding for finding in report.errors if finding.rule in rules and finding.rule in self.rules]
+        same = [finding for finding in errors if self.fault is None or _place(finding) == _place(self.fault)]
+        return same[0] if same else None
+
+
+def _place(finding: Finding) -> tuple[str, str]:
+    return finding.rule, finding.module
+
+
+def _sound(plain: Trace) -> bool:
+    """Whether the reference is finite in what the user gets."""
+    got = (record for record in plain.records.values() if record.is_result or record.kind in ("loss", "parameter-gradient"))
+    return not any(record.nonfinite for record in got)
+
+
+def _bounds(rows: list[drift.Comparison]) -> dict[str, float]:
+    """r over what is allowed, by tensor, as if noise explained nothing but the tensor's own last rounding."""
+    finite = (row for row in rows if row.record.kind != "update" and not row.excess_nonfinite and not row.undetermined)
+    return {row.record.key: min(row.r / row.allowed, 2.0**60) for row in finite}
+
+
+def _flips(plain: Trace) -> dict[str, float]:
+    """The share of decisions that fell otherwise, by place."""
+    return {name: flipped / total for name, (flipped, total) in plain.flips.items() if flipped}
+
+
+def _rounded(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if not value.is_floating_point() or not value.numel():
+        return value
+    return value if float(value.amax()) <= 0 and float(value.amin()) < -torch.finfo(dtype).max else value.to(dtype).to(value.dtype)
+
+
+def _key(inputs: Any) -> str:
+    return repr(mapped(inputs, _described))
+
+
+def _described(value: torch.Tensor) -> Any:
+    """What tells two tensors apart: their bits, and how they lie in memory."""
+    return f"{tuple(value.stride())} {value.requires_grad} {digest({str(value.device): value})}"

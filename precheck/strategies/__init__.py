@@ -1,0 +1,23 @@
+"""Strategies for hypothesis: tensors, tokens, padded batches and masks as they break models under a precision.
+
+Whatever is drawn comes from few choices and a seed, so that it shrinks: towards zeros, small shapes, contiguous memory and a magnitude
+of one. Usable in any `@given`, and in `precheck.search`. Needs hypothesis (extra `search`).
+"""
+
+from __future__ import annotations
+
+try:
+    import hypothesis as hypothesis
+except ModuleNotFoundError as error:
+    if error.name != "hypothesis":
+        raise
+    message = "precheck.strategies needs hypothesis; install it with: pip install 'pytest-precheck[search]'"
+    raise ModuleNotFoundError(message, name="hypothesis") from None
+
+from precheck.strategies.layouts import LAYOUTS as LAYOUTS
+from precheck.strategies.masking import masks as masks
+from precheck.strategies.masking import padded as padded
+from precheck.strategies.tensors import tensors as tensors
+from precheck.strategies.tokens import tokens as tokens
+
+__all__ = ["LAYOUTS", "masks", "padded", "tensors", "tokens"]
