@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -36,9 +37,25 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         logits: torch.Tensor = self.head(self.norm(self.blocks(x)))
         return logits
+
+
+def made(millions: int, device: str = "cpu") -> tuple[GPT, torch.Tensor]:
+    """The model of that size and a batch of ids, the same each time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return GPT(*SHAPES[millions]).to(device), torch.randint(0, VOCABULARY, (BATCH, LENGTH)).to(device)
+
+
+def loss_of(ids: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda logits: nn.functional.cross_entropy(logits.flatten(0, 1).float(), ids.flatten())
+
+
+def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """At a rate at which bfloat16 weights move, so that nothing is amiss that would be looked into."""
+    return torch.optim.AdamW(parameters, lr=1e-2)
 
 
 @dataclasses.dataclass
@@ -48,17 +65,28 @@ class Trained:
     millions: int
     dtype: torch.dtype = torch.float32
     autocast: torch.dtype | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            self.model = GPT(*SHAPES[self.millions]).to(self.dtype)
-            self.ids = torch.randint(0, VOCABULARY, (BATCH, LENGTH))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.model, self.ids = made(self.millions, self.device)
+        self.model.to(self.dtype)
+        self.loss, self.optimizer = loss_of(self.ids), torch.optim.AdamW(self.model.parameters(), lr=1e-3)
 
     def step(self) -> None:
         self.optimizer.zero_grad()
-        with torch.autocast("cpu", self.autocast) if self.autocast else contextlib.nullcontext():
+        with torch.autocast(self.device, self.autocast) if self.autocast else contextlib.nullcontext():
             logits = self.model(self.ids)
-        nn.functional.cross_entropy(logits.float().flatten(0, 1), self.ids.flatten()).backward()
+        self.loss(logits).backward()
         self.optimizer.step()
+
+    @property
+    def held(self) -> int:
+        """Bytes of weights and optimizer state, which stay from step to step."""
+        state = [value for each in self.optimizer.state.values() for value in each.values() if isinstance(value, torch.Tensor)]
+        return sum(tensor.nbytes for tensor in (*self.model.parameters(), *state))
+
+    def training(self, steps: int) -> None:
+        """As many steps as a test takes, with an optimizer of its own."""
+        self.optimizer.state.clear()
+        for _ in range(steps):
+            self.step()

@@ -1,0 +1,36 @@
+"""What pytest's start costs a project that does not use the plugin: whole runs of an empty project, with it and without."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from budgets import Result
+from ratios import Call, medians
+
+BUDGET = 0.020
+ALONE = ("-p", "no:hypothesispytest", "-p", "no:benchmark", "-p", "no:cacheprovider")  # what they cost is not ours
+
+
+class Children:
+    """The processor time of processes that a call starts: of two starts that differ by milliseconds, what else runs would decide."""
+
+    def seconds(self, call: Call) -> float:
+        before = os.times()
+        call()
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def startup(folder: Path, rounds: int) -> Result:
+    """Seconds of processor time that the plugin adds to `pytest --collect-only` in `folder`."""
+
+    def start(*options: str) -> None:
+        done = subprocess.run([sys.executable, "-m", "pytest", "--collect-only", "-q", *ALONE, *options], cwd=folder, capture_output=True, text=True)
+        if done.returncode != 5:  # nothing collected
+            raise RuntimeError(f"pytest ended with {done.returncode} in an empty project: {done.stdout}{done.stderr}")
+
+    seconds = medians({"without": lambda: start("-p", "no:precheck"), "with": start}, rounds, Children())
+    return Result("start of pytest where unused: seconds more", "any", 0, seconds["with"] - seconds["without"], BUDGET)
