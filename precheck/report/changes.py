@@ -51,7 +51,7 @@ def _distance(factor: float) -> float:
 def term(before: Session, now: Session) -> str:
     """As lines, one a change."""
     changes = between(before, now)
-    return "\n".join([_headline(changes), *(f"  {each.kind:10}  {one_line(f'{_place(each)}: {each.words}')}" for each in changes)]) + "\n"
+    return "\n".join([headline(changes), *(f"  {each.kind:10}  {one_line(f'{_place(each)}: {each.words}')}" for each in changes)]) + "\n"
 
 
 def markdown(before: Session, now: Session) -> str:
@@ -59,7 +59,7 @@ def markdown(before: Session, now: Session) -> str:
     changes = between(before, now)
     rows = [(each.kind, code(each.nodeid), code(each.precision), code(each.words)) for each in changes[:MOST]]
     left = [f"\n{len(changes) - MOST} more changes, none of them worse."] if len(changes) > MOST else []
-    return "\n".join([f"## precheck: {_headline(changes)}\n", *(grid(("", "check", "precision", "what"), rows) if rows else []), *left, ""])
+    return "\n".join([f"## precheck: {headline(changes)}\n", *(grid(("", "check", "precision", "what"), rows) if rows else []), *left, ""])
 
 
 def plain(before: Session, now: Session) -> str:
@@ -68,7 +68,8 @@ def plain(before: Session, now: Session) -> str:
     return json.dumps({"changes": changes}, indent=1) + "\n"
 
 
-def _headline(changes: list[Change]) -> str:
+def headline(changes: list[Change]) -> str:
+    """How many changes there are of each kind, worst first."""
     names = ("without a verdict", "new errors", "new warnings", "tensors further off", "checks gone", "checks new", "with a verdict again",
              "findings gone", "tensors nearer")  # fmt: skip
     counts = [sum(change.count for change in changes if change.kind == kind) for kind in ORDER]

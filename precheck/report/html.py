@@ -22,16 +22,19 @@ from typing import Any
 from precheck.findings import RULES, Finding, Report
 from precheck.formats import FORMATS, FP32
 from precheck.report import sensitivity
+from precheck.report.binades import COLUMNS, Histograms, ranges
 from precheck.report.excerpts import excerpt
 from precheck.report.session import Session
 from precheck.report.words import LONGEST, cut, one_line
 
 SCRIPTS = (
-    "text", "data", "panels", "scale", "axis", "sheet", "stretch", "plot", "chart", "grid", "tables",
-    "findings", "modules", "dtypes", "scaleplot", "scaler", "sizeplot", "sizes", "updates", "checks", "main",
+    "text", "data", "panels", "theme", "scale", "axis", "sheet", "stretch", "plot", "chart", "grid", "tables",
+    "findings", "modules", "dtypes", "ranges", "binadeplot", "binades", "steps", "lossplot", "losses", "scaleplot", "scaler",
+    "sizeplot", "sizes", "updates", "checks", "main",
 )  # fmt: skip
 """The files of the page's code, in the order in which they are put together; they share one scope."""
 _OPS = ("op", "phase", "module", "source", "dtype", "calls", "drift", "inherited", "nonfinite", "zeros", "flips", "opaque", "first")
+_WORDS = frozenset({"op", "phase", "module", "source", "dtype", "opaque", "tensor", "kind", "shape", "nodeid", "precision", "words"})
 _ROWS = ("tensor", "kind", "step", "shape", "dtype", "r", "allowed", "drift", "floor", "relative", "nonfinite")
 _FINDING = dataclasses.asdict(Finding("", "note", ""))
 _DIGITS = 4  # of a float: the page shows three
@@ -39,23 +42,38 @@ _DIGITS = 4  # of a float: the page shows three
 
 def page(session: Session) -> str:
     """The page of a session. Needs jinja2."""
+    start = Path(session.get("start", ""))
+    summary = {"checks": [_line(test) for test in session["tests"]], "roundings": _roundings(), "formats": _formats(), "ranges": ranges()}
+    checks = [_check(test, start) for test in session["tests"]]
+    words = {"title": "drift report", "versions": made_by(session), "selftest": _selftest(session.get("selftest"))}
+    return rendered("page.html", SCRIPTS, summary, checks, **words)
+
+
+def rendered(template: str, scripts: Iterable[str], summary: Any, checks: Iterable[Any] = (), **words: Any) -> str:
+    """A template of the folder, with the code of `scripts`, and data that the code finds in the elements `summary` and `check-0`, ….
+
+    Needs jinja2.
+    """
     import jinja2
     from markupsafe import Markup
 
-    folder, start = files("precheck.report") / "page", Path(session.get("start", ""))
+    folder = files("precheck.report") / "page"
     style = (folder / "page.css").read_text(encoding="utf8")
-    code = "\n".join(['"use strict";', *((folder / f"{name}.js").read_text(encoding="utf8") for name in SCRIPTS)])
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string((folder / "page.html").read_text(encoding="utf8"))
-    return template.render(
-        precheck=session.get("precheck", ""),
-        torch=session.get("torch", ""),
-        summary=Markup(_json({"checks": [_line(test) for test in session["tests"]], "roundings": _roundings(), "formats": _formats()})),
-        checks=[Markup(_json(_check(test, start))) for test in session["tests"]],
-        selftest=_selftest(session.get("selftest")),
+    code = "\n".join(['"use strict";', *((folder / f"{name}.js").read_text(encoding="utf8") for name in scripts)])
+    loader = jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf8"))
+    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, loader=loader).get_template(template).render(
+        **words,
+        summary=Markup(_json(summary)),
+        checks=[Markup(_json(check)) for check in checks],
         style=Markup(style),
         code=Markup(code),
         digests={"script": _digest(code), "style": _digest(style)},
-    )
+    )  # fmt: skip
+
+
+def made_by(session: Session) -> str:
+    """The versions that a session was written by, as far as it says."""
+    return " · ".join(f"{name} {session[name]}" for name in ("precheck", "torch") if session.get(name))
 
 
 def _selftest(checks: Sequence[dict[str, Any]] | None) -> dict[str, Any] | None:
@@ -133,12 +151,15 @@ def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
     report = _whole(test)
     if report is None:
         return {}
-    culprits = _Culprits(report["ops"])
+    culprits, histograms = _Culprits(report["ops"]), Histograms(report)
     return {
-        "findings": [_finding(finding, report, culprits, start) for finding in report["findings"]],
-        "ops": _columns(report["ops"], _OPS),
-        "rows": _columns([row | {"shape": "×".join(map(str, row["shape"]))} for row in report["boundaries"]], _ROWS)
-        | {"determined": [int(_determined(row)) for row in report["boundaries"]]},
+        "findings": [_finding(finding, report, culprits, histograms, start) for finding in report["findings"]],
+        "ops": columns(report["ops"], _OPS),
+        "rows": columns([row | {"shape": "×".join(map(str, row["shape"]))} for row in report["boundaries"]], _ROWS)
+        | {"determined": [int(_determined(row)) for row in report["boundaries"]], "binades": list(map(histograms.of_row, report["boundaries"]))},
+        "losses": [[loss[name] for name in ("step", "low", "reference", "floor", "source")] for loss in report["losses"]],
+        "exponents": columns(report["exponents"], COLUMNS) | {"scale": [each["scale"] for each in report["exponents"]]},
+        "counts": [each["counts"] for each in report["exponents"]],
         "updates": report["updates"],
         "scaler": _scaler(report["scaler"], report["ops"]),
         "cure": report["cure"],
@@ -147,17 +168,19 @@ def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
     }
 
 
-def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprits, start: Path) -> dict[str, Any]:
+def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprits, histograms: Histograms, start: Path) -> dict[str, Any]:
     """With what the rule means and what cures it, its lines of source, and the places of its op and tensor in the tables."""
     cure = RULES.get(finding["cause_rule"] or finding["rule"])
     rule = RULES.get(finding["rule"])
     rows = [index for index, row in enumerate(report["boundaries"]) if finding["tensor"] and row["tensor"] == finding["tensor"]]
+    at_op, at_row = culprits.of(finding), max(rows, key=lambda index: _excess(report["boundaries"][index]), default=-1)
     return finding | {
         "meaning": rule.meaning if rule else "",
         "remedy": cure.remedy if cure else "",
         "excerpt": excerpt(finding["source"], start),
-        "at_op": culprits.of(finding),
-        "at_row": max(rows, key=lambda index: _excess(report["boundaries"][index]), default=-1),
+        "at_op": at_op,
+        "at_row": at_row,
+        "at_binades": histograms.of_finding(finding, at_op, at_row),
     }
 
 
@@ -189,18 +212,18 @@ class _Culprits:
         return max(found, key=lambda index: sum(self.ops[index][name] == finding[name] for name in ("module", "phase")), default=-1)
 
 
-def _columns(rows: Iterable[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
+def columns(rows: Iterable[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
     """The rows by column: of words a list of those there are and indices into it, of numbers the numbers."""
     every = list(rows)
-    columns: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name in names:
         values = [row[name] for row in every]
-        if name in ("op", "phase", "module", "source", "dtype", "opaque", "tensor", "kind", "shape"):
+        if name in _WORDS:
             words = {word: index for index, word in enumerate(dict.fromkeys(values))}
-            columns[name] = {"words": list(words), "at": [words[value] for value in values]}
+            found[name] = {"words": list(words), "at": [words[value] for value in values]}
         else:
-            columns[name] = [_short(value) for value in values]
-    return columns
+            found[name] = [_short(value) for value in values]
+    return found
 
 
 def _short(value: Any) -> Any:

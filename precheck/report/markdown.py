@@ -5,11 +5,12 @@ What comes from users (names of tests, modules and tensors, lines) is shown as i
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from precheck.findings import RULES, Finding, Report, Row
+from precheck.findings import RULES, Finding, Loss, Report, Row
 from precheck.report import sensitivity
 from precheck.report.session import Op, Session, report_of
 from precheck.report.terminal import worst, worst_ops
@@ -63,6 +64,7 @@ def _section(check: _Check) -> str:
             lines += [*_finding(finding, check.tolerated.get(finding.rule, "")), ""]
     if check.report.cure:
         lines += ["With this the check passes (tried):", "", _block(check.report.cure, "python"), ""]
+    lines += _losses(check.report)
     return "\n".join([*lines, *_worst_rows(check.report), *_worst_ops(check.report)])
 
 
@@ -74,6 +76,27 @@ def _finding(finding: Finding, tolerated: str) -> list[str]:
     lines += ["  - at " + ", ".join(place)] if place else []
     lines += [f"  - by {_prose(finding.cause)}"] if finding.cause else []
     return [*lines, f"  - cure: {_prose(RULES[finding.cause_rule or finding.rule].remedy)}"]
+
+
+def _losses(report: Report) -> list[str]:
+    """Of the losses, the one furthest from the reference's; what is not finite in one of them only is furthest of all."""
+    if not report.losses:
+        return []
+    worst = max(report.losses, key=_apart)
+    told = f"loss in step {worst.step}: {worst.low:.6g}, in the reference {worst.reference:.6g}"
+    if math.isfinite(_apart(worst)):
+        told += f", {100 * _apart(worst):.2g} % apart"
+    if worst.floor is not None and worst.reference and math.isfinite(worst.floor):
+        told += f" (rounding explains {100 * worst.floor / abs(worst.reference):.2g} %)"
+    return [_prose(told + (f"; the furthest of {len(report.losses)}" if report.losses[1:] else "")), ""]
+
+
+def _apart(loss: Loss) -> float:
+    """Over the reference's size."""
+    if loss.low == loss.reference or (math.isnan(loss.low) and math.isnan(loss.reference)):
+        return 0.0
+    distance = abs(loss.low - loss.reference)
+    return distance / abs(loss.reference) if loss.reference and math.isfinite(distance) and math.isfinite(loss.reference) else math.inf
 
 
 def _worst_rows(report: Report) -> list[str]:

@@ -136,6 +136,8 @@ def report_of(plain: Mapping[str, Any]) -> Report:
     report.ops = [_made(Op, each) for each in plain["ops"]]
     report.losses = [_made(Loss, each) for each in plain.get("losses", ())]
     report.exponents = [_made(Binades, each) for each in plain.get("exponents", ())]
+    for each in report.exponents:
+        _typed("a count", int, next((count for count in each.counts if not isinstance(count, int)), 0))
     if report.ops and not report.boundaries:
         for name, kind in (("ops", int), ("shadowed", int), ("covered", (int, float))):
             _typed(f"facts.{name}", kind, report.facts.get(name))

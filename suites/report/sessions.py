@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from precheck.findings import Finding, Report, Row
+from precheck.findings import Binades, Finding, Loss, Report, Row
 from precheck.report.session import Op, Session, session
 
 HOSTILE = {
@@ -39,12 +39,21 @@ def op(name: str = "aten.mul.Tensor", **fields: Any) -> Op:
     return Op(op=name, **{**plain, "nonfinite": 0, "zeros": 0, "flips": 0, "opaque": "", "first": 1, **fields})
 
 
+def binades(tensor: str = "wide", kind: str = "output", **fields: Any) -> Binades:
+    plain = {"step": 1, "dtype": "float16", "elements": 16, "least": -2, "counts": (3, 0, 13)}
+    return Binades(tensor, kind, **{**plain, **fields})
+
+
 TEST = "tests/test_gpt.py::test_it"
 
 
-def check(*findings: Finding, rows: tuple[Row, ...] = (), ops: tuple[Op, ...] = (), name: str = TEST, **told: Any) -> dict[str, Any]:
+def check(
+    *findings: Finding, rows: tuple[Row, ...] = (), ops: tuple[Op, ...] = (), losses: tuple[Loss, ...] = (),
+    exponents: tuple[Binades, ...] = (), name: str = TEST, **told: Any,
+) -> dict[str, Any]:  # fmt: skip
     """An entry of a session; `told` takes the place of what else it says."""
     report = Report(precision=told.get("precision", "16-mixed"), boundaries=list(rows), ops=list(ops))
+    report.losses, report.exponents = list(losses), list(exponents)
     report.add(findings)
     report.cure = told.pop("cure", "")
     plain = {"nodeid": name, "line": 7, "precision": report.precision, "failed": bool(report.errors), "tolerated": {}}
@@ -76,8 +85,10 @@ def hostile(name: str) -> Session:
     """Everything that a user can name is named so."""
     message = f"output of {name} is odd\nsecond line {name}"
     named = finding(message=message, module=name, source=f"{name}.py:3", op=name, tensor=name, cause=f"by {name}")
+    of_op = binades("", "op", op=name, phase="forward", module=name, source=f"{name}:1", dtype=name)
     told = check(
         named, finding("nan", "warning", module=name), rows=(row(name, 9.0),), ops=(op(name, module=name, source=f"{name}:1"),),
+        losses=(Loss(1, 2.0, 1.0, 0.1, name), Loss(1, 2.0, 1.0), Loss(2, 2.0, 1.0)), exponents=(binades(name), of_op),
         name=f"tests/test_{name}.py::test_it[{name}]", cure=f"keep({name!r})  # {name}",
     )  # fmt: skip
     allowed = check(finding(), name=f"{name}::second", tolerated={"overflow": name})

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sessions import HOSTILE, check, finding, hostile, of, op, row, without_verdict
 
+from precheck.findings import Loss
 from precheck.report.markdown import CAP, code, grid, text
 
 markdown_it = pytest.importorskip("markdown_it", reason="needs markdown-it-py")
@@ -103,3 +104,20 @@ def test_a_table_too_long_is_left_out_alone() -> None:
     words = text(of(check(finding(), name="t.py::test_bad"), *(check(name=f"t.py::test_{number}_{'x' * 100}") for number in range(600))))
     assert words.count("### ") == 1
     assert "Left out, as the report would pass 60000 bytes: the table of all checks." in words
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ((), ""),
+        ((Loss(1, 2.5, 2.0, 0.01),), "loss in step 1: 2.5, in the reference 2, 25 % apart (rounding explains 0.5 %)"),
+        ((Loss(1, 2.0, 2.0), Loss(2, -1.5, -1.0)), "loss in step 2: -1.5, in the reference -1, 50 % apart; the furthest of 2"),
+        ((Loss(1, 9.0, 2.0), Loss(2, float("nan"), 2.0)), "loss in step 2: nan, in the reference 2; the furthest of 2"),
+        ((Loss(1, 1.0, 0.0), Loss(2, float("nan"), float("nan"))), "loss in step 1: 1, in the reference 0; the furthest of 2"),
+        ((Loss(3, float("-inf"), 1.0, float("inf")),), "loss in step 3: -inf, in the reference 1"),
+    ],
+    ids=["none", "one", "two", "undefined", "zero", "infinite"],
+)
+def test_the_loss_furthest_from_the_references_is_told(losses: tuple[Loss, ...], said: str) -> None:
+    words = text(of(check(finding(), losses=losses)))
+    assert [line.content for line in parsed(words) if line.type == "inline" and line.content.startswith("loss in")] == ([said] if said else [])

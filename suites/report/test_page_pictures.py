@@ -11,7 +11,7 @@ import pytest
 import torch
 from browser import Browser, executable
 from sessions import HOSTILE, check, finding, of, op
-from views import painted, shown, text, texts
+from views import focus, painted, shown, text, texts
 
 import precheck
 from precheck.formats import BF16, FP16
@@ -48,10 +48,6 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Browser]:
     browser.settle()
     assert browser.complaints == []
     assert len(browser.asked) == 1, "the page itself"
-
-
-def focus(browser: Browser, selector: str) -> None:
-    browser.value(f"document.querySelector({json.dumps(selector)}).focus()")
 
 
 class TestLossScale:

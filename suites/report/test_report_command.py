@@ -72,7 +72,7 @@ def test_the_exit_status_is_the_same_in_every_form(form: Form, bad: str, good: s
 def test_a_form_of_one_report_is_not_asked_for_two(bad: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(FORMS, "sarif", Form("sarif", "precheck.report.sarif:text"))
     assert main(["report", bad, bad, "--format=sarif"]) == 2
-    assert capsys.readouterr().err == "--format=sarif shows one report, and there are two; what changed is told as term, json, markdown\n"
+    assert capsys.readouterr().err == "--format=sarif shows one report, and there are two; what changed is told as term, json, markdown, html\n"
 
 
 def test_a_form_whose_library_is_not_there_says_what_to_type(bad: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

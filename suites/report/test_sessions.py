@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sessions import HOSTILE, check, finding, hostile, of, op, row
+from sessions import HOSTILE, binades, check, finding, hostile, of, op, row
 
-from precheck.findings import Report
+from precheck.findings import Loss, Report
 from precheck.report.session import SessionError, load, report_of, text
 
 
@@ -40,7 +40,7 @@ def test_a_report_of_its_own_is_a_session_of_one_check(tmp_path: Path) -> None:
 
 
 def test_fields_of_a_later_version_are_no_trouble(tmp_path: Path) -> None:
-    content = of(check(finding(), rows=(row(),), ops=(op(),)))
+    content = of(check(finding(), rows=(row(),), ops=(op(),), losses=(Loss(1, 2.0, 1.0),), exponents=(binades(),)))
     report = content["tests"][0]["report"]
     for part in (content, content["tests"][0], report, report["findings"][0], report["boundaries"][0], report["ops"][0]):
         part["added"] = {"later": True}
@@ -50,7 +50,7 @@ def test_fields_of_a_later_version_are_no_trouble(tmp_path: Path) -> None:
 
 
 def spoilt(spoil: Any) -> str:
-    content = of(check(finding(), rows=(row(),), ops=(op(),)))
+    content = of(check(finding(), rows=(row(),), ops=(op(),), losses=(Loss(1, 2.0, 1.0),), exponents=(binades(),)))
     spoil(content, content["tests"][0], content["tests"][0]["report"])
     return json.dumps(content)
 
@@ -77,6 +77,10 @@ def spoilt(spoil: Any) -> str:
         (spoilt(lambda whole, test, report: report["findings"][0].update(message=3)), "its report is damaged (TypeError: message is '3')"),
         (spoilt(lambda whole, test, report: report["boundaries"][0].update(r="big")), "its report is damaged (ValueError: "),
         (spoilt(lambda whole, test, report: report["ops"][0].update(drift=None)), "its report is damaged (TypeError: drift is 'None')"),
+        (spoilt(lambda whole, test, report: report.update(losses=3)), "its report is damaged (TypeError: "),
+        (spoilt(lambda whole, test, report: report["losses"][0].update(low="big")), "its report is damaged (ValueError: "),
+        (spoilt(lambda whole, test, report: report["losses"][0].pop("reference")), "its report is damaged (TypeError: "),
+        (spoilt(lambda whole, test, report: report["exponents"][0].update(counts=[1, "x"])), "its report is damaged (TypeError: a count is 'x')"),
     ],
 )
 def test_what_cannot_be_read_is_told_in_one_sentence(content: str, said: str, tmp_path: Path) -> None:
@@ -95,3 +99,25 @@ def test_no_file_and_no_text_are_told_too(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SessionError, match=r"a.json is not JSON \('utf-8' codec"):
         load(tmp_path / "a.json")
+
+
+def test_a_file_of_the_schema_before_is_read_and_has_neither_losses_nor_exponents(tmp_path: Path) -> None:
+    content = json.loads(json.dumps(hostile("tame")))
+    content["schema"] = 2
+    for test in content["tests"]:
+        if "report" in test:
+            del test["report"]["losses"], test["report"]["exponents"]
+    (tmp_path / "a.json").write_text(json.dumps(content), encoding="utf8")
+    report = report_of(load(tmp_path / "a.json")["tests"][0]["report"])
+    assert (report.losses, report.exponents) == ([], [])
+    assert report.findings
+
+
+def test_losses_and_exponents_come_back_as_they_were_written() -> None:
+    told = report_of(hostile("tame")["tests"][0]["report"])
+    assert told.losses[0] == Loss(1, 2.0, 1.0, 0.1, "tame")
+    assert told.losses[1].floor is None
+    assert told.exponents[0] == binades("tame")
+    (odd,) = report_of(check(losses=(Loss(1, float("-inf"), float("nan")),))["report"]).losses
+    assert odd.low == float("-inf")
+    assert odd.reference != odd.reference

@@ -55,3 +55,7 @@ def painted(browser: Browser, name: str, canvas: str = "run-canvas") -> int:
             }})()"""
         )
     )
+
+
+def focus(browser: Browser, selector: str) -> None:
+    browser.value(f"document.querySelector({json.dumps(selector)}).focus()")

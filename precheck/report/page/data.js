@@ -36,12 +36,12 @@ class Columns {
 
 const decoded = new Map();
 
-/** The tables of a check: {findings, ops, rows, updates, scaler, cure, facts}; null for one that came to no report. */
+/** The tables of a check: {findings, ops, rows, losses, exponents, counts, updates, scaler, cure, facts}; null for one that came to no report. */
 function checkData(index) {
   if (SUMMARY.checks[index].error !== undefined) return null;
   if (!decoded.has(index)) {
     const raw = JSON.parse(byId("check-" + index).textContent);
-    decoded.set(index, { ...raw, ops: decodedOps(raw.ops), rows: decodedRows(raw.rows) });
+    decoded.set(index, { ...raw, ops: decodedOps(raw.ops), rows: decodedRows(raw.rows), exponents: new Columns(raw.exponents) });
   }
   return decoded.get(index);
 }

@@ -94,6 +94,10 @@ function findingCard(finding, why) {
     jumps.push(
       el("button", { type: "button", class: "plain jump", onclick: () => jumpTo("rows", finding.at_row) }, "Show the tensor in the run"),
     );
+  if (finding.at_binades >= 0)
+    jumps.push(
+      el("button", { type: "button", class: "plain jump", onclick: () => jumpToBinades(finding.at_binades) }, "Show its exponents"),
+    );
   jumps.push(...pictured(finding));
   if (jumps.length) parts.push(el("p", { class: "where" }, ...jumps));
   return el("article", { class: "finding " + finding.severity }, ...parts);

@@ -7,10 +7,11 @@ const PRINTED = 40; // rows on paper
 class Grid {
   /**
    * `columns`: [{name, title, help, words, width, text(i), sort(i), hot(i), plain, tail}]: `words` or else numbers; width in pixels, 0 for what
-   * is left; of a tail the end is seen where it is narrow. `pick(index)` is called for a row that is chosen.
+   * is left; of a tail the end is seen where it is narrow. `pick(index)` is called for a row that is chosen, `enter()` for the key; `leads` says
+   * what that does.
    */
-  constructor(host, columns, label, pick) {
-    Object.assign(this, { host, columns, pick, order: [], chosen: -1, sorted: null, printing: false });
+  constructor(host, columns, label, pick, { enter, leads } = {}) {
+    Object.assign(this, { host, columns, pick, enter, order: [], chosen: -1, sorted: null, printing: false });
     this.body = el("tbody");
     this.heads = columns.map((column) => this.head(column));
     const widths = el("colgroup", {}, ...columns.map((column) => this.width(column)));
@@ -26,7 +27,7 @@ class Grid {
       { class: "grid", role: "group", tabindex: "0", onscroll: () => this.draw(), onkeydown: (event) => this.keys(event) },
       this.table,
     );
-    this.box.setAttribute("aria-label", label + ": arrow keys move, Enter shows in the chart");
+    this.box.setAttribute("aria-label", label + ": arrow keys move" + (leads ? `, Enter ${leads}` : ""));
     host.replaceChildren(this.box);
   }
 
@@ -127,7 +128,7 @@ class Grid {
       Home: 0,
       End: Infinity,
     };
-    if (event.key === "Enter") byId("run-canvas").focus();
+    if (event.key === "Enter" && this.enter) this.enter();
     else if (event.key in moves && this.order.length) this.pick(this.order[Math.max(0, Math.min(this.order.length - 1, moves[event.key]))]);
     else return;
     event.preventDefault();

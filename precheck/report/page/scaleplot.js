@@ -2,25 +2,14 @@
 
 const SCALER_MARGIN = { left: 50, right: 12, top: 12, bottom: 22 };
 
-class ScalePlot extends Sheet {
+class ScalePlot extends StepSheet {
   /** `history` as historyOf has it, `told` the report's scaler, `view` the stretch of steps to draw. */
   constructor(canvas, history, told, view) {
-    super(canvas, SCALER_MARGIN);
-    const { from, to } = view;
+    super(canvas, SCALER_MARGIN, view);
     const safe = typeof told.safe === "number" && told.safe > 0 ? told.safe : NaN;
-    const seen = [...new Set(history.scale.subarray(from, to)), ...(safe > 0 ? [safe] : [])];
+    const seen = [...new Set(history.scale.subarray(this.from, this.to)), ...(safe > 0 ? [safe] : [])];
     const axis = new Axis(seen, this.bottom, this.top, 2, 0.7);
-    const step = (this.right - this.left) / (to - from);
-    Object.assign(this, { history, from, to, safe, axis, step, calibration: Math.min(to, told.calibration ?? 0) });
-  }
-
-  x(index) {
-    return this.left + (index - this.from + 0.5) * this.step;
-  }
-
-  indexAt(x) {
-    const index = this.from + Math.floor((x - this.left) / this.step);
-    return Math.max(this.from, Math.min(this.to - 1, index));
+    Object.assign(this, { history, safe, axis, calibration: Math.min(this.to, told.calibration ?? 0) });
   }
 
   /** Of the steps under a pixel one that was skipped, or else the one in the middle. */
@@ -37,26 +26,13 @@ class ScalePlot extends Sheet {
       this.pen.fillRect(this.left, this.top, (this.calibration - this.from) * this.step, this.bottom - this.top);
     }
     this.across(this.axis.ticks(7));
-    this.numbers();
+    this.numbers("step");
     this.within(() => {
       if (this.safe > 0) this.safeLine(this.axis.at(this.safe));
       this.stairs();
       this.skips();
       if (chosen >= this.from && chosen < this.to) this.mark(chosen);
     });
-  }
-
-  /** Of steps, counted from 1, at round distances. */
-  numbers() {
-    const rough = 90 / this.step; // pixels from number to number
-    const ten = 10 ** Math.floor(Math.log10(rough));
-    const every = Math.max(
-      1,
-      [1, 2, 5, 10].map((part) => part * ten).find((each) => each >= rough),
-    );
-    for (let number = Math.max(every, Math.ceil((this.from + 1) / every) * every); number <= this.to; number += every)
-      this.word(number.toLocaleString("en"), Math.min(this.x(number - 1), this.right - 12), this.height - 7, "center");
-    this.word("step", this.left - 6, this.height - 7, "right");
   }
 
   safeLine(y) {

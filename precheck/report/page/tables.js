@@ -101,7 +101,7 @@ function buildTable() {
   const title = state.kind === "ops" ? "Every op" : "Every tensor at a module boundary";
   byId("table-title").textContent = title;
   const columns = telling(columnsOf(table, state.kind), table);
-  grids.grid = new Grid(byId("grid"), columns, title, choose);
+  grids.grid = new Grid(byId("grid"), columns, title, choose, { enter: () => byId("run-canvas").focus(), leads: "shows in the chart" });
   buildSelects(table);
   grids.grid.order = wanted(table, state.kind);
   const first = state.kind === "ops" ? "added" : "excess";

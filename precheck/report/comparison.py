@@ -1,0 +1,28 @@
+"""What changed between two sessions, as one page of HTML that needs no network."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from precheck.report.changes import between, headline
+from precheck.report.html import columns, made_by, rendered
+from precheck.report.session import Session
+
+SCRIPTS = ("text", "data", "panels", "theme", "grid", "changes")
+_COLUMNS = ("kind", "nodeid", "precision", "words", "factor", "count")
+
+
+def page(before: Session, now: Session) -> str:
+    """A table of the changes, worst first. Needs jinja2."""
+    changes = between(before, now)
+    versions = list(dict.fromkeys(filter(None, (made_by(before), made_by(now)))))
+    summary = {
+        "headline": headline(changes),
+        "checks": [len(session["tests"]) for session in (before, now)],
+        "changes": columns([dataclasses.asdict(change) | {"factor": _plain(change.factor)} for change in changes], _COLUMNS),
+    }
+    return rendered("changes.html", SCRIPTS, summary, title="what changed", versions=" → ".join(versions))
+
+
+def _plain(factor: float) -> float | str:
+    return factor if factor < float("inf") else "inf"
