@@ -13,6 +13,7 @@ from typing import Any
 from precheck.findings import Finding, Report
 from precheck.judge import culprit, ops
 from precheck.observe.job import Job
+from precheck.observe.listeners import doing
 from precheck.observe.run import low, observed
 from precheck.observe.shadow.operations import Observation
 from precheck.precisions import Precision
@@ -32,7 +33,8 @@ def diagnose(job: Job, precision: Precision, report: Report) -> None:
     first = [finding.step for finding in report.errors if finding.rule in EXPLAINED]
     steps = max(first, default=1) if job.optimizer else 1
     try:
-        observation = observed(dataclasses.replace(job, steps=max(1, min(steps, job.steps))), low(precision))
+        with doing("looking at every op"):
+            observation = observed(dataclasses.replace(job, steps=max(1, min(steps, job.steps))), low(precision))
     except Exception as error:  # the measurement stands on its own; what a mode does to a model that will not have one is no fault of it
         report.facts["diagnosis"] = f"none: {type(error).__name__}: {error}"
         return

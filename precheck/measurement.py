@@ -20,6 +20,7 @@ from precheck.judge.losses import losses
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
 from precheck.observe.job import EXAMPLE, InputError, Job
+from precheck.observe.listeners import doing
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
 from precheck.precisions import Precision, resolve
@@ -132,7 +133,7 @@ class Measurement:
     def looks(self) -> list[list[drift.Comparison]]:
         """Every tensor beside its reference, as the first look at it judges, and as the closer look at the roundings inside modules does."""
         self._refer()
-        closer = [self._noise_run(100 + number, chained=True) for number in range(THIRD_LOOK)]
+        closer = self._closer(100)
         return [
             self._look(FIRST_LOOK),
             drift.compare(self.low, self.reference, drift.spreads(self.reference, closer), self.precision, samples=THIRD_LOOK),
@@ -159,8 +160,16 @@ class Measurement:
 
     def _look(self, samples: int) -> list[drift.Comparison]:
         for number in range(len(self.noises), samples):
-            self.noises.append(self._noise_run(number))
+            with doing(f"noise run {number + 1} of {samples}"):
+                self.noises.append(self._noise_run(number))
         return drift.compare(self.low, self.reference, drift.spreads(self.reference, self.noises), self.precision, samples=samples)
+
+    def _closer(self, first: int, *, everywhere: bool = False) -> list[Trace]:
+        made = []
+        for number in range(THIRD_LOOK):
+            with doing(f"closer look, noise run {number + 1} of {THIRD_LOOK}"):
+                made.append(self._noise_run(first + number, chained=True, everywhere=everywhere))
+        return made
 
     def _noise_run(self, number: int, *, chained: bool = False, everywhere: bool = False) -> Trace:
         noise = noise_for(self.job.model, self.low, self.precision, seed=number + 1)
@@ -176,12 +185,12 @@ class Measurement:
         also held against noise on every op: a backward pass is derived, not written, so that an ill-conditioned gradient
         (of a scale before a norm, say) is nobody's bug, while an output that one rounding spoils is.
         """
-        explained = self._within(suspects, [self._noise_run(100 + n, chained=True) for n in range(THIRD_LOOK)])
+        explained = self._within(suspects, self._closer(100))
         gradients = {key: row for key, row in suspects.items() if "gradient" in row.record.kind and key not in explained}
         if gradients and self.brief and any(row.failed for key, row in suspects.items() if key not in explained | gradients.keys()):
             return explained | gradients.keys()
         if gradients:
-            explained |= self._within(gradients, [self._noise_run(200 + n, chained=True, everywhere=True) for n in range(THIRD_LOOK)])
+            explained |= self._within(gradients, self._closer(200, everywhere=True))
         return explained
 
     def _flips(self) -> list[decisions.Place]:

@@ -22,6 +22,7 @@ from precheck.measurement import Measurement, job_of
 from precheck.observe import exemption
 from precheck.observe.boundaries import LOW
 from precheck.observe.job import InputError, Job
+from precheck.observe.listeners import doing
 from precheck.precisions import Precision, resolve
 
 GROWTH = 3
@@ -154,7 +155,7 @@ class _Search:
             raise _SpentError
         self.runs += 1
         try:
-            with exemption.exempted(self.job.model, names, functions):
+            with doing(f"looking for a remedy, trial {self.runs} of at most {self.most}"), exemption.exempted(self.job.model, names, functions):
                 return Measurement(self.job, self.precision).report()
         except Exception:  # a trial is a model that nobody has written: whatever it raises, it is no remedy
             return None

@@ -8,7 +8,7 @@ that is judged and not in its reference, under float32 in the run that is held a
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from precheck.measurement import job_of
 from precheck.observe import faults
 from precheck.observe.faults import Change, Effect
 from precheck.observe.job import Job
+from precheck.observe.listeners import doing
 from precheck.observe.run import low, reference, run
 from precheck.precisions import Precision, resolve
 from precheck.sensitivity import Place, Sensitivity
@@ -69,7 +70,7 @@ def selftested(
     runs of the model for each fault, three under float32. Raises what `check` raises.
     """
     job, chosen = job_of(model, inputs, **settings), resolve(precision)
-    return list(_SelfTest(Checking(job, chosen, read(Path(golden))), tolerated).outcomes())
+    return _SelfTest(Checking(job, chosen, read(Path(golden))), tolerated).outcomes()
 
 
 def expected(rule: str) -> list[Outcome]:
@@ -85,16 +86,16 @@ class _SelfTest:
     def __init__(self, checking: Checking, tolerated: Collection[str]) -> None:
         self.checking, self.tolerated = checking, frozenset(tolerated)
         self.job, self.precision = checking.job, checking.precision
-        self.sensitivity = Sensitivity(checking)
+        with doing("self-test, what the check allows"):
+            self.sensitivity = Sensitivity(checking)
 
-    def outcomes(self) -> Iterator[Outcome]:
-        yield self._lost_update()
-        yield self._skipped()
-        yield self._overflow()
-        yield self._drift()
-        yield self._zeroed()
-        yield self._shuffled()
-        yield self._stale()
+    def outcomes(self) -> list[Outcome]:
+        tries = (self._lost_update, self._skipped, self._overflow, self._drift, self._zeroed, self._shuffled, self._stale)
+        found = []
+        for number, (fault, tried) in enumerate(zip(FAULTS, tries, strict=True), 1):
+            with doing(f"self-test, fault {number} of {len(FAULTS)}, {fault}"):
+                found.append(tried())
+        return found
 
     def _verdict(self, planted: Planted, effect: Effect) -> Report | str:
         """The check's, with the fault in; or what the user's own code said to it."""

@@ -21,6 +21,7 @@ from precheck.judge import drift
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Job
+from precheck.observe.listeners import doing
 from precheck.observe.records import Record, Trace
 from precheck.observe.reduce import reduced
 from precheck.observe.run import low, reference, run
@@ -77,8 +78,9 @@ def _before(path: Path) -> Golden | str:
 
 def record(job: Job) -> Golden:
     """The golden of `job`: its float32 reference, the noise floors, and where it was recorded."""
-    trace = float32(job)
-    floors = {placement: _floors(job, PRECISIONS[name]) for placement, name in _PLACEMENTS.items()}
+    with doing("recording the golden"):
+        trace = float32(job)
+        floors = {placement: _floors(job, PRECISIONS[name], place * NOISE_RUNS) for place, (placement, name) in enumerate(_PLACEMENTS.items())}
     records = [
         GoldenRecord(record, {placement: found.get(key, math.nan) for placement, found in floors.items()})
         for key, record in trace.records.items()
@@ -93,8 +95,8 @@ def float32(job: Job) -> Trace:
     return run(job, reference(torch.float32, follows=tape))
 
 
-def _floors(job: Job, precision: Precision) -> dict[str, float]:
-    """By record key, the spread that a noise of one unit roundoff causes where `precision` rounds.
+def _floors(job: Job, precision: Precision, done: int) -> dict[str, float]:
+    """By record key, the spread that a noise of one unit roundoff causes where `precision` rounds. `done` noise runs were made before.
 
     Empty where the model does not run under it (an op without a kernel for that dtype): checks then measure it afresh.
     """
@@ -104,10 +106,11 @@ def _floors(job: Job, precision: Precision) -> dict[str, float]:
     except (RuntimeError, TypeError, ValueError):
         return {}
     plain = run(job, reference(torch.float32, precision, follows=tape))
-    noises = [
-        run(job, reference(torch.float32, precision, follows=tape, disturbance=noise_for(job.model, seen, precision, seed=number + 1)))
-        for number in range(NOISE_RUNS)
-    ]
+    noises = []
+    for number in range(NOISE_RUNS):
+        with doing(f"noise run {done + number + 1} of {NOISE_RUNS * len(_PLACEMENTS)}"):
+            noise = noise_for(job.model, seen, precision, seed=number + 1)
+            noises.append(run(job, reference(torch.float32, precision, follows=tape, disturbance=noise)))
     return {key: spread / precision.roundoff for key, spread in drift.spreads(plain, noises).items()}
 
 

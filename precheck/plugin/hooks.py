@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from precheck.goldens.place import golden_files
-from precheck.plugin import benchmark, fixtures, markers, models, summary, xdist
+from precheck.plugin import benchmark, fixtures, markers, models, progress, summary, xdist
 from precheck.plugin.fixtures import check_precision as check_precision
 from precheck.plugin.fixtures import precision as precision
 from precheck.plugin.fixtures import precision_device as precision_device
@@ -171,6 +171,7 @@ class _Listener:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.pluginmanager.register(_Listener(session.config.stash[_LEDGER]), "precheck-listener")
+    progress.register(session.config)  # only now there is a terminal to tell
 
 
 @pytest.hookimpl(trylast=True)
