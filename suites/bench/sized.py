@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-SHAPES = {1: (128, 4), 4: (256, 4), 17: (512, 4), 124: (1024, 8)}
+SHAPES = {1: (96, 2), 4: (192, 5), 17: (512, 4), 124: (1024, 9)}
 """Millions of parameters: (width, layers), on a vocabulary of 4096 and 256 positions."""
 VOCABULARY, LENGTH, BATCH = 4096, 256, 4
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from budgets import KINDS, RATIOS, Ratio, Result, contest, golden, results
 from ratios import medians
-from sized import SHAPES, Trained
+from sized import GPT, SHAPES, Trained
 from startup import Children, startup
 from table import BEGIN, END, Figures, into, read, table
 
@@ -64,6 +64,13 @@ def test_rivals_leave_nothing_behind_on_the_model_that_all_share() -> None:
     shared = contestants["low"].call.__self__  # type: ignore[attr-defined]
     assert all(torch.equal(one, other) for one, other in zip(shared.model.parameters(), alone.model.parameters(), strict=True))
     assert not any(module._forward_hooks for module in shared.model.modules())
+
+
+@pytest.mark.parametrize("millions", list(SHAPES))
+def test_a_size_is_what_it_is_called(millions: int) -> None:
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in GPT(*SHAPES[millions]).parameters())
+    assert count == pytest.approx(millions * 1e6, rel=0.05)
 
 
 @pytest.mark.usefixtures("tiny")
