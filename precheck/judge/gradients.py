@@ -10,7 +10,8 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 def missing(observation: Observation) -> list[Suspect]:
     """missing-gradient: a copy of a parameter made while autograd was off, used where it is on, and no gradient for the parameter.
 
-    A cache of cast weights does that when it is first filled under no_grad (pytorch#65766).
+    A cache of cast weights does that when it is first filled under no_grad (pytorch#65766). A conversion of the model does not: its
+    copy is what the parameter is from then on.
     """
     if not observation.came:
         return []
@@ -23,6 +24,8 @@ def missing(observation: Observation) -> list[Suspect]:
         elif read and operation.phase == "forward" and operation.recording:
             for value in read:
                 copy = copies.pop(value)
+                if operation.parameter == copy.parameter or copy.parameter in observation.frozen:
+                    continue
                 name = observation.parameters.get(copy.parameter, "a parameter")
                 text = f"this copy of {name} was made without autograd and is used where gradients are wanted: none reaches {name}"
                 found.append(Suspect("missing-gradient", copy, text, 0.0, 1.0))

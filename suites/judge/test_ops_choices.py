@@ -78,12 +78,13 @@ def test_scores_that_infinity_spoilt_are_not_judged_again() -> None:
     assert graph.rules() == [("overflow", 1)]
 
 
-def copied(came: set[int], *, recording: bool = True, parameter: int = 7, phase: str = "forward") -> Graph:
-    """A low copy of a parameter, made without autograd, and used."""
+def copied(came: set[int], *, recording: bool = True, parameter: int = 7, phase: str = "forward", used_as: int = 0, frozen: bool = False) -> Graph:
+    """A low copy of a parameter, made without autograd, and used: as a tensor of its own, or as that parameter."""
     graph = Graph()
+    graph.observation.frozen = {7} if frozen else set()
     graph.observation.parameters, graph.observation.came = {7: "head.weight"}, came
     copy = graph.op("_to_copy.default", given("float32"), parameter=parameter, recording=False)
-    graph.op("mm.default", copy, recording=recording, phase=phase)
+    graph.op("mm.default", copy, recording=recording, phase=phase, parameter=used_as)
     return graph
 
 
@@ -99,6 +100,8 @@ def test_a_copy_made_without_autograd_and_used_with_it_leaves_its_parameter_with
     copied(set()),
     copied({3}, parameter=0),
     copied({3}, phase="backward"),
-], ids=["used without autograd", "gradient came", "no gradients at all", "no parameter", "used backward"])  # fmt: skip
+    copied({3}, used_as=7),
+    copied({3}, frozen=True),
+], ids=["used without autograd", "gradient came", "no gradients at all", "no parameter", "used backward", "converted", "frozen"])  # fmt: skip
 def test_no_gradient_is_missed_where_none_is_wanted_or_it_came(graph: Graph) -> None:
     assert graph.rules() == []

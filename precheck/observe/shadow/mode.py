@@ -225,6 +225,6 @@ class Shadow(TorchDispatchMode):
             cell.value.alive = True
         self.memory.cells.clear()
         self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
-        self.observation.parameters = dict(self.where.parameter_names)
+        self.observation.parameters, self.observation.frozen = dict(self.where.parameter_names), self.where.frozen()
         self.observation.losses, self.observation.exponents = self.losses.found, list(self.exponents.found.values())
         return self.observation

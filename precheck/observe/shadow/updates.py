@@ -21,7 +21,7 @@ from precheck.observe.shadow.later import SAMPLE as LATER
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import FRESH, Operation, Value
-from precheck.observe.shadow.replay import local
+from precheck.observe.shadow.replay import addressable, local
 from precheck.observe.shadow.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.steps import State, Update
 
@@ -202,7 +202,7 @@ class Updates:
         return any(_made_of(value, was.content, was.seen) for value in wide)
 
     def _follows(self, parameter: torch.Tensor) -> bool:
-        return parameter.dtype in self.low and parameter.layout is torch.strided and local(parameter).numel() > 0
+        return parameter.dtype in self.low and addressable(local(parameter)) and local(parameter).numel() > 0
 
     def _looked_at(self, parameter: torch.Tensor, seen: int) -> _Before:
         mine = local(parameter)
@@ -266,10 +266,13 @@ def _named(dtype: str) -> torch.dtype:
 
 
 def _states(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The optimizer's tensors that have an element for each of the parameter's, by name; what this rank has of them."""
+    """The optimizer's tensors that have an element for each of the parameter's, by name; what this rank has of them.
+
+    Left out are those that keep their elements in a form of their own (torchao's moments of 8 bits and fewer).
+    """
     mine = local(parameter)
     held = {name: local(state) for name, state in optimizer.state.get(parameter, {}).items() if isinstance(state, torch.Tensor)}
-    return {name: state for name, state in held.items() if state.shape == mine.shape and state.layout is torch.strided}
+    return {name: state for name, state in held.items() if state.shape == mine.shape and addressable(state)}
 
 
 def _rate(optimizer: Any, parameter: torch.Tensor) -> float:

@@ -72,6 +72,10 @@ class Whereabouts:
         alive = number and self.parameters[number][0]() is not None
         return number if alive else 0
 
+    def frozen(self) -> set[int]:
+        """Identities of the parameters that ask for no gradient any more."""
+        return {number for number, (held, _) in self.parameters.items() if (parameter := held()) is not None and not parameter.requires_grad}
+
     def _came(self, parameter: torch.Tensor) -> None:
         self.on_gradient(self.parameter_names.get(id(parameter), ""), parameter)
 

@@ -1,0 +1,8 @@
+"""The programs that ranks run are launched as those of suites/recipes are; Keras is told to compute with torch before anything imports it."""
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "recipes"))
+os.environ.setdefault("KERAS_BACKEND", "torch")
