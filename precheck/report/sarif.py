@@ -119,8 +119,8 @@ def _message(finding: Finding, test: dict[str, Any]) -> str:
 def _properties(finding: Finding, test: dict[str, Any]) -> dict[str, Any]:
     known = {
         "test": _cut(test["nodeid"]), "underPrecision": test["precision"], "phase": finding.phase, "op": finding.op, "module": _cut(finding.module),
-        "via": _cut(finding.via), "tensor": _cut(finding.tensor), "step": finding.step, "measured": _number(finding.measured), "limit": _number(finding.limit),
-        "ranks": list(finding.ranks),
+        "via": _cut(finding.via), "tensor": _cut(finding.tensor), "step": finding.step, "measured": _number(finding.measured),
+        "limit": _number(finding.limit), "ranks": list(finding.ranks),
     }  # fmt: skip
     return {name: value for name, value in known.items() if value not in ("", None, [])}
 

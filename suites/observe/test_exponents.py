@@ -5,13 +5,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 import precheck
+from precheck.checking import check
 from precheck.findings import Binades
+from precheck.goldens.lifecycle import refresh
+from precheck.measurement import job_of
 from precheck.observe import exponents
 from precheck.observe.exponents import counted, tally
 from precheck.observe.shadow.later import Later
@@ -126,6 +130,17 @@ class TestMeasure:
         report = precheck.measure(torch.nn.Linear(8, 8), torch.randn(4, 8), precision="bf16-mixed", loss=lambda out: out.sum())
         assert report.exponents == []
         assert not report.errors
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_check_that_passes_counts_where_every_op_is_asked_for(tmp_path: Path, asked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs, path = torch.nn.Linear(8, 8), torch.randn(4, 8), tmp_path / "g.safetensors"
+    refresh(path, job_of(model, inputs), "all")
+    if not asked:
+        monkeypatch.setattr(exponents, "tally", _refused)
+    report = check(model, inputs, golden=path, precision="bf16-mixed", ops=asked)
+    assert not report.errors
+    assert [(row.kind, row.tensor) for row in report.exponents] == ([("output", "output")] if asked else [])
 
 
 def _refused(values: torch.Tensor) -> Any:

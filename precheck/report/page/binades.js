@@ -92,6 +92,7 @@ function tellBinades() {
     swatch("half", "subnormal: fewer digits"),
     swatch("error", "lost: zero, or beyond the largest"),
     swatch("floor", "below: thick where a format has all its digits, thin where it has fewer", "solid"),
+    ranges.some((range) => range.shift) ? swatch("soft", "a power of two: under a loss scale of that", "×") : "",
   );
   tellBinade();
   drawBinades();
