@@ -22,6 +22,7 @@ from precheck.goldens.file import Golden, read
 from precheck.judge import boundaries, drift, staleness
 from precheck.judge.losses import losses
 from precheck.measurement import FIRST_LOOK, Measurement, job_of, judged
+from precheck.observe import listeners
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
@@ -51,6 +52,7 @@ def check(
     report = Checking(job, chosen, read(Path(golden))).report(str(golden))
     if report.errors or ops:
         diagnose(job, chosen, report)
+    listeners.judged(job, chosen, golden, report)
     return report
 
 

@@ -18,6 +18,7 @@ import torch
 from precheck.checking import Checking
 from precheck.findings import Report
 from precheck.goldens.file import read
+from precheck.goldens.lifecycle import record
 from precheck.judge.updates import LOST
 from precheck.measurement import job_of
 from precheck.observe import faults
@@ -58,19 +59,21 @@ def selftested(
     model: Any,
     inputs: Any,
     *,
-    golden: str | Path,
+    golden: str | Path | None,
     precision: str | Precision,
     tolerated: Collection[str] = (),
     **settings: Any,
 ) -> list[Outcome]:
     """What a check with these arguments, which has passed, makes of each fault of FAULTS; one outcome each, in that order.
 
+    `golden` is None where there is none, and float32 in the same process is the reference: one is recorded in memory.
     `tolerated` are rules whose errors do not fail the test; `settings` are loss, optimizer, steps and seed, as in `check`. The
     model, the optimizer's class, the random state and torch's globals come back bit for bit as they were. Costs about ten
     runs of the model for each fault, three under float32. Raises what `check` raises.
     """
     job, chosen = job_of(model, inputs, **settings), resolve(precision)
-    return _SelfTest(Checking(job, chosen, read(Path(golden))), tolerated).outcomes()
+    held = read(Path(golden)) if golden is not None else record(job)
+    return _SelfTest(Checking(job, chosen, held), tolerated).outcomes()
 
 
 def expected(rule: str) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""Who is told what a verb is doing: nobody, unless someone asks to be for the length of a block (as the plugin does).
+"""Who is told what a verb is doing, and what a check came to: nobody, unless someone asks to be for the length of a block (as the plugin does).
 
 Imports neither torch nor numpy, so that a listener need not either.
 """
@@ -8,11 +8,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from typing import Any
 
 Hears = Callable[[str], None]
 """Called with what is under way, "recording the golden: noise run 3 of 4"; with "" when all of it has ended."""
 
+Judges = Callable[[Any, Any, Any, Any], None]
+"""Called after a `check` with its job, precision, path of golden, and report."""
+
 _hears: ContextVar[Hears | None] = ContextVar("precheck_hears", default=None)
+_judges: ContextVar[Judges | None] = ContextVar("precheck_judges", default=None)
 _doing: ContextVar[tuple[str, ...]] = ContextVar("precheck_doing", default=())
 
 
@@ -41,3 +46,21 @@ def doing(words: str) -> Iterator[None]:
         _doing.reset(token)
         if not outer:
             hears("")
+
+
+@contextlib.contextmanager
+def judging(judges: Judges | None) -> Iterator[None]:
+    """Inside the block `judges` is told of each check; None: nobody is."""
+    token = _judges.set(judges)
+    try:
+        yield
+    finally:
+        _judges.reset(token)
+
+
+def judged(job: Any, precision: Any, golden: Any, report: Any) -> None:
+    """Says that a check has been made. Whoever hears of it may check again, and is told of nothing while doing so."""
+    judges = _judges.get()
+    if judges is not None:
+        with judging(None):
+            judges(job, precision, golden, report)

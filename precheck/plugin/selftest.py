@@ -1,6 +1,7 @@
 """`--precheck-selftest`: each check of a test that passes is made again with faults planted, and one that could not have failed fails.
 
-Registered only where the option is given.
+A check is a call of `check_precision`, or of `precheck.check` itself in a test or its fixtures. Registered only where the option
+is given.
 """
 
 from __future__ import annotations
@@ -8,17 +9,25 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Generator
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from precheck.findings import Report
+from precheck.observe.listeners import judging
 from precheck.plugin import xdist
 from precheck.plugin.markers import Expectations
 from precheck.plugin.naming import plain_id
 from precheck.precisions import Precision
 from precheck.report.sensitivity import fails, failure, table
 
+if TYPE_CHECKING:
+    from precheck.observe.job import Job
+    from precheck.selftest import Outcome
+
 _FOUND = pytest.StashKey[list[dict[str, Any]]]()
+_PLAIN = pytest.StashKey["_Plain"]()
 _READY = pytest.StashKey[list[dict[str, Any]]]()
 
 
@@ -30,9 +39,13 @@ def tried(item: pytest.Item, call: int, precision: Precision, wishes: Expectatio
         outcomes = expected(min(wishes.expected))
     else:
         outcomes = selftested(model, inputs, precision=precision, tolerated=wishes.allowed, **settings)
+    _keep(item, "check_precision", call, precision, outcomes)
+
+
+def _keep(item: pytest.Item, verb: str, call: int, precision: Precision, outcomes: list[Outcome]) -> None:
     found = {
         "nodeid": plain_id(item, precision.name), "line": (item.location[1] or 0) + 1, "call": call,
-        "verb": "check_precision", "precision": precision.name,
+        "verb": verb, "precision": precision.name,
         "outcomes": [dataclasses.asdict(outcome) for outcome in outcomes],
     }  # fmt: skip
     item.stash.setdefault(_FOUND, []).append(found)
@@ -42,19 +55,39 @@ def tried(item: pytest.Item, call: int, precision: Precision, wishes: Expectatio
     ]
 
 
+class _Plain:
+    """Tries each `precheck.check` that finds no errors; what the test makes of its report is the test's own affair."""
+
+    def __init__(self, item: pytest.Item) -> None:
+        self.item, self.calls = item, 0
+
+    def __call__(self, job: Job, precision: Precision, golden: str | Path, report: Report) -> None:
+        from precheck.selftest import selftested
+
+        self.calls += 1
+        if not report.errors:
+            settings: dict[str, Any] = {"loss": job.loss, "optimizer": job.optimizer, "steps": job.steps, "seed": job.seed}
+            outcomes = selftested(job.model, job.inputs, golden=golden, precision=precision, **settings)
+            _keep(self.item, "precheck.check", self.calls, precision, outcomes)
+
+
 class SelfTest:
     """Hooks of a run with the option."""
 
     def __init__(self) -> None:
         self.checks: list[dict[str, Any]] = []
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         item.stash[_FOUND] = []  # of this attempt; some plugins make several
+        item.stash[_PLAIN] = _Plain(item)
+        with judging(item.stash[_PLAIN]):
+            return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
-        result = yield
+        with judging(item.stash[_PLAIN]):
+            result = yield
         found = item.stash[_FOUND]
         item.stash[_READY] = found
         text = failure(found)
@@ -76,7 +109,7 @@ class SelfTest:
 
     def found(self) -> list[dict[str, Any]]:
         """What became of the faults, a check each, in an order that does not hang on which worker came first."""
-        return sorted(self.checks, key=lambda check: (check["nodeid"], check["call"]))
+        return sorted(self.checks, key=lambda check: (check["nodeid"], check["verb"], check["call"]))
 
     @property
     def deaf(self) -> bool:

@@ -28,8 +28,9 @@ def failure(checks: Sequence[dict[str, Any]]) -> str:
     told = []
     for check in checks:
         if fails(check["outcomes"]):
-            which = f" (call {check['call']} of {len(checks)})" if len(checks) > 1 else ""
-            told += _failed(check["outcomes"], f"this check{which}", check["precision"])
+            name = "this precheck.check" if check.get("verb") == "precheck.check" else "this check"
+            which = f" (call {check['call']})" if len(checks) > 1 else ""
+            told += _failed(check["outcomes"], f"{name}{which}", check["precision"])
     return "\n".join(told)
 
 
@@ -99,7 +100,9 @@ def _missed(each: dict[str, Any]) -> tuple[str, str]:
 def named(check: dict[str, Any]) -> str:
     """The test, and which of its checks it is where it has several."""
     name: str = check["nodeid"]
-    return name + (f" (call {check['call']})" if check["call"] > 1 else "")
+    which = ["precheck.check"] if check.get("verb") == "precheck.check" else []
+    which += [f"call {check['call']}"] if check["call"] > 1 else []
+    return name + (f" ({', '.join(which)})" if which else "")
 
 
 def _cell(each: dict[str, Any]) -> str:

@@ -73,7 +73,7 @@ def test_a_check_that_cannot_fail_fails_its_test_and_says_why(pytester: pytest.P
             "selftest: 1 of 5 faults planted into this check went unnoticed under 32-true: lost update",
             "  lost update: no parameter moves in 1 step(s), so that one that does not arrive changes nothing",
             "    cure: raise the learning rate above 0, or leave the optimizer out",
-            "selftest: 1 of 3 faults planted into this check (call 2 of 2) went unnoticed under 32-true: stale",
+            "selftest: 1 of 3 faults planted into this check (call 2) went unnoticed under 32-true: stale",
             "  stale: the model's output is the one for another input (each tensor back to front), 0 % away; limit: 0.* % of its norm",
             "    cure: the output hardly depends on the input: *",
             SUMMARY,
@@ -133,6 +133,70 @@ def test_without_the_option_reports_have_none(pytester: pytest.Pytester, project
     project(HEALTHY)
     pytester.runpytest_inprocess("--drift-report=json:drift.json")
     assert "selftest" not in json.loads((pytester.path / "drift.json").read_text("utf8"))
+
+
+PLAIN = """
+from precheck.goldens.lifecycle import refresh
+from precheck.measurement import job_of
+
+
+def held(tmp_path, model, **settings):
+    refresh(tmp_path / "it.safetensors", job_of(model, data(), **settings))
+    return tmp_path / "it.safetensors"
+
+
+class Constant(torch.nn.Linear):
+    def forward(self, x):
+        return torch.ones_like(super().forward(x))
+
+
+@pytest.fixture
+def checked(tmp_path):
+    return precheck.check(make(), data(), golden=held(tmp_path, make()), precision="bf16-true")
+
+
+def test_in_a_fixture(checked):
+    assert not checked.errors
+
+
+def test_plain(tmp_path):
+    torch.manual_seed(0)
+    model = Constant(8, 4)
+    found = precheck.check(Overflows(), data(), golden=held(tmp_path, Overflows()), precision="16-mixed")
+    assert found.errors, "so that nothing is planted"
+    report = precheck.check(model, data(), golden=held(tmp_path, model), precision="bf16-mixed")
+    assert not report.errors
+    assert not precheck.check(make(), data(), golden=held(tmp_path, make(), loss=loss), loss=loss).errors
+
+
+def test_both(check_precision, tmp_path):
+    check_precision(make(), data())
+    assert not precheck.check(make(), data(), golden=held(tmp_path, make())).errors
+"""
+
+
+def test_checks_that_do_not_come_from_the_fixture_are_tried_too(pytester: pytest.Pytester, project: Project) -> None:
+    project(PLAIN)
+    result = pytester.runpytest_inprocess("--precheck-selftest", "--drift-report=json:drift.json")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "selftest: 1 of 4 faults planted into this precheck.check (call 2) went unnoticed under bf16-mixed: stale",
+            SUMMARY,
+            "* faults caught in 5 checks; 1 of these could not have failed",
+            "FAILED test_it.py::test_plain - Failed: selftest: 1 of 4 faults *",
+        ]
+    )
+    found, _ = told(pytester, "drift")
+    assert [(each["nodeid"].partition("::")[2], each["verb"], each["call"], each["precision"]) for each in found] == [
+        ("test_both[32-true]", "check_precision", 1, "32-true"),
+        ("test_both[32-true]", "precheck.check", 1, "32-true"),
+        ("test_in_a_fixture", "precheck.check", 1, "bf16-true"),
+        ("test_plain", "precheck.check", 2, "bf16-mixed"),
+        ("test_plain", "precheck.check", 3, "32-true"),
+    ]
+    assert cells(result, "test_plain (precheck.check, call 2)")[6] == "UNNOTICED"
+    pytester.runpytest_inprocess().assert_outcomes(passed=3)
 
 
 def test_quiet_says_nothing_where_all_is_caught(pytester: pytest.Pytester, project: Project) -> None:

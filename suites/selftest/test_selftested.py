@@ -211,6 +211,12 @@ def test_a_scripted_model_is_tried_as_any_other(tried: Tried, build: Callable[[]
     assert type(model) is kind
 
 
+@pytest.mark.parametrize("precision", ["bf16-true", "32-true"])
+def test_without_a_golden_one_is_recorded_in_memory(tried: Tried, precision: str) -> None:
+    found = selftested(layers(), data(), golden=None, precision=precision, **STEPS)
+    assert {outcome.fault: outcome.status for outcome in found} == statuses(tried(layers(), data(), precision, **STEPS))
+
+
 def test_what_markers_let_through_is_neither_caught_nor_unnoticed(tried: Tried) -> None:
     found = tried(layers(), data(), "bf16-true", tolerated=("accumulated-drift",))
     assert {fault: found[fault].status for fault in OUTPUTS} == dict.fromkeys(OUTPUTS, "allowed")
