@@ -106,7 +106,9 @@ class _Hunt:
             raise InputError(f"strategy is a {type(strategy).__name__}; pass a strategy of hypothesis, as in {example}")
         phases = (hypothesis.Phase.generate, hypothesis.Phase.target, hypothesis.Phase.shrink)
         quiet = hypothesis.Verbosity.quiet
-        settings = hypothesis.settings(max_examples=self.most, phases=phases, deadline=None, database=None, verbosity=quiet)
+        settings = hypothesis.settings(
+            max_examples=self.most, phases=phases, deadline=None, database=None, derandomize=False, verbosity=quiet
+        )  # whatever profile the user's tests run under
 
         def asked(inputs: Any) -> bool:
             verdict = self._verdict(inputs)

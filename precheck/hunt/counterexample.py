@@ -61,13 +61,14 @@ class Counterexample:
         return "\n".join([head, *by, f"    {found}; {matters} of it:", *lines[:_SHOWN], *more])
 
     def save(self, path: str | Path, *, model: str = "", loss: str = "") -> Path:
-        """Writes a test to `path` that holds the input as code and fails while the model breaks, and its golden beside it. Returns the golden.
+        """Writes a test to `path` that holds the input as code and fails while the model breaks, and its golden beside it.
 
         `model` names a function that makes the model ("package.module:function"), `loss` the one that was given to `search`; those that
         can be imported by name need not be given. What is made so has to break on this input, which is tried. The golden is the
-        float32 reference of today: the test also notices if that moves. No file is ever written over.
+        float32 reference of today: the test also notices if that moves. No file is ever written over. Returns the golden's path.
 
-        Raises InputError for names that do not lead to that model, or a file that is there; GoldenError if a golden cannot be written.
+        Raises InputError for names that do not lead to that model, a path that is no test file, or a file that is there; GoldenError
+        if a golden cannot be written.
         """
         test = Path(path)
         golden = test.with_suffix(SUFFIX)

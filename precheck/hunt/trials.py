@@ -33,6 +33,10 @@ _BEYOND = 1.25
 """How far an upper bound must exceed what was explained at that tensor before: noise runs differ by a few per cent."""
 
 
+Bounds = dict[str, float]
+"""By the key of a tensor, or the place of decisions."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
     """On one input. `reach` is in bits from the end of the format, below 0; `drift` in bits above the limit, an upper bound. Neither
@@ -60,7 +64,7 @@ class Trials:
         self.job, self.precision, self.rules = job, precision, frozenset(rules)
         self.fault: Finding | None = None
         self.known: dict[str, Verdict] = {}
-        self.explained: dict[str, float] = {}  # by tensor, or by place of decisions: the highest that was healthy on a closer look
+        self.explained: Bounds = {}  # the highest that was healthy on a closer look
 
     @property
     def judged(self) -> list[Verdict]:
@@ -117,7 +121,7 @@ class Trials:
         fault = self._first(report, _PLAIN) or self._closer(job, (seen, tape), bounds, _flips(plain), report)
         return Verdict(fault, reach.bits, math.log2(max(bounds.values(), default=0.0) or 2.0**-10))
 
-    def _closer(self, job: Job, seen: tuple[Trace, Tape], bounds: dict[str, float], flips: dict[str, float], report: Report) -> Finding | None:
+    def _closer(self, job: Job, seen: tuple[Trace, Tape], bounds: Bounds, flips: Bounds, report: Report) -> Finding | None:
         """What a measurement finds, if there is reason for one."""
         flipping = "decision-flip" in self.rules and self._suspicious(flips, 0.0)
         drifting = "accumulated-drift" in self.rules and self._suspicious(bounds, 1.0)
@@ -130,7 +134,7 @@ class Trials:
                 self.explained[name] = max(value, self.explained.get(name, 0.0))
         return fault
 
-    def _suspicious(self, values: dict[str, float], limit: float) -> bool:
+    def _suspicious(self, values: Bounds, limit: float) -> bool:
         """Whether something has not been explained before; while a fault is shrunk, each input is looked at anew."""
         healthy = {} if self.fault else self.explained
         return any(value > limit and value > _BEYOND * healthy.get(name, 0.0) for name, value in values.items())
@@ -151,13 +155,13 @@ def _sound(plain: Trace) -> bool:
     return not any(record.nonfinite for record in got)
 
 
-def _bounds(rows: list[drift.Comparison]) -> dict[str, float]:
+def _bounds(rows: list[drift.Comparison]) -> Bounds:
     """r over what is allowed, by tensor, as if noise explained nothing but the tensor's own last rounding."""
     finite = (row for row in rows if row.record.kind != "update" and not row.excess_nonfinite and not row.undetermined)
     return {row.record.key: min(row.r / row.allowed, 2.0**60) for row in finite}
 
 
-def _flips(plain: Trace) -> dict[str, float]:
+def _flips(plain: Trace) -> Bounds:
     """The share of decisions that fell otherwise, by place."""
     return {name: flipped / total for name, (flipped, total) in plain.flips.items() if flipped}
 

@@ -69,5 +69,6 @@ def fitting(names: Sequence[str], dimensions: int, asked: str | Sequence[str]) -
     left = [name for name in names if _MADE[name][1] <= dimensions]
     if not left:
         least = min(_MADE[name][1] for name in names)
-        raise InputError(f"layout={asked!r} needs {least} dimensions or more, and the shape has {dimensions}; give it more, or pass layout='any'")
+        what = f"layout={asked!r} needs {least} dimensions or more, and the shape has {dimensions}"
+        raise InputError(f"{what}; give it more, or pass layout='any'")
     return left

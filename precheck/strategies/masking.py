@@ -30,7 +30,7 @@ def padded(
     takes keywords: `padded(...).map(lambda pair: {"input_ids": pair[0], "attention_mask": pair[1]})`.
     """
     if not isinstance(content, SearchStrategy):
-        raise InputError(f"padded() was given a {type(content).__name__}; pass a strategy of tensors, as in padded(tokens(100, shape=(4, 16)))")
+        raise InputError(f"padded() was given a {type(content).__name__}; pass a strategy of tensors, as in padded(tokens(100, (4, 16)))")
     if side not in ("right", "left"):
         raise InputError(f"side={side!r}; pass 'right' or 'left', where the padding goes")
     return _padded(content, pad, side, empty)
@@ -40,7 +40,7 @@ def padded(
 def _padded(draw: Draw, content: SearchStrategy[torch.Tensor], pad: float, side: str, empty: bool) -> tuple[torch.Tensor, torch.Tensor]:
     batch = draw(content)
     if batch.dim() < 2:
-        raise InputError(f"padded() was given a tensor of shape {tuple(batch.shape)}; it takes (batch, length), and may take more behind these")
+        raise InputError(f"padded() was given a tensor of shape {tuple(batch.shape)}; it takes (batch, length, ...)")
     rows, length = batch.shape[:2]
     mask = _kept(draw, rows, length, empty=empty)
     if side == "left":

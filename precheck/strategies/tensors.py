@@ -67,7 +67,7 @@ def tensors(
 
 def _checked(dtype: Any, magnitude: Any) -> None:
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise InputError(f"dtype={dtype!r}; pass a floating dtype, as in dtype=torch.float32 (tokens() draws whole numbers, masks() booleans)")
+        raise InputError(f"dtype={dtype!r}; pass a floating dtype, as in dtype=torch.float32 (tokens() draws whole numbers)")
     try:
         top = formats.of_dtype(dtype).max
     except ValueError as error:

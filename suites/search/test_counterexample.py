@@ -41,7 +41,10 @@ number = 3
 '''
 
 
-def found(model: torch.nn.Module | Callable[..., torch.Tensor], loss: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Counterexample:
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def found(model: torch.nn.Module | Function, loss: Function | None = None) -> Counterexample:
     counterexample = precheck.search(model, tensors((2, 4), magnitude=(2**-4, 2**9)), precision="16-true", loss=loss, most=60)
     assert counterexample is not None
     return counterexample
@@ -60,23 +63,28 @@ def test_the_text_says_what_broke_where_and_by_which_elements() -> None:
     text = str(found(NarrowNorm(4)))
     lines = text.splitlines()
     assert lines[0].startswith("16-true breaks: accumulated-drift: the model's output: off by")
-    assert "by overflow: aten.mul.Tensor at" in lines[1] and "hazards.py:" in lines[1]
-    assert "1 element matters of it:" in lines[2] and lines[-1] == "inputs[0, 0] = 256.0"
+    assert "by overflow: aten.mul.Tensor at" in lines[1]
+    assert "hazards.py:" in lines[1]
+    assert "1 element matters of it:" in lines[2]
+    assert lines[-1] == "inputs[0, 0] = 256.0"
 
 
 def test_a_long_input_is_cut_in_the_text_and_whole_in_the_code() -> None:
     counterexample = found(BareSoftmax())
     object.__setattr__(counterexample, "inputs", torch.randn(40, 40))
-    assert "more lines: .code()" in str(counterexample) and len(str(counterexample).splitlines()) < 20 < len(counterexample.code().splitlines())
+    assert "more lines: .code()" in str(counterexample)
+    assert len(str(counterexample).splitlines()) < 20 < len(counterexample.code().splitlines())
 
 
 def test_a_saved_case_fails_until_the_model_is_mended(pytester: pytest.Pytester, models: str) -> None:
     make = getattr(__import__(models), "make")  # noqa: B009
     counterexample = found(make())
     golden = counterexample.save(pytester.path / "test_softmax_breaks.py", model=f"{models}:make")
-    assert golden == pytester.path / "test_softmax_breaks.safetensors" and read(golden).provenance["loss"] is False
+    assert golden == pytester.path / "test_softmax_breaks.safetensors"
+    assert read(golden).provenance["loss"] is False
     text = (pytester.path / "test_softmax_breaks.py").read_text(encoding="utf8")
-    assert "inputs = torch.zeros(2, 4)" in text and "precision='16-true'" in text
+    assert "inputs = torch.zeros(2, 4)" in text
+    assert "precision='16-true'" in text
     result = pytester.runpytest_inprocess()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*PrecisionFailure: overflow: the model's output: * elements are NaN in float16 under 16-true*"])
@@ -92,7 +100,9 @@ def test_functions_that_can_be_imported_need_no_name(pytester: pytest.Pytester, 
     counterexample = found(module.bare, loss=module.loss)
     counterexample.save(pytester.path / "test_breaks.py")
     text = (pytester.path / "test_breaks.py").read_text(encoding="utf8")
-    assert f"from {models} import bare" in text and "check(bare, inputs" in text and "loss=loss" in text
+    assert f"from {models} import bare" in text
+    assert "check(bare, inputs" in text
+    assert "loss=loss" in text
     pytester.runpytest_inprocess("test_breaks.py").assert_outcomes(failed=1)
 
 

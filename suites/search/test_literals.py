@@ -63,7 +63,8 @@ def test_whatever_the_strategies_draw_is_rebuilt(value: torch.Tensor) -> None:
     [
         torch.tensor(3.0), torch.tensor(-0.0), torch.tensor(True), torch.zeros(0, 3), torch.tensor([float("nan"), -0.0, float("-inf")]),
         torch.randn(7, 7), torch.randn(40, 4).half(), torch.full((3, 2), 300.0), torch.ones(2, requires_grad=True), torch.tensor(1 + 2j),
-        torch.tensor(2.5, dtype=torch.float8_e4m3fn), (torch.ones(3) > 0, None, 2.5, float("inf"), "s", [torch.eye(3)]), (torch.ones(1),), [], (),
+        torch.tensor(2.5, dtype=torch.float8_e4m3fn), (torch.ones(3) > 0, None, 2.5, float("inf"), "s", [torch.eye(3)]), (torch.ones(1),),
+        [], (),
         {"ids": torch.ones(2), "attention mask": torch.eye(2), "torch": torch.ones(1), "class": torch.ones(2), "inputs": torch.zeros(1)},
         Pair(torch.arange(3), None), (Batch(torch.arange(100), 0.1), 3),
     ],
@@ -82,8 +83,10 @@ def test_few_elements_are_written_one_by_one_and_neighbours_as_one() -> None:
 
 
 def test_numbers_are_as_short_as_their_dtype_allows() -> None:
-    assert "= 0.1\n" in code(torch.eye(1).mul(0.1).half().expand(1, 9)[:, :1].contiguous()) or "0.1" in code(torch.tensor([[0.1]]).half())
-    assert "0.3333" in code(torch.tensor([1 / 3]).half()) and "0.33333334" in code(torch.tensor([1 / 3]))
+    assert "0.1)" in code(torch.tensor([[0.1]]))  # not 0.10000000149
+    assert "0.1, " in code(torch.tensor([[0.1]]).half())  # nor 0.0999755859375
+    assert "0.3333" in code(torch.tensor([1 / 3]).half())
+    assert "0.33333334" in code(torch.tensor([1 / 3]))
 
 
 def test_lines_stay_short_whatever_the_size() -> None:
@@ -105,5 +108,5 @@ def test_what_no_code_rebuilds_is_refused_by_its_name() -> None:
 
     with pytest.raises(InputError, match=r"input_1 is a .*Local, and no code is known"):
         code((torch.ones(1), Local()))
-    with pytest.raises(InputError, match=r"layout torch.sparse_coo"):
+    with pytest.raises(InputError, match=r"tensor of torch.sparse_coo"):
         code(torch.ones(2).to_sparse())

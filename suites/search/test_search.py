@@ -32,12 +32,14 @@ SOON = 200  # inputs that may be tried before one breaks: half of what search tr
 def test_it_finds_what_breaks_a_model_and_shrinks_it(broken: Any, mended: Any, strategy: Any, precision: str, seed: int) -> None:
     model = broken()
     found = precheck.search(model, strategy, precision=precision, seed=seed)
-    assert found is not None and found.tried <= SOON
-    assert 1 <= len(found.elements) <= FEW and tuple(found.inputs.shape[:2]) == (2, 1)  # the shortest sequence
+    assert found is not None
+    assert found.tried <= SOON
+    assert 1 <= len(found.elements) <= FEW
+    assert tuple(found.inputs.shape[:2]) == (2, 1)  # the shortest sequence
     assert precheck.measure(model, found.inputs, precision=precision).errors
     simpler = found.inputs.clone()
     simpler[found.elements[0][1]] = 0
-    assert not precheck.measure(model, simpler, precision=precision).errors  # each element that is said to matter does
+    assert not precheck.measure(model, simpler, precision=precision).errors  # what is said to matter does
     assert not precheck.measure(mended(), found.inputs, precision=precision).errors
 
 
@@ -47,30 +49,44 @@ def test_it_finds_nothing_that_breaks_the_mended_twin(
 ) -> None:
     with caplog.at_level(logging.INFO, "precheck"):
         assert precheck.search(mended(), strategy, precision=precision, most=150) is None
-    assert "inputs breaks the model under" in caplog.text and "bits below fp16's 65504" in caplog.text
+    assert "inputs breaks the model under" in caplog.text
+    assert "bits below fp16's 65504" in caplog.text
 
 
 def test_the_same_seed_gives_the_same_search() -> None:
     one, other = (precheck.search(BareSoftmax(), SCORES, precision="16-true", seed=3) for _ in range(2))
-    assert one is not None and other is not None and one.code() == other.code() and one.tried == other.tried
+    assert one is not None
+    assert other is not None
+    assert one.code() == other.code()
+    assert one.tried == other.tried
 
 
-class Deep(torch.nn.Module):
-    """Its fault lies beyond what is drawn at first: an overflow from a magnitude of 2^12 on, when all of one sign."""
+class Product(torch.nn.Module):
+    """Overflows where all of three are large, which is one draw in a few hundred."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return a * b * c * 2.0**-9
+
+
+def test_magnitudes_are_climbed() -> None:
+    # Without targets, 400 inputs with this seed hold none that breaks it.
+    one = tensors((1, 4), magnitude=(2**-10, 2**6), degenerate=False)
+    found = precheck.search(Product(), st.tuples(one, one, one), precision="16-true")
+    assert found is not None
+    assert len(found.elements) == 3
+
+
+class Difference(torch.nn.Module):
+    """Inf - Inf where a sum is beyond float16."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.mean(-1) + (x.sum(-1) - x.sum(-1))
 
 
-def test_magnitudes_are_climbed() -> None:
-    # A sum of 8 needs 2^13 each: one of the thirty powers of two drawn suffices for all alike, and two of a thousand for single elements.
-    found = precheck.search(Deep(), tensors((1, 8), magnitude=(2**-14, 2**13), degenerate=False), precision="16-true", seed=1)
-    assert found is not None and float(found.inputs.abs().max()) >= 2**12
-
-
 def test_where_many_small_elements_matter_fewer_large_ones_do() -> None:
-    found = precheck.search(Deep(), tensors((1, 64), magnitude=(2**-4, 2**14)), precision="16-true")
-    assert found is not None and len(found.elements) <= FEW  # eight times 2^13 are 2^16
+    found = precheck.search(Difference(), tensors((1, 64), magnitude=(2**-4, 2**14)), precision="16-true")
+    assert found is not None
+    assert len(found.elements) <= FEW  # four times 2^14 are 2^16
 
 
 class Masked(torch.nn.Module):
@@ -86,8 +102,10 @@ class Masked(torch.nn.Module):
 def test_structures_are_searched_and_shrunk_as_a_whole() -> None:
     inputs = st.fixed_dictionaries({"x": tensors((1, 4, 8), magnitude=(2**-4, 4.0)), "mask": masks((1, 4, 4), empty_rows=True)})
     found = precheck.search(Masked(), inputs, precision="16-true")
-    assert found is not None and set(found.inputs) == {"x", "mask"}
-    assert {path for path, _, _ in found.elements} == {"[mask]"} and len(found.elements) == 4  # one row, masked whole
+    assert found is not None
+    assert set(found.inputs) == {"x", "mask"}
+    assert {path for path, _, _ in found.elements} == {"[mask]"}
+    assert len(found.elements) == 4  # one row, masked whole
     assert not found.inputs["x"].any()
 
 
@@ -106,20 +124,23 @@ class Table(torch.nn.Module):
 
 def test_tokens_are_searched() -> None:
     found = precheck.search(Table(), tokens(50, (2, (1, 12))), precision="16-true")
-    assert found is not None and [number for _, _, number in found.elements] == [37]
+    assert found is not None
+    assert [number for _, _, number in found.elements] == [37]
 
 
 def test_inputs_are_rounded_to_what_the_precision_stores_so_that_no_fault_is_that_roundings() -> None:
     # float16 turns 0.1 into something else, and 70000 into Inf: neither is the model's doing.
     assert precheck.search(torch.nn.Identity(), tensors((2, 4), magnitude=(2**-14, 2**20)), precision="16-true", most=60) is None
     found = precheck.search(NarrowNorm(), tensors((2, 32), magnitude=300.0), precision="16-true")
-    assert found is not None and torch.equal(found.inputs, found.inputs.half().float())
+    assert found is not None
+    assert torch.equal(found.inputs, found.inputs.half().float())
 
 
 def test_only_the_rules_asked_for_are_searched() -> None:
     narrow = tensors((2, 32), magnitude=(2**8, 2**10))
     found = precheck.search(NarrowNorm(), narrow, precision="16-true", rules="accumulated-drift", most=60)
-    assert found is not None and found.finding.rule == "accumulated-drift"
+    assert found is not None
+    assert found.finding.rule == "accumulated-drift"
     assert precheck.search(NarrowNorm(), narrow, precision="16-true", rules=["nan", "decision-flip"], most=60) is None
 
 
@@ -129,7 +150,8 @@ def test_a_gradient_that_breaks_is_found_with_a_loss() -> None:
     drawn = tensors((2, 4), magnitude=(2**-12, 1.0))
     assert precheck.search(model, drawn, precision="16-true", most=40) is None
     found = precheck.search(model, drawn, precision="16-true", loss=lambda out: (out.float() * 1e-7).sum(), most=200)
-    assert found is not None and found.finding.phase == "backward"
+    assert found is not None
+    assert found.finding.phase == "backward"
 
 
 def test_inputs_on_which_float32_is_not_finite_either_are_left_aside(caplog: pytest.LogCaptureFixture) -> None:
@@ -149,10 +171,11 @@ def test_a_search_that_could_judge_no_input_is_an_error() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (x - x).log()
 
-    with pytest.raises(InputError, match=r"none of \d+ inputs could be judged under bf16-mixed: \d+ since the model is not finite in float32 either"):
-        precheck.search(Logarithm(), tensors((1, 4)), most=20)
+    with pytest.raises(InputError, match=r"none of \d+ inputs could be judged under bf16-mixed: \d+ since the model is not finite in float"):
+        precheck.search(Logarithm(), tensors((1, 4)), most=5)
+    large = tensors((1,), magnitude=1e6).map(lambda value: value.abs() + 1e6)
     with pytest.raises(InputError, match=r"since the precision cannot hold the input itself; pass a strategy with other magnitudes"):
-        precheck.search(torch.nn.Identity(), tensors((1,), magnitude=1e6).map(lambda value: value.abs() + 1e6), precision="16-true", most=20)
+        precheck.search(torch.nn.Identity(), large, precision="16-true", most=5)
 
 
 def test_the_model_and_the_random_state_come_back_as_they_were() -> None:
@@ -160,7 +183,8 @@ def test_the_model_and_the_random_state_come_back_as_they_were() -> None:
     before, state = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
     precheck.search(model, HIDDEN, precision="16-mixed", most=40)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), state) and all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_what_the_model_raises_is_raised() -> None:

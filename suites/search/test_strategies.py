@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, find, given, settings
-from hypothesis import strategies as st
 
 from precheck import InputError
 from precheck.strategies import LAYOUTS, masks, padded, tensors, tokens
@@ -28,17 +27,25 @@ def first(strategy: Any, wanted: Any) -> Any:
 @QUICK
 @given(tensors((2, (1, 5), 8), dtype=[torch.float16, torch.float8_e4m3fn], magnitude=(2**-3, 2**5)))
 def test_tensors_have_the_shape_dtype_and_magnitude_asked_for(value: torch.Tensor) -> None:
-    assert value.shape[0] == 2 and 1 <= value.shape[1] <= 5 and value.shape[2] == 8 and value.dtype in (torch.float16, torch.float8_e4m3fn)
-    assert float(value.double().abs().max()) <= 32 and value.is_contiguous()
+    assert value.shape[0] == 2
+    assert 1 <= value.shape[1] <= 5
+    assert value.shape[2] == 8
+    assert value.dtype in (torch.float16, torch.float8_e4m3fn)
+    assert float(value.double().abs().max()) <= 32
+    assert value.is_contiguous()
 
 
 def test_tensors_shrink_to_zeros_small_shapes_contiguous_memory_and_a_magnitude_of_one() -> None:
     strategy = tensors(((1, 9), (2, 9)), dtype=[torch.float32, torch.bfloat16], layout="any", outliers=64.0)
     simplest = first(strategy, lambda value: True)
-    assert torch.equal(simplest, torch.zeros(1, 2)) and simplest.dtype is torch.float32 and simplest.is_contiguous()
+    assert torch.equal(simplest, torch.zeros(1, 2))
+    assert simplest.dtype is torch.float32
+    assert simplest.is_contiguous()
     assert float(first(strategy, lambda value: bool(value.any())).double().abs().max()) == 1
     large = first(strategy, lambda value: float(value.double().abs().max()) >= 300)
-    assert large.shape == (1, 2) and large.float().max() == 512 and large.is_contiguous()
+    assert large.shape == (1, 2)
+    assert large.float().max() == 512
+    assert large.is_contiguous()
 
 
 def test_a_number_as_magnitude_is_the_largest_element() -> None:
@@ -76,7 +83,9 @@ def test_each_layout_is_drawn_with_its_strides(layout: str) -> None:
         "contiguous": (60, 20, 5, 1), "transposed": (60, 20, 1, 4), "channels-last": (60, 1, 15, 3), "strided": (120, 40, 10, 2),
         "offset": (60, 20, 5, 1), "expanded": (0, 20, 5, 1),
     }  # fmt: skip
-    assert value.stride() == expected[layout] and value.shape == shape and value.storage_offset() == (1 if layout == "offset" else 0)
+    assert value.stride() == expected[layout]
+    assert value.shape == shape
+    assert value.storage_offset() == (1 if layout == "offset" else 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2])
@@ -84,7 +93,8 @@ def test_layouts_leave_the_values_of_any_format(dtype: torch.dtype) -> None:
     values = torch.randn(2, 3, 4, 5).to(dtype)
     for layout in LAYOUTS:
         expected = values[:1].expand(values.shape) if layout == "expanded" else values
-        assert torch.equal(laid(values, layout).float(), expected.float()) and laid(values, layout).dtype is dtype
+        assert torch.equal(laid(values, layout).float(), expected.float())
+        assert laid(values, layout).dtype is dtype
 
 
 def test_hypothesis_seed_determines_what_is_drawn() -> None:
@@ -100,13 +110,15 @@ def test_hypothesis_seed_determines_what_is_drawn() -> None:
         return values
 
     one, other = drawn(), drawn()
-    assert len(one) == len(other) > 5 and all(map(torch.equal, one, other))
+    assert len(one) == len(other) > 5
+    assert all(map(torch.equal, one, other))
 
 
 def test_tokens_are_whole_numbers_of_the_vocabulary_and_shrink_to_zeros() -> None:
     strategy = tokens(7, (2, (1, 6)), dtype=torch.int32)
     assert torch.equal(first(strategy, lambda value: True), torch.zeros(2, 1, dtype=torch.int32))
-    assert _exists(strategy, lambda value: int(value.max()) == 6) and not _exists(strategy, lambda value: bool((value < 0).any() | (value > 6).any()))
+    assert _exists(strategy, lambda value: int(value.max()) == 6)
+    assert not _exists(strategy, lambda value: bool((value < 0).any() | (value > 6).any()))
     assert _exists(strategy, lambda value: len(value.unique()) > 4)
 
 
@@ -116,7 +128,8 @@ def test_padding_is_where_the_mask_says(side: Any) -> None:
     @given(padded(tensors((3, 6, 2), magnitude=1.0), pad=9.0, side=side))
     def test(pair: tuple[torch.Tensor, torch.Tensor]) -> None:
         batch, mask = pair
-        assert bool(mask.any(-1).all()) and torch.equal(batch == 9, ~mask.unsqueeze(-1).expand(batch.shape))
+        assert bool(mask.any(-1).all())
+        assert torch.equal(batch == 9, ~mask.unsqueeze(-1).expand(batch.shape))
         ordered = mask if side == "right" else mask.flip(-1)
         assert torch.equal(ordered.long().cummin(-1).values, ordered.long())  # nothing real behind padding
 
@@ -140,7 +153,8 @@ def test_padding_masks_are_alike_for_all_queries_of_one_of_the_batch() -> None:
 
 def test_masks_of_a_floating_dtype_are_added() -> None:
     found = first(masks((2, 4), kinds="padding", dtype=torch.float16), lambda mask: bool(mask.any()))
-    assert found.dtype is torch.float16 and set(found.unique().tolist()) == {0.0, -math.inf}
+    assert found.dtype is torch.float16
+    assert set(found.unique().tolist()) == {0.0, -math.inf}
     assert -7.0 in first(masks((2, 4), dtype=torch.float32, fill=-7.0), lambda mask: bool(mask.any()))
 
 
