@@ -1,7 +1,7 @@
 """How many elements of a tensor of the reference lie in each binade: what a format's range would keep of it, and what not.
 
 Counted where a shadow runs anyway: of what modules return and the gradients that come back for it, of each parameter's first
-gradient, and of results in which Inf, NaN or zeros first appeared. A check that needs no shadow counts nothing.
+gradient, and of results in which something first went wrong. A check that needs no shadow counts nothing.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from precheck.observe.shadow.source import shortened
 _FIELDS = {torch.float32: (torch.int32, 23, 8), torch.float64: (torch.int64, 52, 11)}
 """Of a binary interchange format: integers of its size, stored bits of the significand, bits of the exponent."""
 
+DEAD = 0.01
+"""Share of elements without a digit from which a result is counted: that from which a value is doubted (`measuring.SUSPECT`)."""
 _PART = 1 << 16
 """Elements counted at a time on a CPU: what they are turned into stays in its cache, which halves the time (1 ns an element)."""
 
@@ -36,6 +38,7 @@ class Exponents:
         self.memory, self.scales, self.later = memory, scales, later
         self.found: dict[tuple[Any, ...], Binades] = {}
         self.came: set[tuple[Any, ...]] = set()  # whose gradients have been counted
+        self.gravity: dict[tuple[Any, ...], int] = {}  # of what was counted of an op's results on a line
 
     def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None:
         """A tensor at a module's boundary. Of a forward run again, the last counts."""
@@ -53,17 +56,17 @@ class Exponents:
                 self._count(key, Binades(name, "parameter-gradient", step, _named(gradient), gradient.numel()), gradient)
 
     def opened(self, operation: Operation, value: Value, shadow: torch.Tensor) -> None:
-        """A result with Inf, NaN or zeros that neither its inputs nor its shadow have; `shadow` may be a sample. The first on each line."""
-        lawful = 0 < operation.scale < math.inf
-        if any(source.nonfinite or source.zeros for source in operation.inputs) or not (value.nonfinite or value.zeros) or not lawful:
+        """A result in which something went wrong that its inputs do not have; `shadow` may be a sample. The first of the gravest on each line."""
+        gravity = _gravity(value)
+        if not gravity or gravity <= max(map(_gravity, operation.inputs), default=0) or not 0 < operation.scale < math.inf:
             return
         place = operation.name, operation.phase, operation.module, operation.source
-        if place not in self.found:
+        if gravity > self.gravity.get(place, 0):
             about = Binades(
                 "", "op", operation.step, value.dtype, math.prod(value.shape), scale=operation.scale,
                 op=operation.title, phase=operation.phase, module=operation.module, source=shortened(operation.source),
             )  # fmt: skip
-            self.found[place] = counted(about, tally(shadow).cpu())
+            self.gravity[place], self.found[place] = gravity, counted(about, tally(shadow).cpu())
 
     def _count(self, key: tuple[Any, ...], about: Binades, tensor: torch.Tensor) -> None:
         scale, cell = self.scales.of(tensor), self.memory.find(tensor)
@@ -73,6 +76,11 @@ class Exponents:
 
     def _keep(self, key: tuple[Any, ...], about: Binades, counts: torch.Tensor) -> None:
         self.found[key] = counted(about, counts)
+
+
+def _gravity(value: Value) -> int:
+    """Whether it has Inf or NaN that the reference has not, or zeros, or whole numbers that moved or elements that lost every digit."""
+    return 3 if value.nonfinite else 2 if value.zeros else 1 if value.wholes_moved >= 2 or value.dead >= DEAD else 0
 
 
 def tally(values: torch.Tensor) -> torch.Tensor:

@@ -199,6 +199,23 @@ class TestWatch:
         assert (only.op, only.elements) == ("aten.mul.Tensor", 8)
         assert report.findings[0].op == only.op
 
+    def test_what_became_infinite_takes_the_place_of_what_became_zero(self) -> None:
+        with precheck.watch() as report:
+            for size in (1e-4, 300.0, 1e-4, 1000.0):
+                x = torch.full((8,), size, dtype=torch.float16)
+                (x * x).sum()
+        (only,) = (row for row in report.exponents if row.op == "aten.mul.Tensor")
+        assert as_counts(only) == {16: 8}
+
+    def test_whole_numbers_that_moved_and_digits_that_were_lost_are_counted(self) -> None:
+        with precheck.watch() as report:
+            places = torch.arange(2000).to(torch.bfloat16)
+            x = (torch.linspace(1, 1.001, 64).bfloat16() + 0.001) - torch.ones(64, dtype=torch.bfloat16)
+        assert [row.op for row in report.exponents] == ["aten._to_copy.default", "aten.sub.Tensor"]
+        assert report.exponents[0].least + len(report.exponents[0].counts) - 1 == 10, "up to 1999"
+        assert places.numel() == 2000
+        assert x.numel() == 64
+
     def test_what_a_healed_or_inherited_infinity_follows_is_not_counted_again(self) -> None:
         with precheck.watch() as report:
             x = torch.full((8,), 300.0, dtype=torch.float16)

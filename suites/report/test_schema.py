@@ -88,6 +88,10 @@ def test_updates_and_scalers_are_among_what_was_held_against_it() -> None:
     assert watched().ops
     assert scaled().scaler
     assert skipped().scaler["history"]
+    assert measured().losses
+    assert watched().losses
+    assert watched().exponents
+    assert measured().exponents, "its update was lost"
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
