@@ -23,13 +23,29 @@ HERE = Path(__file__).parent
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python suites/bench", description=__doc__)
-    parser.add_argument("sizes", nargs="*", type=int, default=[1, 4, 17], choices=list(SHAPES), help="millions of parameters (default: 1 4 17)")
+    parser.add_argument("sizes", nargs="*", type=size, default=[1, 4, 17], help="millions of parameters (default: 1 4 17)")
     parser.add_argument("--precision", choices=list(KINDS), action="append", help="default: all of them")
     parser.add_argument("--rounds", type=int, default=5, help="that count, after one that does not (default: 5)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument("--json", type=Path, default=HERE / "results.json", help="where figures are kept and added to (default: beside this)")
     parser.add_argument("--page", type=Path, default=HERE / "README.md", help="whose table is made anew (default: beside this)")
-    return parser.parse_args()
+    asked = parser.parse_args()
+    if asked.rounds < 1:
+        parser.error(f"--rounds={asked.rounds}: at least one has to count")
+    if asked.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error(f"--device={asked.device}: torch {torch.__version__} sees no CUDA device here; use cpu")
+    try:
+        asked.clock = clock_for(torch.device(asked.device))
+        asked.figures = read(asked.json, machine(asked.clock.facts()))
+    except (ValueError, RuntimeError) as error:
+        parser.error(str(error))
+    return asked
+
+
+def size(word: str) -> int:
+    if word not in map(str, SHAPES):
+        raise argparse.ArgumentTypeError(f"{word} is none of {', '.join(map(str, SHAPES))}")
+    return int(word)
 
 
 def machine(facts: dict[str, Any]) -> dict[str, Any]:
@@ -43,8 +59,7 @@ def machine(facts: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     """0, whatever was missed: a clock decides nothing."""
     asked = arguments()
-    clock = clock_for(torch.device(asked.device))
-    figures = read(asked.json, machine(clock.facts()))
+    clock, figures = asked.clock, asked.figures
     with tempfile.TemporaryDirectory() as folder:
         figures.add([startup(Path(folder), 3 * asked.rounds)])
     for millions in asked.sizes:

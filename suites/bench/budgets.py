@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import torch
@@ -13,7 +14,7 @@ from sized import GPT, Trained, adamw, loss_of, made
 import precheck
 from precheck.checking import Checking
 from precheck.goldens import lifecycle
-from precheck.goldens.file import encode
+from precheck.goldens.file import Golden, encode
 from precheck.judge.placement import noise_for
 from precheck.measurement import job_of
 from precheck.observe.decisions import Tape
@@ -89,7 +90,7 @@ def results(millions: int, kind: str, clock: Clock, *, device: str, rounds: int)
     memory = {name: float(each.held() + clock.peak(each.call)) for name, each in contestants.items()}
     ratios = [ratio for ratio in RATIOS if ratio.over in contestants]
     found = [Result(ratio.what, kind, millions, ratio.of(seconds) / ratio.times, ratio.budget, ratio.of(memory)) for ratio in ratios]
-    return [*found, golden(millions, kind, device)], {"seconds": seconds, "memory": memory}
+    return [*found, golden(millions, device)], {"seconds": seconds, "memory": memory}
 
 
 def contest(millions: int, kind: str, device: str) -> dict[str, Contestant]:
@@ -122,11 +123,17 @@ def job(millions: int, device: str, *, steps: int = 1) -> Job:
     return job_of(model, ids, loss=loss_of(ids), optimizer=adamw, steps=steps)
 
 
+@functools.cache
+def recorded(millions: int, device: str, steps: int) -> tuple[Job, Golden]:
+    """The golden of so many steps, which serves all precisions."""
+    asked = job(millions, device, steps=steps)
+    return asked, lifecycle.record(asked)
+
+
 def checked(millions: int, kind: str, device: str, steps: int) -> Contestant:
     """The whole of a check, from inputs to verdict, beside a golden that has been read; autocast is CUDA's, as by default."""
-    asked, precision = job(millions, device, steps=steps), resolve(kind)
-    recorded = lifecycle.record(asked)
-    return Contestant(lambda: Checking(asked, precision, recorded).report("a golden"), lambda: weights(asked.model))
+    (asked, kept), precision = recorded(millions, device, steps), resolve(kind)
+    return Contestant(lambda: Checking(asked, precision, kept).report("a golden"), lambda: weights(asked.model))
 
 
 def noise(millions: int, kind: str, device: str) -> Contestant:
@@ -143,7 +150,8 @@ def noise(millions: int, kind: str, device: str) -> Contestant:
     return Contestant(recording, lambda: weights(asked.model))
 
 
-def golden(millions: int, kind: str, device: str) -> Result:
-    """Of forward and gradients: its bytes are on disk, not in memory, and no ratio."""
-    recorded = lifecycle.record(dataclasses.replace(job(millions, device), optimizer=None))
-    return Result("golden: KB a tensor", kind, millions, len(encode(recorded)) / 1000 / len(recorded.records), 0.6)
+def golden(millions: int, device: str) -> Result:
+    """Of forward and gradients, without what an optimizer did: its bytes are on disk, not in memory, and no ratio."""
+    _, kept = recorded(millions, device, 1)
+    records = [each for each in kept.records if each.record.kind != "update"]
+    return Result("golden: KB a tensor", "any", millions, len(encode(Golden(records, kept.provenance))) / 1000 / len(records), 0.6)

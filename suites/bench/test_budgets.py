@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,7 +87,7 @@ def test_what_is_held_is_weights_and_moments() -> None:
 
 
 def test_a_golden_of_forward_and_gradients_stays_within_its_bytes() -> None:
-    found = golden(1, "bf16-true", "cpu")
+    found = golden(1, "cpu")
     assert not found.missed, f"{found.value:.3f} KB a tensor"
 
 
@@ -103,9 +106,6 @@ def test_contestants_take_turns_and_the_first_round_does_not_count() -> None:
 
 
 def test_processor_time_of_children_counts_and_sleep_does_not(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     busy = Children().seconds(lambda: subprocess.run([sys.executable, "-c", "sum(range(5_000_000))"], check=True))
     assert busy > 0.01, "five million additions are over fifty million instructions"
     assert Children().seconds(lambda: None) == pytest.approx(0.0, abs=1e-9)
@@ -145,6 +145,45 @@ def test_the_table_goes_between_its_marks_and_nowhere_else(tmp_path: Path) -> No
     page.write_text("no marks\n", encoding="utf8")
     with pytest.raises(ValueError, match="has no place for the figures"):
         into(page, figures)
+
+
+def program(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
+    """What `python suites/bench` ends with."""
+    monkeypatch.setattr(sys, "argv", ["bench", *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(HERE / "__main__.py"), run_name="__main__")
+    return ended.value.code
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_program_keeps_its_figures_and_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    page, kept = tmp_path / "README.md", tmp_path / "results.json"
+    page.write_text(BEGIN + END, encoding="utf8")
+    assert program(monkeypatch, "0", "--precision=bf16-true", "--rounds=1", f"--json={kept}", f"--page={page}") == 0
+    content = json.loads(kept.read_text(encoding="utf8"))
+    assert table(read(kept, content["machine"])) in page.read_text(encoding="utf8")
+    assert set(content["measured"]) == {"0 M, bf16-true"}
+    said = capsys.readouterr().out
+    assert "  a check of one step, over that step: " in said
+    assert " of 1.15 allowed" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("5",), "argument sizes: 5 is none of 1, 4, 17, 124"),
+        (("--rounds=0",), "--rounds=0: at least one has to count"),
+        (("--precision=fp8",), "argument --precision: invalid choice: 'fp8'"),
+        (("--device=tpu",), "Expected one of cpu, cuda"),
+        (("--device=meta",), "the model lies on meta; CPUs and CUDA devices can be timed here"),
+        pytest.param(("--device=cuda",), "sees no CUDA device here; use cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has one")),
+    ],
+)
+def test_what_the_program_cannot_do_is_one_line(
+    words: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program(monkeypatch, *words) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_page_shows_the_figures_that_are_kept_beside_it() -> None:
