@@ -63,7 +63,9 @@ class Progress:
         self.clear()
 
     def show(self, words: str) -> None:
-        """Of the test that runs; "" takes the line away."""
+        """Of the test that runs; "" takes the line away. Nothing while the test itself writes to the terminal (`capsys.disabled()`)."""
+        if not self.capture._global_capturing.is_started():
+            return
         if not words:
             self.clear()
             return

@@ -108,6 +108,16 @@ def test_nothing_is_said_into_a_pipe_or_a_file(works: pytest.Pytester) -> None:
     assert "noise run" not in result.stdout.str() + result.stderr.str()
 
 
+def test_nothing_is_said_while_a_test_writes_to_the_terminal_itself(works: pytest.Pytester) -> None:
+    code = "def test_it(check_precision, {0}):\n    with {0}.disabled():\n        print('begun', end='')\n        check_precision(1.0, {{}})\n"
+    for name in ("capsys", "capfd"):
+        works.makepyfile(test_it=code.format(name))
+        text, status = written(*LEAN, cwd=works.path)
+        assert status == 0
+        assert "noise run 1 of 2" not in text
+        assert "begunof the model 0" in text
+
+
 def test_a_long_name_keeps_to_its_line(works: pytest.Pytester) -> None:
     names = ("long" * 60, "ü" * 5 + "長" * 60)
     works.makepyfile(test_it="".join(f"def test_{name}(check_precision): check_precision(1.0, {{}})\n" for name in names))
