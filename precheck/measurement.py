@@ -251,6 +251,8 @@ def judged(
     report.add(updates.lost(rows, seen.aged))
     report.add(boundaries.leaks(seen, precision))
     report.add(extent.headroom(seen, precision))
+    if explained or unstable:
+        report.facts["excused"] = sorted({*explained, *unstable})  # keys of records that are beyond their limits for a reason
     report.boundaries, report.losses = boundaries.table(rows), losses(rows)
     report.updates = [
         {"parameter": d.record.name, "steps": d.record.step, "arrived": d.arrived, "uncertainty": d.uncertainty} for d in updates.displacements(rows)

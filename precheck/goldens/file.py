@@ -7,13 +7,10 @@ any safetensors reader opens it.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
 import math
-import os
-import secrets
 import struct
 import zlib
 from collections.abc import Sequence
@@ -24,6 +21,7 @@ import numpy
 import safetensors.numpy
 from safetensors import SafetensorError, deserialize
 
+from precheck.goldens.whole import replace
 from precheck.observe.records import Record
 
 SCHEMA = 1
@@ -36,7 +34,6 @@ _WIDTH = 127  # of a sketch; precheck.observe.sketch has it too, and imports tor
 _STORED = {"F32": "<f4", "F64": "<f8", "U8": "u1"}  # safetensors is little-endian everywhere
 _LARGEST_INDEX = 1 << 26  # bytes; ten times the index of 50 000 tensors, so that a forged file cannot fill the memory
 _HINT = "record it again with pytest --golden-refresh=all"
-_TEMPORARY = ".tmp"
 
 Provenance = dict[str, str | int | float | bool]
 
@@ -87,35 +84,10 @@ def write(path: Path, golden: Golden) -> bool:
         if path.is_file() and path.read_bytes() == data:
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
-        _replace(path, data)
+        replace(path, data)
     except OSError as error:
         raise GoldenError(f"golden {path} cannot be written: {error.strerror or error}") from None
     return True
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}{_TEMPORARY}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:  # an interrupt too leaves nothing behind
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """So that the rename itself survives a loss of power; Windows opens no folders, and some network file systems sync none."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _refuse_nonfinite(golden: Golden, path: Path) -> None:

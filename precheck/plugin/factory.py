@@ -9,7 +9,6 @@ import keyword
 import random
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -43,8 +42,8 @@ def _dotted(name: str) -> bool:
 def arguments(spec: str, *, device: str = "auto") -> dict[str, Any]:
     """What the factory offers, as arguments of `measure`; an input that is not among them is derived from the model.
 
-    The factory is imported and called, without arguments, from random states that are the same each time. `device` other than "auto" is where model and
-    inputs are moved. Raises FactoryError, and what importing or calling the factory raises.
+    The factory is imported and called, without arguments, from random states that are the same each time. `device` other than "auto" is
+    where model and inputs are moved. Raises FactoryError, and what importing or calling the factory raises.
     """
     import torch
 
@@ -78,8 +77,8 @@ def _found(spec: str) -> Any:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module is there, and something that it imports is not
         raise FactoryError(
-            f"--precision-model={spec}: there is no module {error.name} in {Path.cwd()}, where this run started, nor elsewhere on sys.path; start pytest in "
-            f"the folder that holds it, install it, or name its folder in the ini option pythonpath"
+            f"--precision-model={spec}: there is no module {error.name} in the folder where pytest was started, nor elsewhere on sys.path; start "
+            "pytest in the folder that holds it, install it, or name its folder in the ini option pythonpath"
         ) from None
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -137,8 +136,8 @@ def _derived(spec: str, model: Any) -> Any:
     found = example(model) if hasattr(model, "modules") else None
     if found is None:
         raise FactoryError(
-            f"--precision-model={spec} gave no inputs, and its model ({_kind(model)}) does not say what it takes, by example_input_array, dummy_inputs, "
-            f"main_input_name with the sizes in config, or the first layer of a Sequential; return {_EXAMPLE}"
+            f"--precision-model={spec} gave no inputs, and its model ({_kind(model)}) does not say what it takes, by example_input_array, "
+            f"dummy_inputs, main_input_name with the sizes in config, or the first layer of a Sequential; return {_EXAMPLE}"
         )
     return found
 

@@ -13,6 +13,7 @@ import pytest
 from precheck.findings import Report
 from precheck.observe.listeners import judging
 from precheck.plugin import selftest
+from precheck.plugin.known import KNOWN, Ruling
 from precheck.plugin.ledger import CHECKS, Check
 from precheck.plugin.markers import Expectations, expectations, restricted
 from precheck.plugin.naming import command, golden_of, plain_id, shown
@@ -145,13 +146,15 @@ class CheckPrecision:
         wishes = expectations(self.item)
         tolerated = wishes.expected | wishes.allowed.keys()
         left = dataclasses.replace(report, findings=[f for f in report.findings if not (f.severity == "error" and f.rule in tolerated)])
-        if left.errors:
+        ruling = self.item.config.stash[KNOWN].ruling(self.item, self.calls, self.precision.name, left)
+        failed = bool(left.errors) and not ruling.excused
+        if failed:
             report.cure = left.cure = self._cure(left, model, inputs, settings)
-        self._judged(golden, report, wishes, failed=bool(left.errors))
-        if left.errors:
+        self._judged(golden, report, wishes, ruling, failed=failed)
+        if failed:
             again = command(self.item, f"--precision={self.precision.name}", self.precision.name)
-            pytest.fail(f"{left.summary()}\nto see this again: {again}", pytrace=False)
-        if self.item.config.stash[KEY].selftest:
+            pytest.fail("\n".join([*filter(None, [ruling.worse]), left.summary(), f"to see this again: {again}"]), pytrace=False)
+        if not ruling.excused and self.item.config.stash[KEY].selftest:
             held = golden if golden.exists() else None
             selftest.tried(self.item, self.calls, self.precision, wishes, model, inputs, golden=held, **settings)
         return report
@@ -184,7 +187,7 @@ class CheckPrecision:
         found = searched(job_of(model, inputs, **settings), self.precision, report, most=trials)
         return found.call if found else ""
 
-    def _judged(self, golden: Path, report: Report, wishes: Expectations, *, failed: bool) -> None:
+    def _judged(self, golden: Path, report: Report, wishes: Expectations, ruling: Ruling, *, failed: bool) -> None:
         """For the end of the session, and for junit."""
         settings, worst = self.item.config.stash[KEY], report.worst
         self._note(
@@ -195,7 +198,13 @@ class CheckPrecision:
             allowed=[f"{finding.rule} ({wishes.allowed[finding.rule]})" for finding in report.errors if finding.rule in wishes.allowed],
             entry=entry(report, settings.top),
             report=json.loads(report.to_json()) if settings.files else None,
-            tolerated={**dict.fromkeys(wishes.expected, "expected"), **wishes.allowed},
+            tolerated={
+                **dict.fromkeys((finding.rule for finding in report.errors if ruling.excused), "known to fail"),
+                **dict.fromkeys(wishes.expected, "expected"),
+                **wishes.allowed,
+            },
+            excused=list(ruling.excused),
+            known=ruling.told,
         )
         self.item.user_properties += [
             ("precheck_precision", report.precision),

@@ -20,6 +20,7 @@ from precheck.plugin import benchmark, fixtures, markers, models, progress, summ
 from precheck.plugin.fixtures import check_precision as check_precision
 from precheck.plugin.fixtures import precision as precision
 from precheck.plugin.fixtures import precision_device as precision_device
+from precheck.plugin.known import KNOWN, KnownFailures
 from precheck.plugin.ledger import CHECKS, Ledger, counted
 from precheck.plugin.naming import asked_for, family, folder_of, given_precision, golden_of, models_folder, plain_id, shown
 from precheck.plugin.selftest import SelfTest
@@ -38,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     config.stash[KEY] = settings_of(config)
     config.stash[_LEDGER] = Ledger(config.stash[KEY], config.rootpath)
+    config.stash[KNOWN] = KnownFailures(config)
     models.register(config)
     if config.stash[KEY].selftest:
         config.pluginmanager.register(SelfTest(), "precheck-selftest")
@@ -130,6 +132,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     unmet = markers.unmet(item, {rule for check in checks for rule in check.rules}, checks[0].precision if checks else "")
     if unmet and not item.config.stash[KEY].refresh:
         pytest.fail(unmet, pytrace=False)
+    known = [known for check in checks for known in check.excused]
+    if known:
+        pytest.xfail(f"known: {'; '.join(known)}")
     return result
 
 
@@ -189,6 +194,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         ledger.partial.append("no worker told which tests there are")
     if not ledger.partial and settings.golden_dir.is_dir():
         ledger.find_unused(golden_files(settings.golden_dir), asked_for(config))
+    config.stash[KNOWN].finish(config, ledger)
     ledger.close()
     tried = config.pluginmanager.get_plugin("precheck-selftest")
     ledger.trouble += summary.write(ledger, config.invocation_params.dir, tried.found() if tried else None)

@@ -31,6 +31,8 @@ class Check:
     error: str = ""
     line: int = 0  # of the test
     alone: str = ""  # the node id where no golden was needed and there is none
+    excused: list[str] = dataclasses.field(default_factory=list)  # known failures as which it failed
+    known: dict[str, Any] | None = None  # what their file is to be kept by
 
 
 CHECKS = pytest.StashKey[list[Check]]()
@@ -51,6 +53,7 @@ class Ledger:
     ignored: list[str] = dataclasses.field(default_factory=list)  # folders of goldens whose tests pytest was told not to collect
     partial: list[str] = dataclasses.field(default_factory=list)  # why nothing can be said of goldens that were not used
     unused: list[Path] = dataclasses.field(default_factory=list)
+    known: list[str] = dataclasses.field(default_factory=list)  # what is said of known failures
     trouble: list[str] = dataclasses.field(default_factory=list)  # what makes the session fail though its tests pass
 
     def collection(self) -> dict[str, Any]:
@@ -119,7 +122,7 @@ class Ledger:
     def quiet(self) -> bool:
         """Nothing that a reader who wants silence must know."""
         touched = any(check.failed or check.error or check.refreshed in ("written", "changed") for check in self.checks)
-        return not (touched or self.failed or self.trouble or (self.unused and self.settings.unused != "ignore"))
+        return not (touched or self.known or self.failed or self.trouble or (self.unused and self.settings.unused != "ignore"))
 
 
 def counted(number: int, noun: str) -> str:

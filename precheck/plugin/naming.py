@@ -18,7 +18,12 @@ _ANY = "x.py"  # stands for some test file where only its folder matters
 
 def golden_of(item: pytest.Item, call: int = 1) -> Path:
     """The golden of the `call`-th check in a test. All precisions share it, so the precision is left out of the name."""
-    path = _golden(item.config, *_split(plain_id(item)))
+    return golden_of_id(item.config, plain_id(item), call)
+
+
+def golden_of_id(config: pytest.Config, nodeid: str, call: int = 1) -> Path:
+    """The same, by a node id as `plain_id` gives it."""
+    path = _golden(config, *_split(nodeid))
     return path.with_name(f"{path.stem}+{call}{path.suffix}") if call > 1 else path
 
 

@@ -47,6 +47,8 @@ class Settings:
     trials: int  # of the remedy search after a failure; 0: none
     selftest: bool = False  # whether checks that pass are made again with faults planted
     models: tuple[str, ...] = ()  # package.module:factory
+    known: Path = Path("precision-known.toml")  # absolute
+    known_write: bool = False
     asked: tuple[str, ...] = ()  # node ids of models on the command line: only these of the models run
 
     @property
@@ -67,7 +69,7 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--precision-model", action="append", metavar="MODULE:FACTORY",
-        help="check the model that this function returns, with no test file; it may return a dict of measure's arguments; may be given more than once",
+        help="check the model that this function returns, with no test file; or the dict of arguments to measure; may be given more than once",
     )  # fmt: skip
     group.addoption(
         "--golden-refresh", nargs="?", const="changed", type=_which, metavar="WHICH",
@@ -76,6 +78,8 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--golden-dir", metavar="PATH", help="where goldens are kept, relative to the root of the project (default: golden)")
     group.addoption("--golden-unused", choices=UNUSED, help="what to do about goldens that no test uses (default: warn)")
     group.addoption("--golden-prune", action="store_true", help="delete goldens that no test uses; only after a whole run that passed")
+    group.addoption("--known-failures", metavar="PATH", help="the file of failures that are known (default: precision-known.toml)")
+    group.addoption("--known-failures-write", action="store_true", help="record the failures of this run as known; entries of what does not run stay")
     group.addoption(
         "--drift-report", action="append", metavar="TYPE[:DEST]",
         help=f"report the drift of every check: {', '.join(REPORTS)}; may be given more than once",
@@ -89,6 +93,7 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     parser.addini("precision", "default of --precision")
     parser.addini("precision_model", "default of --precision-model, one a line", type="linelist")
+    parser.addini("precision_known", "default of --known-failures", default="precision-known.toml")
     parser.addini("golden_dir", "default of --golden-dir", default="golden")
     parser.addini("golden_unused", "default of --golden-unused: warn, fail or ignore", default="warn")
     parser.addini("drift_report", "default of --drift-report, one a line", type="linelist")
@@ -133,6 +138,8 @@ def settings_of(config: pytest.Config) -> Settings:
         trials=_count("remedy_trials", config.getini("remedy_trials"), "none are made"),
         selftest=config.getoption("precheck_selftest"),
         models=_models(config, asked),
+        known=_known(config),
+        known_write=config.getoption("known_failures_write"),
         asked=asked,
     )
     if settings.prune:
@@ -170,6 +177,21 @@ def _models(config: pytest.Config, asked: tuple[str, ...]) -> tuple[str, ...]:
     if wrong:
         raise pytest.UsageError(f"--precision-model: {wrong}")
     return models
+
+
+def _known(config: pytest.Config) -> Path:
+    """Absolute; relative ones begin at the root of the project."""
+    given, writing = config.getoption("known_failures"), config.getoption("known_failures_write")
+    path = Path(os.path.normpath(config.rootpath / (given or config.getini("precision_known"))))
+    if writing and config.getoption("golden_refresh"):
+        raise pytest.UsageError("--known-failures-write records checks that fail, and --golden-refresh makes none; refresh first")
+    if writing and config.getoption("runxfail", False):
+        raise pytest.UsageError("--known-failures-write records what fails as known, and --runxfail knows of nothing; leave one of them out")
+    if path.is_dir():
+        raise pytest.UsageError(f"--known-failures={given or path.name}: that is a folder; name a file, as in precision-known.toml")
+    if given is not None and not writing and not path.exists():
+        raise pytest.UsageError(f"--known-failures={given}: there is no such file; record one with --known-failures-write, or leave the option out")
+    return path
 
 
 def _golden_dir(config: pytest.Config) -> Path:

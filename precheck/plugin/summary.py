@@ -22,15 +22,17 @@ def lines(ledger: Ledger, *, table: bool) -> list[str]:
     rows = [*drift_table(entries, top), *op_table(entries, top)] if table else []
     allowed = [f"allowed: {allowed} in {check.nodeid}" for check in ledger.checks for allowed in check.allowed]
     counts = [] if ledger.settings.refresh else _counts(ledger.checks)
-    return [*counts, *rows, *allowed, *_alone(ledger.checks), *_refreshed(ledger), *_unused(ledger)]
+    allowed += [f"known: {known} in {check.nodeid}" for check in ledger.checks for known in check.excused]
+    return [*counts, *rows, *allowed, *ledger.known, *_alone(ledger.checks), *_refreshed(ledger), *_unused(ledger)]
 
 
 def _counts(checks: list[Check]) -> list[str]:
     told = []
     for precision in dict.fromkeys(check.precision for check in checks):
         own = [check for check in checks if check.precision == precision]
-        errors, failed = sum(bool(check.error) for check in own), sum(check.failed for check in own)
-        line = f"{counted(len(own), 'check')} under {precision}: {len(own) - failed - errors} passed, {failed} failed"
+        errors, failed, known = (sum(map(bool, column)) for column in zip(*((c.error, c.failed, c.excused) for c in own), strict=True))
+        line = f"{counted(len(own), 'check')} under {precision}: {len(own) - failed - errors - known} passed, {failed} failed"
+        line += f", {known} known to fail" if known else ""
         told.append(line + (f", {errors} without a verdict" if errors else "") + _worst(own))
     return told
 

@@ -247,7 +247,7 @@ def test_a_module_that_is_not_there_and_one_that_cannot_be_imported(zoo: pytest.
     (zoo.path / "zoo" / "broken.py").write_text("import not_installed\n", encoding="utf8")
     result = zoo.runpytest_inprocess("--precision-model=zoos.models:make", "--precision-model=zoo.broken:make")
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["--precision-model=zoos.models:make: there is no module zoos in *, where this run started, *pythonpath"])
+    result.stdout.fnmatch_lines(["--precision-model=zoos.models:make: there is no module zoos in the folder where pytest was started, *pythonpath"])
     result.stdout.fnmatch_lines(["zoo/broken.py:1: ModuleNotFoundError"])
 
 

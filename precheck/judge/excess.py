@@ -1,0 +1,52 @@
+"""What of a failed check can be known of beforehand: its faults, and how far each module is beyond its limit."""
+
+from __future__ import annotations
+
+import math
+
+from precheck.findings import Finding, Report, Row
+from precheck.judge import noise
+from precheck.judge.extent import module_of, phase_of
+from precheck.judge.ratchet import Fault, Reach, Seen
+from precheck.judge.updates import LOST
+
+CLOSE = noise.WARN / noise.FAIL
+"""Times the limit from which a tensor is looked at twice (`Comparison.doubtful`): what is closer has not been mended beyond chance."""
+CLEAR = noise.FAIL / noise.WARN
+"""Times the limit beyond which no other machine, kernel or noise run has it within: as far above the limit as that is above health."""
+
+
+def seen(report: Report) -> Seen:
+    """Of a report, its errors and the modules that reach or nearly reach beyond their limits; tensors that a closer look excused are none."""
+    faults = {(finding.rule, place(finding.phase, finding.module)): finding for finding in report.errors}
+    excused = set(report.facts.get("excused", ()))
+    beyond: dict[str, Reach] = {}
+    for row in report.boundaries:
+        if row.determined and f"{row.kind}:{row.tensor}@{row.step}" not in excused:
+            _keep(beyond, place(phase_of(row.kind), module_of(row.tensor, row.kind)), _reach(row))  # type: ignore[arg-type]  # a Row's kind is a Kind
+    if any(rule == "lost-update" for rule, _ in faults):
+        for update in report.updates:
+            if update["arrived"] + update["uncertainty"] < LOST:
+                times = (1 - update["arrived"]) / (1 - LOST)
+                _keep(beyond, place("optimizer", module_of(update["parameter"], "update")), Reach(times, math.inf, clear=True))
+    return Seen(tuple(Fault(rule, where, _measured(finding)) for (rule, where), finding in faults.items()), beyond)
+
+
+def place(phase: str, module: str) -> str:
+    """`forward layers.0.norm`; of the model itself, `forward`."""
+    return f"{phase} {module}".strip()
+
+
+def _measured(finding: Finding) -> float | None:
+    return None if finding.measured is None or math.isnan(finding.measured) else finding.measured
+
+
+def _reach(row: Row) -> Reach:
+    """What luck may do to r is in `allowed` already: 1.5 for large tensors, and as Fisher's F has it for small ones."""
+    times = row.r / row.allowed
+    return Reach(times, row.allowed / noise.WARN, clear=times > CLEAR)
+
+
+def _keep(beyond: dict[str, Reach], where: str, reach: Reach) -> None:
+    if reach.times > CLOSE and (where not in beyond or reach.times > beyond[where].times):
+        beyond[where] = reach

@@ -1,0 +1,210 @@
+"""Known failures: whether a check fails as it is known to, worse, or no longer, and what is left to be known then.
+
+A ratchet: what is known may get better, and is then known as better; what gets worse is a failure. Imports neither torch nor numpy: under
+xdist the controller tightens what its workers measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+NEVER = frozenset({"golden-stale"})
+"""Rules that cannot be known: a check against a golden of something else has measured nothing."""
+_MANY = 3
+"""Modules of one pattern (layers.*.norm) that are still written by their own names."""
+_COUNTS: Mapping[str, float] = MappingProxyType({"decision-flip": 1.5, "missing-gradient": 1.0})
+"""Rules that count, and times what is known that is no more than chance: flips are luck in part, and their limit is three times what
+rounding explains; a gradient is there or not. Of other rules, `beyond` says how bad it is."""
+_FEWER: Mapping[str, float] = MappingProxyType({**_COUNTS, "accumulated-drift": 1.5})
+"""Rules of which the more is measured the worse it is, and what must lie between two measurements for the lower to be written."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fault:
+    """An error of a check: `place` is phase and module, `measured` as in `Finding`."""
+
+    rule: str
+    place: str
+    measured: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.rule} at {self.place}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reach:
+    """How far a place is beyond its limit: `times` that, where `noise` times as much may be chance. `clear`: chance has not put it there."""
+
+    times: float
+    noise: float
+    clear: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """What a check came to. `beyond` holds what is close to its limit, too."""
+
+    faults: tuple[Fault, ...] = ()
+    beyond: Mapping[str, Reach] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Seen:
+        """From `dataclasses.asdict`, after a journey through JSON."""
+        return cls(tuple(Fault(**fault) for fault in plain["faults"]), {place: Reach(**reach) for place, reach in plain["beyond"].items()})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Family:
+    """Of the places of one pattern: how many are beyond their limits, and how many times at most."""
+
+    times: float
+    modules: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Known:
+    """A fault that is known. The first of a check holds `beyond`, the places beyond their limits, by pattern: `*` stands for a number."""
+
+    rule: str
+    place: str
+    measured: float | None = None
+    until: datetime.date | None = None  # the last day on which it is excused
+    reason: str = ""
+    beyond: Mapping[str, Family] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.rule} at {self.place}" + (f", until {self.until}" if self.until else "") + (f": {self.reason}" if self.reason else "")
+
+
+def worse(known: Sequence[Known], seen: Seen, today: datetime.date) -> list[str]:
+    """In what `seen` is worse than `known`, in words; nothing if it is excused."""
+    table = _table(known)
+    strange = [f"{fault} is new; known {_are(known)}" for fault in seen.faults if _owner(fault, known, table) is None]
+    return [*expired(known, seen, today), *strange, *_more(known, seen), *_further(table, seen)]
+
+
+def expired(known: Sequence[Known], seen: Seen, today: datetime.date) -> list[str]:
+    """Of what is known and there, that which is excused no more."""
+    over = [each for each in present(known, seen) if each.until is not None and each.until < today]
+    return [f"{each.rule} at {each.place} was known until {each.until}, which has passed; mend it, or give it another `until`" for each in over]
+
+
+def present(known: Sequence[Known], seen: Seen) -> list[Known]:
+    """What of it is there."""
+    table = _table(known)
+    return [each for each in known if any(_owner(fault, known, table) is each for fault in seen.faults)]
+
+
+def tightened(known: Sequence[Known], seen: Seen) -> list[Known]:
+    """`known` with what is mended left out and what became better lowered; `known` itself where chance explains the difference."""
+    table = _table(known)
+    kept = []
+    for each in known:
+        fault = next((fault for fault in seen.faults if _owner(fault, known, table) is each), None)
+        if fault is not None:
+            kept.append(_lowered(each, fault))
+        elif each.place in seen.beyond:
+            kept.append(each)
+    if not kept:
+        return []
+    return _with_table(kept, {pattern: family for pattern, old in table.items() if (family := _shrunk(pattern, old, seen))})
+
+
+def recorded(known: Sequence[Known], seen: Seen) -> list[Known]:
+    """All that `seen` holds, as known; reasons and dates are those of `known`, by place, or else by rule."""
+    made = []
+    for fault in seen.faults:
+        before = next((each for each in known if (each.rule, each.place) == (fault.rule, fault.place)), None)
+        before = before or next((each for each in known if each.rule == fault.rule), Known(fault.rule, fault.place))
+        made.append(Known(fault.rule, fault.place, _short(fault.measured), before.until, before.reason))
+    return _with_table(made, _families(seen)) if made else tightened(known, seen)
+
+
+def _are(known: Iterable[Known]) -> str:
+    names = [f"{each.rule} at {each.place}" for each in known]
+    return f"{'is' if len(names) == 1 else 'are'} {', '.join(names)}"
+
+
+def _table(known: Iterable[Known]) -> dict[str, Family]:
+    return {pattern: family for each in known for pattern, family in each.beyond.items()}
+
+
+def _with_table(known: list[Known], table: Mapping[str, Family]) -> list[Known]:
+    return [dataclasses.replace(each, beyond=table if each is known[0] else {}) for each in known]
+
+
+def _owner(fault: Fault, known: Iterable[Known], table: Mapping[str, Family]) -> Known | None:
+    """What knows of `fault`: its rule at its place, or where the first place is mended, at another that was beyond its limit too."""
+    same = [each for each in known if each.rule == fault.rule]
+    exact = next((each for each in same if each.place == fault.place), None)
+    return exact or (same[0] if same and any(_matches(pattern, fault.place) for pattern in table) else None)
+
+
+def _matches(pattern: str, place: str) -> bool:
+    return re.fullmatch(re.escape(pattern).replace(r"\*", r"\d+"), place) is not None
+
+
+def _more(known: Sequence[Known], seen: Seen) -> list[str]:
+    told = []
+    for fault in seen.faults:
+        before = next((each for each in known if (each.rule, each.place) == (fault.rule, fault.place)), None)
+        if before is not None and fault.rule in _COUNTS and before.measured is not None and fault.measured is not None:
+            if fault.measured > before.measured * _COUNTS[fault.rule]:
+                told.append(f"{fault}: {fault.measured:g}, where {before.measured:g} are known")
+    return told
+
+
+def _further(table: Mapping[str, Family], seen: Seen) -> list[str]:
+    """Places that are beyond their limits and were not, or further than they were."""
+    told = []
+    for place, reach in seen.beyond.items():
+        family = next((family for pattern, family in table.items() if _matches(pattern, place)), None)
+        if family is None and reach.clear:
+            told.append(f"{place} is {reach.times:.3g} times its limit, and was within it")
+        elif family is not None and reach.times > family.times * reach.noise:
+            told.append(f"{place} is {reach.times:.3g} times its limit, where {family.times:.3g} is known")
+    for pattern, family in table.items():
+        now = [place for place, reach in seen.beyond.items() if reach.clear and _matches(pattern, place)]
+        if len(now) > family.modules:
+            told.append(f"{pattern}: {len(now)} modules are beyond their limits, where {family.modules} are known: {', '.join(now)}")
+    return told
+
+
+def _lowered(known: Known, fault: Fault) -> Known:
+    """At the place and with the number of today, where the fault moved behind one that is mended, or counts fewer."""
+    if fault.place != known.place:
+        return dataclasses.replace(known, place=fault.place, measured=_short(fault.measured))
+    if known.rule in _FEWER and known.measured is not None and fault.measured is not None and fault.measured * _FEWER[known.rule] < known.measured:
+        return dataclasses.replace(known, measured=_short(fault.measured))
+    return known
+
+
+def _shrunk(pattern: str, old: Family, seen: Seen) -> Family | None:
+    now = [reach for place, reach in seen.beyond.items() if _matches(pattern, place)]
+    if not now:
+        return None
+    most = max(now, key=lambda reach: reach.times)
+    times = float(f"{most.times:.3g}") if most.times * most.noise < old.times else old.times
+    return Family(times, min(len(now), old.modules))
+
+
+def _families(seen: Seen) -> dict[str, Family]:
+    """The places beyond their limits; those of which there are many by pattern."""
+    places = {place: reach.times for place, reach in seen.beyond.items() if reach.times > 1}
+    patterns: dict[str, list[str]] = {}
+    for place in places:
+        patterns.setdefault(re.sub(r"(?<=[ .])\d+(?=\.|$)", "*", place), []).append(place)
+    families: dict[str, Family] = {}
+    for pattern, own in patterns.items():
+        groups = {pattern: own} if len(own) > _MANY else {place: [place] for place in own}
+        families |= {name: Family(float(f"{max(places[place] for place in group):.3g}"), len(group)) for name, group in groups.items()}
+    return families
+
+
+def _short(measured: float | None) -> float | None:
+    return None if measured is None else float(f"{measured:.3g}")

@@ -1,0 +1,137 @@
+"""Known failures in a run: which checks they excuse, and how their file is kept.
+
+Every process reads the file when it starts. Only the one that speaks (under xdist, the controller) writes it, at the end and from what
+the tests' reports carry: entries of tests that did not run are as they were.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+from typing import Any
+
+import pytest
+
+from precheck.findings import Report
+from precheck.goldens.known import Check, Failures, KnownError, read, write
+from precheck.judge import ratchet
+from precheck.judge.ratchet import NEVER, Known, Seen
+from precheck.plugin.ledger import Ledger
+from precheck.plugin.naming import asked_for, golden_of_id, plain_id, shown
+from precheck.plugin.settings import KEY
+
+KNOWN = pytest.StashKey["KnownFailures"]()
+_CI = ("CI", "BUILD_NUMBER")  # what pytest itself goes by
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ruling:
+    """On one check: the failures that excuse it, or why what is known does not; and what the end of the session is to know, in plain data."""
+
+    excused: tuple[str, ...] = ()
+    worse: str = ""
+    told: dict[str, Any] | None = None
+
+
+class KnownFailures:
+    """The known failures of a run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        settings = config.stash[KEY]
+        self.path, self.writing = settings.known, settings.known_write
+        self.name = shown(self.path, config.rootpath)
+        self.off = bool(config.getoption("runxfail", False))
+        self.failures = self._read()
+
+    def _read(self) -> Failures:
+        try:
+            return {} if self.off else read(self.path)
+        except KnownError as error:
+            raise pytest.UsageError(str(error)) from None
+
+    def ruling(self, item: pytest.Item, number: int, precision: str, report: Report) -> Ruling:
+        """On the `number`-th check of a test; `report` holds the errors that no marker allows."""
+        check = Check(plain_id(item), precision, number)
+        known = self.failures.get(check, [])
+        if not (known or (self.writing and report.errors)) or any(finding.rule in NEVER for finding in report.errors):
+            return Ruling()
+        from precheck.judge.excess import seen
+
+        found, today = seen(report), datetime.date.today()
+        worse = ratchet.expired(known, found, today) if self.writing else ratchet.worse(known, found, today)
+        if report.errors and worse:
+            return Ruling(worse=f"worse than known by {self.name}: " + "\n    ".join(worse))
+        now = ratchet.recorded(known, found) if self.writing else ratchet.present(known, found)
+        return Ruling(tuple(map(str, now)) if report.errors else (), told={"check": list(check), "seen": dataclasses.asdict(found)})
+
+    def finish(self, config: pytest.Config, ledger: Ledger) -> None:
+        """At the end of the session: writes what was recorded or mended, or says what would."""
+        told = [check.known for check in ledger.checks if check.known]
+        try:
+            before = self._read()
+            after = {check: list(known) for check, known in before.items()}
+            for each in told:
+                check, seen = Check(*each["check"]), Seen.of(each["seen"])
+                known = after.pop(check, [])
+                left = (ratchet.recorded if self.writing else ratchet.tightened)(known, seen)
+                after |= {check: left} if left else {}
+            gone = self._gone(config, ledger, after)
+            if self.writing:
+                after = {check: known for check, known in after.items() if check not in gone}
+            ledger.known += self._kept(before, after)
+        except (KnownError, pytest.UsageError) as error:
+            ledger.trouble.append(str(error))
+            return
+        if gone and not self.writing:
+            ledger.known.append(f"known failures of checks that are not there: {len(gone)} (take them out with pytest --known-failures-write)")
+            ledger.known += [f"  {check.test} under {check.precision}" for check in gone]
+
+    def _kept(self, before: Failures, after: Failures) -> list[str]:
+        changes = _changes(before, after)
+        if not changes:
+            return []
+        if not self.writing and (reason := self._refusal()):
+            return [f"{self.name} can be tightened, {reason}; run pytest --known-failures-write, and commit the file:", *changes]
+        write(self.path, after)
+        return [f"{self.name} {'written' if after else 'deleted, since nothing is known any more'}; to be committed:", *changes]
+
+    def _refusal(self) -> str:
+        """Why a run that was not asked to write does not; "" if it may."""
+        if any(os.environ.get(name) for name in _CI):
+            return "which runs in CI leave to others"
+        return "" if os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK) else "and cannot be written here"
+
+    def _gone(self, config: pytest.Config, ledger: Ledger, failures: Failures) -> list[Check]:
+        """Checks that no longer are: their tests, where all tests of their folder were collected; or later ones that a test did not ask for."""
+        heard = {(check.golden, check.precision): check.nodeid for check in ledger.checks}
+        gone = []
+        folders = asked_for(config) if failures and not ledger.partial else []
+        for check in failures:
+            golden, first = golden_of_id(config, check.test, check.number), golden_of_id(config, check.test)
+            owner = heard.get((str(first), check.precision))
+            fewer = owner in ledger.passed and (str(golden), check.precision) not in heard
+            ignored = any(golden.is_relative_to(folder) for folder in ledger.ignored)
+            asked = any(golden.is_relative_to(folder) for folder in folders) and not ignored
+            if fewer or (asked and str(first) not in ledger.expected):
+                gone.append(check)
+        return gone
+
+
+def _changes(before: Failures, after: Failures) -> list[str]:
+    told = []
+    for check in sorted({*before, *after}):
+        old, new = before.get(check, []), after.get(check, [])
+        where = f"in {check.test} under {check.precision}" + (f", check {check.number}" if check.number > 1 else "")
+        rules = [known.rule for known in new]
+        told += [f"  mended     {_named(known)} {where}" for known in old if known.rule not in rules]
+        rules = [known.rule for known in old]
+        told += [f"  recorded   {_named(known)} {where}" for known in new if known.rule not in rules]
+        left = [known for known in new if known.rule in rules]
+        if left and left != [known for known in old if known.rule in [each.rule for each in new]]:
+            told.append(f"  tightened  {_named(left[0])} {where}")
+    return told
+
+
+def _named(known: Known) -> str:
+    return f"{known.rule} at {known.place}"
