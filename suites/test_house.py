@@ -16,7 +16,7 @@ PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = [
     {"formats"},
-    {"precisions", "findings", "autocast", "emulation"},
+    {"precisions", "findings", "autocast", "emulation", "float32"},
     {"observe"},
     {"judge"},
     {"goldens"},

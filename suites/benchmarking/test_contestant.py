@@ -168,6 +168,16 @@ def test_it_knows_what_a_cpu_only_imitates(precision: str, emulated: bool) -> No
         assert Contestant(given, resolve(precision)).emulated is emulated
 
 
+@pytest.mark.parametrize(("capability", "emulated"), [((7, 5), True), ((8, 0), False), ((9, 0), False)])
+def test_tf32_is_a_devices_own_since_ampere(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], emulated: bool) -> None:
+    given = job(nn.Linear(8, 8))
+    with borrowed(given):
+        contestant = Contestant(given, resolve("tf32"))
+    monkeypatch.setattr(Job, "device", property(lambda self: "cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert contestant.emulated is emulated
+
+
 def test_modules_that_are_kept_in_float32_stay_so(net: Net) -> None:
     import precheck
 

@@ -8,21 +8,25 @@ from collections.abc import Iterator
 
 import torch
 
+from precheck import float32
 from precheck.formats import TF32
 from precheck.observe import exemption, state
 from precheck.observe.boundaries import Boundaries
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
-from precheck.observe.run import _kernels, _prepare, _tf32_off, _undisturbed, low
+from precheck.observe.run import _kernels, _prepare, _undisturbed, low
 from precheck.observe.structure import call, mapped, tensors
 from precheck.observe.training import Training
 from precheck.precisions import Precision
+
+TF32_SINCE = (8, 0)
+"""The compute capability from which tensor cores take tf32; before it, CUDA goes on in float32 whatever is allowed."""
 
 
 @contextlib.contextmanager
 def borrowed(job: Job) -> Iterator[None]:
     """Inside, contestants may put their weights under the user's model; after it, all is as it was."""
-    with state.preserved(job.model), _undisturbed(job.device), _tf32_off(), exemption.set_apart(job.model):
+    with state.preserved(job.model), _undisturbed(job.device), float32.products(tf32=False), exemption.set_apart(job.model):
         yield
 
 
@@ -45,7 +49,7 @@ class Contestant:
     @property
     def emulated(self) -> bool:
         """Whether ops of its format are imitated here, so that their time and memory say nothing of the format's own."""
-        native = self.precision.gemm is TF32 and self.job.device == "cuda"
+        native = self.precision.gemm is TF32 and self.job.device == "cuda" and torch.cuda.get_device_capability() >= TF32_SINCE
         return self.precision.gemm is not None and not native
 
     @property
