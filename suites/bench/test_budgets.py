@@ -7,6 +7,7 @@ import math
 import runpy
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from ratios import medians
 from sized import GPT, SHAPES, Trained
 from startup import Children, startup
 from table import BEGIN, END, Figures, into, read, table
+from waiting import waits
 
 from precheck import Report
 from precheck.observe.timing.clocks import CpuClock
@@ -192,6 +194,20 @@ def test_the_page_shows_the_figures_that_are_kept_beside_it() -> None:
         pytest.skip("no figures have been kept yet")
     content = json.loads(kept.read_text(encoding="utf8"))
     assert table(read(kept, content["machine"])) in (HERE / "README.md").read_text(encoding="utf8")
+
+
+def test_waits_are_torchs_warnings_of_them_under_a_mode_that_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    modes: list[object] = [0]
+    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: modes[-1])
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+
+    def call() -> None:
+        for _ in range(3):
+            warnings.warn("called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:147.)", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+
+    assert waits(call) == 3
+    assert modes == [0, "warn", 0]
 
 
 def test_a_ratio_over_repeats_divides_time_and_not_memory() -> None:

@@ -90,6 +90,22 @@ def test_a_function_and_keywords_are_taken_as_measure_takes_them() -> None:
     assert "512 B a step, median of 2 interleaved rounds\n  bf16-true: " in found.summary(), "8 × 8 in and out, 4 bytes each"
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["scripted", "compiled"])
+def test_models_that_compile_for_a_dtype_run_under_one_after_the_other(model: nn.Module, kind: str) -> None:
+    made = torch.jit.script(model) if kind == "scripted" else torch.compile(model, backend="eager")
+    found = benchmark(made, torch.ones(2, 64), precisions=["bf16-true", "16-true"], loss=lambda out: out.float().sum(), **QUICK)
+    assert [row.errors for row in found.rows] == [(), ()]
+
+
+def test_inside_inference_mode_and_autocast_it_is_the_same(model: nn.Module) -> None:
+    x = torch.ones(2, 64)
+    with torch.inference_mode(), torch.autocast("cpu"):
+        found = benchmark(model, x, precisions=["bf16-true"], loss=lambda out: out.float().sum(), **QUICK)
+    outside = benchmark(model, x, precisions=["bf16-true"], loss=lambda out: out.float().sum(), **QUICK)
+    assert (found.rows[0].r, found.rows[0].memory) == (outside.rows[0].r, outside.rows[0].memory)
+
+
 @pytest.mark.parametrize(
     ("row", "line"),
     [

@@ -11,7 +11,7 @@ import torch
 from precheck import float32
 from precheck.formats import TF32
 from precheck.observe import exemption, state
-from precheck.observe.boundaries import Boundaries
+from precheck.observe.boundaries import Boundaries, _interpreted
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
 from precheck.observe.run import _kernels, _prepare, _undisturbed, low
@@ -25,8 +25,11 @@ TF32_SINCE = (8, 0)
 
 @contextlib.contextmanager
 def borrowed(job: Job) -> Iterator[None]:
-    """Inside, contestants may put their weights under the user's model; after it, all is as it was."""
-    with state.preserved(job.model), _undisturbed(job.device), float32.products(tf32=False), exemption.set_apart(job.model):
+    """Inside, contestants may put their weights under the user's model; after it, all is as it was.
+
+    What torch.compile makes is compiled for each; TorchScript runs op by op, since what it compiles for one breaks under another.
+    """
+    with state.preserved(job.model), _undisturbed(job.device), float32.products(tf32=False), exemption.set_apart(job.model), _interpreted():
         yield
 
 
