@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from precheck.plugin.settings import KEY
-from precheck.precisions import Precision
+from precheck.plugin.tracebacks import users_frames
+from precheck.precisions import Precision, PrecisionError, resolve
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +115,6 @@ class GpuBenchmark:
         __tracebackhide__ = True
         from precheck.benchmarking import benchmark
         from precheck.observe.job import InputError
-        from precheck.precisions import PrecisionError
 
         if self.fixture._mode:
             pytest.fail(TWICE, pytrace=False)
@@ -124,18 +124,19 @@ class GpuBenchmark:
             found = benchmark(model, inputs, precisions=self._precisions(precisions), **given)
         except (InputError, PrecisionError) as error:
             message = f"gpu_benchmark: {error}"
+        except Exception as error:  # the model's own
+            raise error.with_traceback(users_frames(error)) from error.__cause__
         else:
             if self.fixture.enabled:
                 self._tell(found)
             return found
-        self.fixture.has_error = True
         pytest.fail(message, pytrace=False)
 
     def _precisions(self, given: Sequence[str | Precision] | None) -> Any:
-        if given is not None:
-            return given
         settings = self.item.config.stash[KEY]
-        return [precision for precision in settings.precisions if precision.name != "32-true"] or DEFAULT
+        if given is None:
+            given = [precision for precision in settings.precisions if precision.name != "32-true"] or DEFAULT
+        return given if isinstance(given, str) else [resolve(precision, policy=settings.policy) for precision in given]
 
     def _rounds(self) -> dict[str, Any]:
         """pytest-benchmark's own options, the marker's before the command line's; one round where it is switched off, as under xdist."""

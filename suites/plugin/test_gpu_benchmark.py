@@ -112,6 +112,26 @@ def test_precisions_are_those_of_the_run_unless_it_names_none(pytester: pytest.P
     assert {row["params"]["precision"] for row in content["benchmarks"]} == precisions
 
 
+def test_error_is_that_under_the_op_policy_of_the_run(pytester: pytest.Pytester) -> None:
+    """CUDA's autocast takes a softmax of bfloat16 in float32, a CPU's leaves it in bfloat16."""
+    pytester.makepyfile(
+        """
+        import torch
+
+        def test_one(gpu_benchmark):
+            torch.manual_seed(0)
+            weight = torch.randn(64, 64)
+            found = gpu_benchmark(lambda x: (x @ weight).softmax(-1), torch.randn(64, 64), precisions=["bf16-mixed"])
+            print(f"r is {found['bf16-mixed'].r}")
+        """
+    )
+    told = [pytester.runpytest_inprocess(*FAST, "-rP", "-o", f"precision_policy={policy}").outlines for policy in ("cuda", "native")]
+    cuda, native = ([line for line in lines if line.startswith("r is ")] for lines in told)
+    assert cuda
+    assert native
+    assert cuda != native
+
+
 def test_rounds_are_the_markers_before_the_command_lines(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
@@ -153,6 +173,7 @@ def test_quiet_runs_say_nothing_of_their_own(pytester: pytest.Pytester) -> None:
     [
         ("gpu_benchmark(3, 4)", "gpu_benchmark: model is a int; pass a torch.nn.Module, or a function of tensors"),
         ("gpu_benchmark(torch.exp, torch.ones(4), precisions=['bf17'])", "gpu_benchmark: unknown precision 'bf17'; known are 32-true, *"),
+        ("gpu_benchmark(torch.exp, torch.ones(4), precisions='bf16')", "gpu_benchmark: precisions='bf16' is one word; pass a list of names*"),
         ("[gpu_benchmark(torch.exp, torch.ones(4), precisions=['16-true']) for _ in 'ab']", "gpu_benchmark, like benchmark, is for one call*"),
     ],
 )
@@ -162,6 +183,23 @@ def test_what_cannot_be_is_one_line(pytester: pytest.Pytester, call: str, messag
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([message])
     assert "Traceback" not in result.stdout.str()
+
+
+def test_what_the_model_raises_is_shown_as_the_models(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        def model(x):
+            raise ZeroDivisionError("the model's own")
+
+        def test_one(gpu_benchmark):
+            import torch
+            gpu_benchmark(model, torch.ones(4))
+        """
+    )
+    result = pytester.runpytest_inprocess(*FAST)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([">       raise ZeroDivisionError*", "E       ZeroDivisionError: the model's own"])
+    result.stdout.no_fnmatch_line("*observe/run.py*")
 
 
 def test_without_pytest_benchmark_one_line_says_so(pytester: pytest.Pytester) -> None:
