@@ -1,11 +1,13 @@
 """`search`: the input that breaks a model under a precision, hunted with hypothesis and shrunk to what matters of it.
 
 The story: draw inputs, judge each by two runs, and climb towards the end of the format and beyond the limit of drift (targeted
-search). What breaks is shrunk, first as it was drawn, then element by element; the measurement of that is the proof.
+search). If nothing breaks, follow the gradient from where the end of the format was nearest. What breaks is shrunk, first as it was
+drawn, then element by element; the measurement of that is the proof.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck.findings import RULES
+from precheck.hunt.ascent import ascended
 from precheck.hunt.counterexample import Counterexample
 from precheck.hunt.shrinking import Shrinking
 from precheck.hunt.trials import SEARCHED, SPENT, Trials, Verdict
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 _LOG = logging.getLogger("precheck")
+_WIDE = 1e6  # a format that reaches further is not left at its end by what float32 holds
+_STARTS = 2  # of either kind, from where the gradient is followed
 _FLOOR, _CEILING = -60.0, 60.0  # bits: hypothesis climbs finite scores
 
 
@@ -61,6 +66,8 @@ def search(
     trials = Trials(job_of(model, None, loss=loss, seed=seed), chosen, wanted)
     hunt = _Hunt(trials, most, math.inf if seconds is None else seconds)
     found = hunt.found(strategy, seed)
+    if found is None:
+        found = hunt.followed()
     if found is not None:
         shrunk = Shrinking(found, lambda inputs: trials.verdict(inputs).fault is not None, hunt.ceilings, most).shrunk()
         for inputs in (trials.stored(shrunk), trials.stored(found)):
@@ -89,12 +96,19 @@ def _checked(precision: Precision, most: Any, seconds: Any) -> None:
         raise InputError(f"seconds={seconds!r}; pass how long may be searched, a positive number, or None")
 
 
+class _TimeUpError(BaseException):
+    """Goes through hypothesis, which would take an Exception for a failure and shrink it."""
+
+
 class _Hunt:
     """What hypothesis asks, within the budget."""
 
     def __init__(self, trials: Trials, most: int, seconds: float) -> None:
         self.trials, self.most, self.end = trials, most, time.monotonic() + seconds
         self.ceilings: dict[str, float] = {}  # by path, the greatest magnitude that the strategy has given
+        self.signed: set[str] = set()  # paths where both signs were given
+        self.near: list[tuple[float, Any]] = []  # inputs that came nearest to the end of the format, nearest first
+        self.large: list[tuple[float, Any]] = []  # inputs with the most magnitude, all elements together
         self.tried = 0  # inputs judged until the first that breaks
 
     def found(self, strategy: Any, seed: int) -> Any:
@@ -120,27 +134,51 @@ class _Hunt:
 
         try:
             return hypothesis.find(strategy, asked, settings=settings, random=random.Random(seed))
-        except (hypothesis.errors.NoSuchExample, hypothesis.errors.Unsatisfiable):
+        except (hypothesis.errors.NoSuchExample, hypothesis.errors.Unsatisfiable, _TimeUpError):
             return None
+
+    def followed(self) -> Any:
+        """An input that breaks, on from those that came nearest to the end of a narrow format; None if they lead nowhere."""
+        trials = self.trials
+        with contextlib.suppress(_TimeUpError):
+            for _, start in (*self.near, *self.large) if trials.precision.compute.max < _WIDE else ():
+                found = ascended(start, trials.job, trials.precision, lambda inputs: self._verdict(inputs).fault is not None, self.signed)
+                if found is not None:
+                    return found
+        return None
 
     def _verdict(self, inputs: Any) -> Verdict:
         known = self.trials.known_verdict(inputs)
         if known is not None:
             return known
-        if self._spent():
+        if not self.tried and time.monotonic() > self.end:
+            raise _TimeUpError
+        if self.tried and len(self.trials.judged) >= self.tried + self.most:  # as many again may be tried to shrink
             return SPENT
-        for path, value in tensors(inputs):
-            if value.is_floating_point() and value.numel():
-                greatest = value.detach().double().nan_to_num(posinf=0.0, neginf=0.0).abs().amax()
-                self.ceilings[path] = max(self.ceilings.get(path, 0.0), float(greatest))
+        self._noted(inputs)
         verdict = self.trials.verdict(inputs)
         if verdict.fault and not self.tried:
             self.tried = len(self.trials.judged)
+        if not verdict.why and not verdict.fault:
+            self.near = _best(self.near, verdict.reach, inputs)
+            self.large = _best(self.large, sum(float(value.detach().double().abs().sum()) for _, value in _floating(inputs)), inputs)
         return verdict
 
-    def _spent(self) -> bool:
-        """While hunting, hypothesis counts; then as many again may be tried to shrink."""
-        return len(self.trials.judged) >= self.tried + self.most if self.tried else time.monotonic() > self.end
+    def _noted(self, inputs: Any) -> None:
+        for path, value in _floating(inputs):
+            if value.numel():
+                finite = value.detach().double().nan_to_num(posinf=0.0, neginf=0.0)
+                least, most = float(finite.amin()), float(finite.amax())
+                self.ceilings[path] = max(self.ceilings.get(path, 0.0), -least, most)
+                if least < 0 < most:
+                    self.signed.add(path)
+
+def _best(ranked: list[tuple[float, Any]], score: float, inputs: Any) -> list[tuple[float, Any]]:
+    return sorted([*ranked, (score, inputs)], key=lambda pair: -pair[0])[:_STARTS]
+
+
+def _floating(inputs: Any) -> list[tuple[str, torch.Tensor]]:
+    return [(path, value) for path, value in tensors(inputs) if value.is_floating_point()]
 
 
 def _nothing(trials: Trials, precision: Precision) -> str:

@@ -18,7 +18,7 @@ from precheck.measurement import job_of, measure
 from precheck.observe.job import InputError, Job
 from precheck.precisions import Precision
 
-_SHOWN = 12  # lines of code in the text of a counterexample; the rest is in `code()`
+_SHOWN = 20  # lines of code in the text of a counterexample; the rest is in `code()`
 _FACTORY = 'model="package.module:function", where function() returns the model, seeded if it draws its weights'
 
 

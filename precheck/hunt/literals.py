@@ -17,7 +17,9 @@ from precheck.observe.job import InputError
 from precheck.observe.structure import tensors
 
 FEW = 8
-"""Elements that are written one by one."""
+"""Elements that are told from what their tensor is everywhere else, where that is not the most frequent number."""
+_LINES = 16
+"""Lines that elements may take before the whole tensor is written."""
 _LISTED = 64
 """Elements up to which a tensor is a list of numbers; beyond, its bytes are packed."""
 Span = tuple[int, int, float]
@@ -95,7 +97,7 @@ class _Body:
         spans = [] if flat.is_complex() else _spans(flat, which)
         if len(spans) == 1 and len(which) == len(flat):
             fill, spans = spans[0][2], []
-        if len(spans) <= FEW and not flat.is_complex():
+        if len(spans) <= _LINES and not flat.is_complex():
             self.lines += _sparse(name, flat.dtype, shape, fill, spans)
         elif len(flat) <= _LISTED and flat.dtype in (*_ASSIGNABLE, torch.int64, torch.bool):
             self.lines += _listed(name, flat, shape)

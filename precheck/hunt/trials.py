@@ -1,7 +1,8 @@
 """Inputs judged one by one: does this one break the model?
 
 Two runs tell most of it: what is not finite, what is missing, and an upper bound of r, with no noise to explain anything. Only
-where that bound is beyond its limit, and beyond what noise has explained of that tensor before, is the input measured in full.
+where that bound is beyond its limit is the input measured; after the first so many, only where it is also beyond whatever noise
+has explained of that tensor before.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from precheck.findings import Finding, Report
 from precheck.goldens.lifecycle import digest
 from precheck.judge import drift
+from precheck.judge.decisions import SHARE
 from precheck.measurement import FIRST_LOOK, Measurement, judged
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Job
@@ -29,6 +31,8 @@ SEARCHED = ("overflow", "nan", "accumulated-drift", "decision-flip", "gradient-u
 """The rules whose errors an input can cause in a measurement without an optimizer."""
 _PLAIN = frozenset({"overflow", "nan", "missing-gradient", "scaler-collapse"})
 """Those that hold whatever noise would say."""
+_GENEROUS = 100
+"""Measurements that any suspicion is worth: degenerate inputs, drawn early, often have high bounds that noise explains."""
 _BEYOND = 1.25
 """How far an upper bound must exceed what was explained at that tensor before: noise runs differ by a few per cent."""
 
@@ -64,6 +68,7 @@ class Trials:
         self.job, self.precision, self.rules = job, precision, frozenset(rules)
         self.fault: Finding | None = None
         self.known: dict[str, Verdict] = {}
+        self.measured = 0
         self.explained: Bounds = {}  # the highest that was healthy on a closer look
 
     @property
@@ -123,11 +128,12 @@ class Trials:
 
     def _closer(self, job: Job, seen: tuple[Trace, Tape], bounds: Bounds, flips: Bounds, report: Report) -> Finding | None:
         """What a measurement finds, if there is reason for one."""
-        flipping = "decision-flip" in self.rules and self._suspicious(flips, 0.0)
+        flipping = "decision-flip" in self.rules and self._suspicious(flips, SHARE * self.precision.roundoff)
         drifting = "accumulated-drift" in self.rules and self._suspicious(bounds, 1.0)
         flushed = self._first(report, {"gradient-underflow"}) is not None
         if not (flipping or drifting or flushed):
             return None
+        self.measured += 1
         fault = self._first(Measurement(job, self.precision, seen=seen, brief=not flipping).report(), self.rules)
         if fault is None:
             for name, value in (bounds | (flips if flipping else {})).items():
@@ -135,8 +141,8 @@ class Trials:
         return fault
 
     def _suspicious(self, values: Bounds, limit: float) -> bool:
-        """Whether something has not been explained before; while a fault is shrunk, each input is looked at anew."""
-        healthy = {} if self.fault else self.explained
+        """Whether something is beyond its limit and, in the long run, beyond what was explained; shrunk inputs are always looked at."""
+        healthy = {} if self.fault or self.measured < _GENEROUS else self.explained
         return any(value > limit and value > _BEYOND * healthy.get(name, 0.0) for name, value in values.items())
 
     def _first(self, report: Report, rules: Collection[str]) -> Finding | None:

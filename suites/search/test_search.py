@@ -89,6 +89,48 @@ def test_where_many_small_elements_matter_fewer_large_ones_do() -> None:
     assert len(found.elements) <= FEW  # four times 2^14 are 2^16
 
 
+class Alternating(torch.nn.Module):
+    """A sum that overflows where the signs of its terms agree, which 16 signs drawn at random do once in 2^15."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.tensor([1.0, -1.0] * 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.weight).sum(-1) * 2.0**-12
+
+
+def test_signs_that_no_drawing_hits_are_found_along_the_gradient() -> None:
+    found = precheck.search(Alternating(), tensors((1, 16), magnitude=2.0**13), precision="16-true", most=60)
+    assert found is not None
+    assert len(found.elements) == 8  # of 2^13 each: 2^16
+    assert all(number == (-(2.0**13) if place[1] % 2 else 2.0**13) for _, place, number in found.elements)
+
+
+def test_signs_that_the_strategy_does_not_give_are_not_tried() -> None:
+    drawn = tensors((1, 16), magnitude=2.0**13).map(torch.abs)
+    assert precheck.search(Alternating(), drawn, precision="16-true", most=60) is None
+
+
+class Router(torch.nn.Module):
+    """Its logits are rounded at a size at which bfloat16 cannot tell them apart, before the largest is taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.gate = torch.nn.Linear(8, 4)
+        self.experts = torch.nn.Parameter(torch.randn(4, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.experts[(self.gate(x).to(torch.bfloat16) + 256).argmax(-1)]
+
+
+def test_flips_are_found() -> None:
+    found = precheck.search(Router(), tensors((2, 64, 8), magnitude=(2**-2, 8.0)), precision="bf16-mixed", most=60)
+    assert found is not None
+    assert found.finding.rule == "decision-flip"
+
+
 class Masked(torch.nn.Module):
     """Attention whose masked rows overflow in float16: the fill is added to what is already the format's end."""
 
@@ -218,3 +260,16 @@ def test_what_is_no_argument_is_refused(arguments: dict[str, Any], message: str)
     given: dict[str, Any] = {"model": torch.nn.Identity(), "strategy": tensors((2,)), **arguments}
     with pytest.raises(InputError, match=message):
         precheck.search(given.pop("model"), given.pop("strategy"), **given)
+
+
+def test_the_gradient_is_not_followed_where_the_model_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    class Refuses(Alternating):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.requires_grad or bool((x[:, :2] < 0).any()):
+                raise RuntimeError("not this one")
+            return super().forward(x)
+
+    drawn = tensors((1, 16), magnitude=2.0**13, degenerate=False).filter(lambda x: not bool((x[:, :2] < 0).any()))
+    with caplog.at_level(logging.INFO, "precheck"):
+        assert precheck.search(Refuses(), drawn, precision="16-true", most=40) is None
+    assert "inputs breaks the model" in caplog.text

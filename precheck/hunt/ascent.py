@@ -1,0 +1,105 @@
+"""From an input that comes near the end of a format, on along the gradient: the signs that drawing at random does not hit.
+
+A sum of n products reaches n times each where all signs agree, and about its root where they do not. Only signs are changed, so
+that the input keeps the magnitudes that the strategy drew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from precheck.observe import state
+from precheck.observe.job import Job
+from precheck.observe.structure import call, mapped, tensors
+from precheck.precisions import Precision
+
+_STEPS = 12
+"""Where the signs of a gradient settle at all, they have after a few steps."""
+_MANY = 16
+"""Results that are looked at, the tallest ones: a backward pass each."""
+
+
+class _Tallest(TorchFunctionMode):
+    """The results with the greatest magnitudes among those that the precision would store low, with their graphs."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.results: list[tuple[float, torch.Tensor]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and result.dtype is self.dtype and result.requires_grad and result.numel():
+            greatest = float(result.detach().abs().nan_to_num(posinf=0.0).amax())  # an Inf that is meant is a mask's
+            self.results = sorted([*self.results, (greatest, result)], key=lambda pair: -pair[0])[:_MANY]
+        return result
+
+
+def ascended(start: Any, job: Job, precision: Precision, breaks: Callable[[Any], bool], signed: Collection[str]) -> Any:
+    """An input that breaks, with the magnitudes of `start` and other signs, at the paths in `signed`; None if none is met.
+
+    The model comes back as it was. What it raises on the way ends the ascent.
+    """
+    inputs = start
+    for _ in range(_STEPS):
+        try:
+            turned = _turned(inputs, _gradients(inputs, job, precision), signed)
+            if turned is None or breaks(turned):
+                return turned
+        except Exception:  # no graph, or an input that the strategy would not give: drawing was all that could be done
+            return None
+        inputs = turned
+    return None
+
+
+def _turned(inputs: Any, gradients: dict[str, torch.Tensor], signed: Collection[str]) -> Any:
+    """`inputs` with the signs of the gradients; None if they have them."""
+    paths, changed = iter(path for path, _ in tensors(inputs)), False
+
+    def turn(value: torch.Tensor) -> torch.Tensor:
+        nonlocal changed
+        path = next(paths)
+        gradient = gradients.get(path)
+        if gradient is None or path not in signed:
+            return value
+        turned = torch.where(gradient == 0, value, value.abs() * gradient.sign().to(value.dtype))
+        changed |= not torch.equal(turned, value)
+        return turned
+
+    result = mapped(inputs, turn)
+    return result if changed else None
+
+
+def _gradients(inputs: Any, job: Job, precision: Precision) -> dict[str, torch.Tensor]:
+    """By path, the gradient of the greatest magnitude of that op which other signs can raise furthest, if it were linear."""
+    leaves = mapped(inputs, lambda value: state.floats_to(torch.float32)(value).requires_grad_(value.is_floating_point()))
+    floating = {path: value for path, value in tensors(leaves) if value.is_floating_point()}
+    with _run(job, precision), _Tallest(precision.compute_dtype if precision.autocasts else torch.float32) as tallest:
+        call(job.model, leaves)
+        found = [_gradient(result, floating) for _, result in tallest.results]
+    return max(found, key=lambda gradients: _potential(gradients, floating), default={})
+
+
+def _gradient(result: torch.Tensor, floating: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    gradients = torch.autograd.grad(result.double().abs().amax(), list(floating.values()), allow_unused=True, retain_graph=True)
+    return {path: gradient.nan_to_num() for path, gradient in zip(floating, gradients, strict=True) if gradient is not None}
+
+
+def _potential(gradients: dict[str, torch.Tensor], floating: dict[str, torch.Tensor]) -> float:
+    """What the sum of all products of elements and their gradients would be, were all of one sign."""
+    return sum(float((gradient.double() * floating[path].detach().double()).abs().sum()) for path, gradient in gradients.items())
+
+
+@contextlib.contextmanager
+def _run(job: Job, precision: Precision) -> Iterator[None]:
+    with state.preserved(job.model), torch.inference_mode(False), torch.enable_grad():
+        wide = state.floats_to(torch.float32)
+        state.refresh(job.model, parameter=wide, buffer=wide)
+        torch.manual_seed(job.seed)
+        with precision.autocast(job.device):
+            yield
