@@ -8,6 +8,7 @@ golden itself is checked for having gone stale.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +61,8 @@ class Checking:
     """The runs of one check. The run that it judges may come from elsewhere, as that of `verdict` does."""
 
     def __init__(self, job: Job, precision: Precision, golden: Golden) -> None:
-        self.job, self.precision, self.golden = job, precision, golden
+        sampled = frozenset(each.record.key for each in golden.records if each.record.sampled)
+        self.job, self.precision, self.golden = dataclasses.replace(job, sampled=sampled), precision, golden
         held = [each for each in golden.records if each.record.kind == "output" or (job.loss is not None and each.record.kind != "input")]
         self.recorded = Trace(records={each.record.key: each.record for each in held})
         self.floors = {each.record.key: each.floors for each in held}

@@ -24,11 +24,11 @@ from safetensors import SafetensorError, deserialize
 from precheck.goldens.whole import replace
 from precheck.observe.records import Record
 
-SCHEMA = 1
+SCHEMA = 2
 PLACEMENTS = ("mixed", "true")
 _FIELDS = {
     "kind": str, "name": str, "step": int, "shape": list, "dtype": str, "nan": int, "posinf": int, "neginf": int, "zeros": int,
-    "roundings": int, "is_result": bool,
+    "roundings": int, "is_result": bool, "sampled": bool,
 }  # fmt: skip
 _WIDTH = 127  # of a sketch; precheck.observe.sketch has it too, and imports torch
 _STORED = {"F32": "<f4", "F64": "<f8", "U8": "u1"}  # safetensors is little-endian everywhere

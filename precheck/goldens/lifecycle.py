@@ -79,6 +79,7 @@ def _before(path: Path) -> Golden | str:
 def record(job: Job) -> Golden:
     """The golden of `job`: its float32 reference, the noise floors, and where it was recorded."""
     with doing("recording the golden"):
+        job = dataclasses.replace(job, sampled=_even(job))
         trace = float32(job)
         floors = {placement: _floors(job, PRECISIONS[name], place * NOISE_RUNS) for place, (placement, name) in enumerate(_PLACEMENTS.items())}
     records = [
@@ -86,6 +87,11 @@ def record(job: Job) -> Golden:
         for key, record in trace.records.items()
     ]
     return Golden([*inputs_of(job), *records], provenance(job, trace))
+
+
+def _even(job: Job) -> frozenset[str]:
+    """Of which tensors a sample tells as much as the whole. Of every other, and of inputs, the whole is folded."""
+    return frozenset(run(job, dataclasses.replace(low(_FLOAT32), weighs=True)).even)
 
 
 def float32(job: Job) -> Trace:

@@ -74,6 +74,7 @@ def _moved(before: Record, now: Record) -> list[Change]:
     for what, old, new in (
         ("shape", before.shape, now.shape),
         ("dtype", before.dtype, now.dtype),
+        ("folded as a sample", before.sampled, now.sampled),
         ("elements NaN, +Inf, -Inf", _nonfinite(before), _nonfinite(now)),
     ):
         if old != new:

@@ -10,13 +10,13 @@ import contextlib
 import dataclasses
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, Protocol
 
 import torch
 
-from precheck.observe.records import Record, Trace
-from precheck.observe.reduce import reduced
+from precheck.observe.records import Kind, Record, Trace
+from precheck.observe.reduce import Sample, even, reduced
 from precheck.observe.structure import tensors
 
 LOW = (torch.bfloat16, torch.float16)
@@ -76,9 +76,11 @@ class Boundaries:
     """Records into `trace` what passes the module boundaries of `model` while attached."""
 
     def __init__(
-        self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, witness: Witness | None = None
-    ) -> None:
+        self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, witness: Witness | None = None,
+        sampled: Container[str] = (), weighs: bool = False,
+    ) -> None:  # fmt: skip
         self.model, self.trace, self.disturbance, self.handed, self.witness = model, trace, disturbance, handed, witness
+        self.sampled, self.weighs = sampled, weighs  # what to take a sample of; whether to find out what that could be
         self.position = Position()
         self.enabled = True
         self.result = "output" if not hasattr(model, "output") else "output[]"  # beside a child of that name
@@ -109,13 +111,16 @@ class Boundaries:
         for path, tensor in tensors(result):
             known = self.made.get(id(tensor))
             if known and known[0] is tensor and known[2] in self.trace.records:
-                self._mark_result(known[2])
+                self._mark_result(known[2], tensor)
                 self.trace.results.setdefault(path, known[2])  # of the first step
         self.made.clear()
         self.calls.clear()
 
-    def _mark_result(self, key: str) -> None:
-        self.trace.records[key] = dataclasses.replace(self.trace.records[key], is_result=True)
+    def _mark_result(self, key: str, tensor: torch.Tensor) -> None:
+        record = self.trace.records[key]
+        if record.sampled and record.kind == "output":
+            record = recorded("output", record.name, record.step, tensor, record.roundings, sample="folded")
+        self.trace.records[key] = dataclasses.replace(record, is_result=True)
 
     def _entering(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -164,14 +169,29 @@ class Boundaries:
         if self.disturbance is not None and not shares:
             self.disturbance.output(key, tensor)
         if not in_backward():
-            self._add("output", name, self.step, tensor, roundings)
+            self.add("output", name, self.step, tensor, roundings)
             if tensor.requires_grad:
                 tensor.register_hook(self._gradient_hook(name, key, roundings, self.step))
 
-    def _add(self, kind: Any, name: str, step: int, tensor: torch.Tensor, roundings: int) -> None:
-        self.trace.add(recorded(kind, name, step, tensor, roundings))
+    def add(self, kind: Kind, name: str, step: int, tensor: torch.Tensor, roundings: int = 0) -> None:
+        """Records a tensor: all of it, or a sample where the job says that one is enough.
+
+        What passes between modules is looked at nowhere else then, but for float16, whose range is a question of single elements:
+        Inf and NaN that matter reach the result, the loss or a parameter's gradient, which are looked at whole.
+        """
+        key = f"{kind}:{name}@{step}"
+        passing = kind in ("output", "gradient", "handed") and tensor.dtype is not torch.float16
+        sample: Sample = "" if key not in self.sampled else "alone" if passing else "folded"
+        self.trace.add(recorded(kind, name, step, tensor, roundings, sample=sample))
+        if self.weighs:
+            self.weigh(key, tensor)
         if self.witness is not None:
             self.witness.boundary(kind, name, step, tensor)
+
+    def weigh(self, key: str, tensor: torch.Tensor) -> None:
+        with torch.no_grad(), torch._C._DisableTorchDispatch():
+            if even(tensor):
+                self.trace.even.add(key)
 
     def _gradient_hook(self, name: str, key: str, roundings: int, step: int) -> Any:
         def hook(gradient: torch.Tensor) -> torch.Tensor | None:
@@ -180,7 +200,7 @@ class Boundaries:
             if gradient.layout != torch.strided:
                 return None
             disturbed = gradient if self.disturbance is None else self.disturbance.gradient(key, gradient)
-            self._add("gradient", name, step, disturbed, roundings)
+            self.add("gradient", name, step, disturbed, roundings)
             return disturbed if disturbed is not gradient else None
 
         return hook
@@ -190,9 +210,9 @@ def _measurable(tensor: torch.Tensor) -> bool:
     return (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout == torch.strided and not _transformed(tensor)
 
 
-def recorded(kind: Any, name: str, step: int, tensor: torch.Tensor, roundings: int = 0) -> Record:
+def recorded(kind: Any, name: str, step: int, tensor: torch.Tensor, roundings: int = 0, *, sample: Sample = "") -> Record:
     with torch.no_grad(), torch._C._DisableTorchDispatch(), torch.autocast(tensor.device.type, enabled=False):
-        return Record(kind=kind, name=name, step=step, roundings=roundings, **reduced(tensor))
+        return Record(kind=kind, name=name, step=step, roundings=roundings, **reduced(tensor, sample))
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:

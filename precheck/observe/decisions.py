@@ -122,6 +122,10 @@ class Recording(TorchDispatchMode):
     def ignore_compile_internals(cls) -> bool:
         return True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # a run compiles nothing (boundaries._uncompiled), and the wrapper costs as much an op as all that is done here
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs, kind = kwargs or {}, nature(func)
         mask = gradient_mask(func, args) if kind.masked else None
@@ -139,7 +143,7 @@ class Recording(TorchDispatchMode):
             if kind.draws:
                 self.tape.drawn.add(key)
         if not kind.moves and continuous(outputs[0]):
-            self._count(func, args, outputs[0])
+            self._count(func, kind, args, outputs[0])
             if func.overloadpacket is aten._to_copy and not in_backward():
                 self._cast(args[0], outputs[0])
         return result
@@ -154,9 +158,9 @@ class Recording(TorchDispatchMode):
             if known is not None and not known[0].expired() and known[1] == self.frames.line(1)[0] and not _counts(source):
                 self.tape.meant.add((known[1], tuple(source.shape)))
 
-    def _count(self, func: Any, args: Any, output: torch.Tensor) -> None:
+    def _count(self, func: Any, kind: Nature, args: Any, output: torch.Tensor) -> None:
         key = self.results.key(func, tuple(output.shape))
-        roundings = _roundings(func, args, output) if output.dtype in LOW else 0
+        roundings = _roundings(kind, args, output) if output.dtype in LOW else 0
         if roundings:
             self.tape.rounded.add(key)
             if not in_backward():
@@ -223,19 +227,19 @@ def gradient_mask(func: Any, args: Any) -> torch.Tensor:
     return torch.as_tensor(values.abs() > args[2])
 
 
-def _roundings(func: Any, args: Any, output: torch.Tensor) -> int:
+def _roundings(kind: Nature, args: Any, output: torch.Tensor) -> int:
     """How many roundings of unit gain a result has been through: one, or one a time step for a recurrent kernel.
 
     None for the cast of a weight, whose noise is the weight's own, nor for a view.
     """
     if args and isinstance(args[0], torch.nn.Parameter):
         return 0
-    if not nature(func).mutable and any(_same_storage(arg, output) for arg in args):
+    if not kind.mutable and any(_same_storage(arg, output) for arg in args):
         return 0  # a view in all but name: _unsafe_view, unsafe_split
-    return int(args[0].shape[0]) if nature(func).recurrent else 1
+    return int(args[0].shape[0]) if kind.recurrent else 1
 
 
 def _same_storage(value: Any, output: torch.Tensor) -> bool:
-    if not isinstance(value, torch.Tensor) or value.layout != torch.strided or output.layout != torch.strided:
+    if not isinstance(value, torch.Tensor) or value.dtype != output.dtype or value.layout != torch.strided or output.layout != torch.strided:
         return False
     return bool(value.untyped_storage()._cdata == output.untyped_storage()._cdata)

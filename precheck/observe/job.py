@@ -27,6 +27,7 @@ class Job:
     optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer] | None = None
     steps: int = 1
     seed: int = 0
+    sampled: frozenset[str] = frozenset()  # records of which a sample is folded: those that a golden found even
 
     @property
     def device(self) -> str:

@@ -36,6 +36,7 @@ class Record:
     roundings: int = 0  # results in a low format that the module's own code made on the way to this one
     is_result: bool = False  # belongs to what the model itself returned
     weight_norm: float = 0.0  # of the parameter that moved (updates only)
+    sampled: bool = False  # `sketch` and `norm` are of a sample, scaled to the whole; of most kinds magnitude and counts are of all elements
 
     @property
     def key(self) -> str:
@@ -64,6 +65,7 @@ class Trace:
     skipped: int = 0  # steps that GradScaler skipped while it searched for that scale
     collapsed: bool = False  # no loss scale down to 1 gave finite gradients
     flips: dict[str, tuple[int, int]] = field(default_factory=dict)  # "call|op": decisions otherwise than the rival's, of how many
+    even: set[str] = field(default_factory=set)  # records of which a sample tells as much as the whole, where that was asked
     aged: dict[str, tuple[float, int]] = field(default_factory=dict)  # what the optimizer alone brings home to low weights, after how many steps
     optimizer: str = ""  # "AdamW lr=0.001 betas=(0.9, 0.999) ..."
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 import torch
 
+from precheck.observe.shadow.statistics import sampled
 from precheck.observe.sketch import Folding
 
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
@@ -15,20 +16,54 @@ _TAME = 1e-15, 1e15
 """Greatest magnitudes whose squares, 1e8 of them, float32 can sum: (1e15)^2 times 1e8 stays under 3.4e38."""
 
 
-def reduced(tensor: torch.Tensor) -> dict[str, Any]:
+EVEN = 4096
+"""Elements that a sample must be worth, as (Σx²)² / Σx⁴, to stand for its tensor: its norm is then right to 0.8 % and so are distances
+from others like it, an eighth of what sketches are off by. Gaussian numbers are worth a third of their count."""
+_SAMPLE, _RUN = 1 << 15, 64  # elements, in runs of a cache line or two: shorter ones cost as much to fetch
+_WORTH_IT = 4 * _SAMPLE  # elements from which a sample saves anything
+
+
+Sample = Literal["", "folded", "alone"]
+"""What of a tensor is looked at: all of it; of its sketch and norm a sample, of its magnitude and counts all; a sample alone."""
+
+
+def reduced(tensor: torch.Tensor, sample: Sample = "") -> dict[str, Any]:
     """Shape, dtype, sketch, norm, greatest magnitude and counts of non-finite and zero elements. Reads, never writes."""
     tensor = tensor.detach()
-    facts: dict[str, Any] = {"shape": tuple(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
-    values = _real(tensor)
-    found = _scanned(values)
+    facts: dict[str, Any] = {"shape": tuple(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch."), "sampled": bool(sample)}
+    values = _real(tensor).reshape(-1)
+    if sample == "alone":
+        few = reduced(thinned(values))
+        scale = math.sqrt(values.numel() / max(1, few["shape"][0]))
+        few |= facts | {"sketch": few["sketch"] * scale, "norm": few["norm"] * scale, "zeros": round(few["zeros"] * scale**2)}
+        return few | (nonfinite_counts(values) if few.keys() & {"nan"} else {})
+    found = _scanned(values, sample=sample == "folded")
     if found is None:
-        facts |= _nonfinite_counts(values)
-        found = _scanned(torch.where(values.isfinite(), values, torch.zeros((), dtype=values.dtype, device=values.device)))
+        facts |= nonfinite_counts(values)
+        found = _scanned(torch.where(values.isfinite(), values, torch.zeros((), dtype=values.dtype, device=values.device)), sample=sample == "folded")
         assert found is not None
     return facts | found
 
 
-def _scanned(values: torch.Tensor) -> dict[str, Any] | None:
+def even(tensor: torch.Tensor) -> bool:
+    """Whether a sample tells as much of the tensor as the whole does: it is worth EVEN elements, and its norm is the tensor's, to four
+    standard deviations. Embeddings of which few rows have a gradient are not even, nor are probabilities of which few are large."""
+    values = _real(tensor.detach()).reshape(-1)
+    if values.numel() < _WORTH_IT:
+        return False
+    squares = thinned(values).double().square()
+    total, fourth = float(squares.sum()), float(squares.square().sum())
+    worth = total**2 / fourth if math.isfinite(fourth) and fourth > 0 else 0.0
+    whole = float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+    return worth >= EVEN and abs(total * values.numel() / squares.numel() - whole) <= 4 / math.sqrt(worth) * whole
+
+
+def thinned(values: torch.Tensor) -> torch.Tensor:
+    """The sample of a tensor's elements in their own order, 1-D: the same places for the same number of elements."""
+    return sampled(values.reshape(-1), _SAMPLE, _RUN)
+
+
+def _scanned(values: torch.Tensor, *, sample: bool) -> dict[str, Any] | None:
     """One pass over the tensor, part by part; None where an element is Inf or NaN."""
     folding, greatest, zeros = Folding(values), 0.0, 0
     extent = _extent_by_bits if folding.flat.dtype in _BITS and folding.flat.device.type == "cpu" else _extent
@@ -37,9 +72,23 @@ def _scanned(values: torch.Tensor) -> dict[str, Any] | None:
         if not math.isfinite(amax):
             return None
         greatest, zeros = max(greatest, amax), zeros + none
-        folding.add(block, part, tame=_TAME[0] < amax < _TAME[1])
+        if not sample:
+            folding.add(block, part, tame=_TAME[0] < amax < _TAME[1])
+    return _folded(thinned(folding.flat), values.numel(), greatest) | {"zeros": zeros} if sample else _told(folding, greatest) | {"zeros": zeros}
+
+
+def _folded(few: torch.Tensor, elements: int, greatest: float) -> dict[str, Any]:
+    """A sample's sketch and norm, as large as those of all elements."""
+    folding, scale = Folding(few), math.sqrt(elements / max(1, few.numel()))
+    for block, part in folding.parts():
+        folding.add(block, part, tame=_TAME[0] < greatest < _TAME[1])
+    found = _told(folding, greatest)
+    return found | {"sketch": found["sketch"] * scale, "norm": found["norm"] * scale}
+
+
+def _told(folding: Folding, greatest: float) -> dict[str, Any]:
     *sketch, squares = folding.total.tolist()
-    return {"sketch": numpy.array(sketch), "norm": math.sqrt(squares), "amax": greatest, "zeros": zeros}
+    return {"sketch": numpy.array(sketch), "norm": math.sqrt(squares), "amax": greatest}
 
 
 def _extent_by_bits(part: torch.Tensor, folding: Folding) -> tuple[float, int]:
@@ -62,7 +111,7 @@ def _real(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_floating_point() else tensor.double()
 
 
-def _nonfinite_counts(values: torch.Tensor) -> dict[str, int]:
+def nonfinite_counts(values: torch.Tensor) -> dict[str, int]:
     return {
         "nan": int(values.isnan().sum()),
         "posinf": int((values == math.inf).sum()),

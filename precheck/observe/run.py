@@ -35,6 +35,7 @@ class Setting:
     decides: Tape | None = None  # where to write what this run would have decided itself
     rival: Tape | None = None  # whose decisions to count its own against; None: those of `follows`
     shadow: Shadow | None = None  # what watches every op
+    weighs: bool = False  # whether to find out which records a sample could stand for
     handed: bool = False  # whether to record what modules hand to one another too
     buffers: torch.dtype | None = None  # what the run compared with keeps its floating buffers in
 
@@ -67,7 +68,9 @@ def run(job: Job, setting: Setting) -> Trace:
     trace = Trace()
     with state.preserved(job.model), _undisturbed(job.device), _tf32_off(), _kernels(job, setting), exemption.set_apart(job.model):
         witness = None if setting.shadow is None else setting.shadow.exponents
-        boundaries = Boundaries(job.model, trace, disturbance=setting.disturbance, handed=setting.handed, witness=witness)
+        boundaries = Boundaries(
+            job.model, trace, disturbance=setting.disturbance, handed=setting.handed, witness=witness, sampled=job.sampled, weighs=setting.weighs
+        )
         _prepare(job, setting)
         with _modes(setting, boundaries.position, trace), boundaries.attached():
             training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision)

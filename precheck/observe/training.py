@@ -13,6 +13,8 @@ import torch
 from precheck.observe import state
 from precheck.observe.boundaries import LOW, Boundaries, recorded
 from precheck.observe.job import EXAMPLE, InputError, Job
+from precheck.observe.records import Record
+from precheck.observe.reduce import nonfinite_counts, thinned
 from precheck.observe.shadow import ageing
 from precheck.observe.shadow.statistics import sampled
 from precheck.observe.structure import call, mapped, tensors
@@ -26,7 +28,7 @@ class Training:
         self.job, self.boundaries, self.trace = job, boundaries, boundaries.trace
         self.storage, self.precision = storage, precision  # no precision: plain arithmetic in `storage`
         self.named = {name: param for name, param in job.model.named_parameters() if param.requires_grad}
-        self.start = {name: param.detach().clone() for name, param in self.named.items()} if job.optimizer else {}
+        self.start = {name: self._compared(name, param).clone() for name, param in self.named.items()} if job.optimizer else {}
         self.masters = self._masters()
         self.optimizer = self._make_optimizer()
         self.updated = 0  # the last step that the optimizer was asked to take
@@ -89,7 +91,7 @@ class Training:
                 return None
             loss = job.loss(result)
         self._check_loss(loss)
-        self.trace.add(recorded("loss", "loss", step, loss))
+        self.boundaries.add("loss", "loss", step, loss)
         return loss
 
     def _check_compared(self, result: Any) -> None:
@@ -126,7 +128,7 @@ class Training:
         self.trace.scale = scale
         for name, param in self.named.items():
             if param.grad is not None and param.grad.layout == torch.strided:
-                self.trace.add(recorded("parameter-gradient", name, 1, param.grad))
+                self.boundaries.add("parameter-gradient", name, 1, param.grad)
         if scale != 1:
             for key, record in self.trace.records.items():
                 if record.kind in ("gradient", "parameter-gradient"):
@@ -178,25 +180,43 @@ class Training:
         """What becomes of low-format parameters that mostly stood still where they had a gradient, by name; `another` makes a shadow."""
         if self.optimizer is None:
             return {}
-        still = {id(param): name for name, param in self.masters.items() if param.dtype in LOW and _stood_still(param, self.start[name])}
+        still = {id(param): name for name, param in self.masters.items() if param.dtype in LOW and self._stood_still(name, param)}
         found = ageing.aged(self.optimizer, set(still), another)
         return {still[number]: (each.arrived, each.steps) for number, each in found.items()}
+
+    def _stood_still(self, name: str, parameter: torch.Tensor) -> bool:
+        if parameter.grad is None or parameter.grad.layout is not torch.strided:
+            return False
+        before, now, gradient = (sampled(each) for each in (self.start[name], self._compared(name, parameter), self._compared(name, parameter.grad)))
+        pulled = gradient != 0
+        return 2 * int(torch.count_nonzero((now == before) & pulled)) > int(torch.count_nonzero(pulled))
+
+    def _compared(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
+        """What of a parameter is compared with what it was: all of it, or a sample where one is enough."""
+        value = parameter.detach()
+        return thinned(value) if f"update:{name}@{self.job.steps}" in self.job.sampled else value
 
     def _record_updates(self, step: int) -> None:
         with torch._C._DisableTorchDispatch(), torch.no_grad():  # nothing of this is the user's
             for name, master in self.masters.items():
-                now = master.detach()
+                now = self._compared(name, master)
                 few = sampled(now).to(torch.complex128 if now.is_complex() else torch.float64)
-                norm = float(torch.linalg.vector_norm(few)) * math.sqrt(now.numel() / max(1, few.numel()))  # it is only told, and weighs luck
-                record = recorded("update", name, step, now - self.start[name])  # exact, unless a weight has doubled or halved (Sterbenz)
+                norm = float(torch.linalg.vector_norm(few)) * math.sqrt(master.numel() / max(1, few.numel()))  # it is only told, and weighs luck
+                move = now - self.start[name]  # exact, unless a weight has doubled or halved (Sterbenz)
+                record = _of_all(recorded("update", name, step, move), master)
                 self.trace.add(dataclasses.replace(record, weight_norm=norm if math.isfinite(norm) else 0.0))
+                if self.boundaries.weighs:
+                    self.boundaries.weigh(record.key, move)
 
 
-def _stood_still(parameter: torch.Tensor, start: torch.Tensor) -> bool:
-    if parameter.grad is None or parameter.grad.layout is not torch.strided:
-        return False
-    pulled = sampled(parameter.grad) != 0
-    return 2 * int(torch.count_nonzero((sampled(parameter) == sampled(start)) & pulled)) > int(torch.count_nonzero(pulled))
+def _of_all(record: Record, parameter: torch.Tensor) -> Record:
+    """The record of a move of a sample's elements as one of all; those of a weight that are not finite have moved to there."""
+    if record.numel == parameter.numel():
+        return record
+    scale = math.sqrt(parameter.numel() / record.numel)
+    lost = {} if _finite([parameter]) else nonfinite_counts(parameter.detach())
+    whole: dict[str, Any] = {"shape": tuple(parameter.shape), "zeros": round(record.zeros * scale**2), "sampled": True, **lost}
+    return dataclasses.replace(record, sketch=record.sketch * scale, norm=record.norm * scale, **whole)
 
 
 def _finite(parameters: Iterable[torch.Tensor]) -> bool:

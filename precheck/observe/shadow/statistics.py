@@ -24,14 +24,14 @@ NO_DIGIT = 0.25
 WHOLES = 4096  # elements among which moved whole numbers are counted
 
 
-def sampled(tensor: torch.Tensor, limit: int = SAMPLE) -> torch.Tensor:
+def sampled(tensor: torch.Tensor, limit: int = SAMPLE, run: int = _RUN) -> torch.Tensor:
     """1-D: all elements, or `limit` of them in short runs a prime stride apart, so that no column of a matrix is favoured."""
     if tensor.numel() <= limit:
         return tensor.reshape(-1)
     flat = tensor.reshape(-1) if tensor.is_contiguous() else _dense(tensor)
-    stride = _prime_below(flat.numel() // (limit // _RUN))
+    stride = _prime_below(flat.numel() // (limit // run), run)
     rows = flat.numel() // stride
-    return flat.as_strided((rows, _RUN), (stride, 1), flat.storage_offset()).reshape(-1)
+    return flat.as_strided((rows, run), (stride, 1), flat.storage_offset()).reshape(-1)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,11 +41,12 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=4096)
-def _prime_below(number: int) -> int:
-    for candidate in range(max(number, _RUN + 1), _RUN, -1):
+def _prime_below(number: int, run: int) -> int:
+    """The greatest prime up to `number` that is above `run`, or just more than a run where there is none."""
+    for candidate in range(max(number, run + 1), run, -1):
         if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
             return candidate
-    return _RUN + 1
+    return run + 1
 
 
 def norm(tensor: torch.Tensor) -> float:

@@ -1,0 +1,186 @@
+"""Of tensors that are even a golden keeps a sample, and checks look at no more of what passes between modules: still nothing gets by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from precheck.checking import check
+from precheck.findings import Report
+from precheck.goldens.file import Golden, read
+from precheck.goldens.lifecycle import refresh
+from precheck.measurement import job_of
+from precheck.observe.reduce import even, reduced, thinned
+
+RATE = 100.0  # a step is about 1e-3 then, of weights of 0.07 of which bf16 sees 2.4e-4
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def few_rows() -> torch.Tensor:
+    """An embedding's gradient: eight rows of a thousand."""
+    gradient = torch.zeros(1024, 256)
+    gradient[::128] = normal(8, 256)
+    return gradient
+
+
+def one_outlier() -> torch.Tensor:
+    values = normal(512, 512)
+    values[100, 101] = 1e4
+    return values
+
+
+def broken() -> torch.Tensor:
+    values = normal(512, 512)
+    values[::2, ::2] = math.nan
+    return values
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (normal(512, 512), True),
+        (normal(512, 512).bfloat16() * 1e-20, True),
+        (torch.complex(normal(512, 256), normal(512, 256, seed=1)), True),
+        (normal(100, 100), False),
+        (few_rows(), False),
+        ((8 * normal(512, 512)).softmax(-1), False),
+        (one_outlier(), False),
+        (torch.zeros(512, 512), False),
+        (broken(), False),
+    ],
+    ids=["normal", "tiny bf16", "complex", "small", "few rows", "peaked", "outlier", "zeros", "NaN"],
+)
+def test_what_a_sample_may_stand_for(values: torch.Tensor, expected: bool) -> None:
+    assert even(values) is expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_sample_is_as_large_as_the_whole(dtype: torch.dtype) -> None:
+    """Its norm to four standard deviations of 32 768 squares of Gaussian numbers, √(2 / 32768) / 2 each; counts as asked for."""
+    values = normal(512, 512).to(dtype)
+    values[0, 0] = 0
+    whole, folded, alone = reduced(values), reduced(values, "folded"), reduced(values, "alone")
+    for sample in (folded, alone):
+        assert sample["norm"] == pytest.approx(whole["norm"], rel=4 * math.sqrt(2 / 32768) / 2)
+        assert math.sqrt(float((sample["sketch"] ** 2).sum())) == pytest.approx(sample["norm"], rel=4 * 0.063)
+        assert (sample["shape"], sample["dtype"], sample["sampled"]) == (whole["shape"], whole["dtype"], True)
+    assert (folded["amax"], folded["zeros"]) == (whole["amax"], whole["zeros"])
+    assert alone["amax"] == float(thinned(values).abs().max())
+
+
+def test_a_sample_of_another_layout_is_of_the_same_elements() -> None:
+    values = normal(512, 512)
+    turned = values.t().contiguous().t()
+    assert turned.stride() != values.stride()
+    assert (reduced(turned, "alone")["sketch"] == reduced(values, "alone")["sketch"]).all()
+
+
+class Net(nn.Module):
+    """Three results of 262 144 elements on the way, one at the end; `harm` comes after the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.first, self.second, self.last = nn.Linear(64, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 1024)
+        self.harm: list[Callable[[torch.Tensor], torch.Tensor]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.second(nn.functional.gelu(self.first(x)))
+        for harm in self.harm:
+            hidden = harm(hidden)
+        result: torch.Tensor = self.last(hidden)
+        return result
+
+
+def loss(out: torch.Tensor) -> torch.Tensor:
+    return out.float().square().mean()
+
+
+def sgd(rate: float) -> Callable[..., torch.optim.Optimizer]:
+    return lambda parameters: torch.optim.SGD(parameters, lr=rate)
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("golden") / "net.safetensors"
+    refresh(path, job_of(Net(), normal(256, 64), loss=loss, optimizer=sgd(RATE)))
+    return path
+
+
+def checked(golden: Path, harm: Callable[[torch.Tensor], torch.Tensor] | None = None, precision: str = "bf16-true") -> Report:
+    net = Net()
+    net.harm += [harm] if harm else []
+    return check(net, normal(256, 64), golden=golden, precision=precision, loss=loss, optimizer=sgd(RATE))
+
+
+def kept(golden: Path) -> Golden:
+    return read(golden)
+
+
+def test_the_golden_says_what_it_holds_a_sample_of(golden: Path) -> None:
+    held = {each.record.key: each.record.sampled for each in kept(golden).records}
+    assert held["output:second@1"]
+    assert held["parameter-gradient:second.weight@1"]
+    assert held["update:second.weight@1"]
+    assert not held["parameter-gradient:second.bias@1"]  # 1024 elements
+    assert not held["loss:loss@1"]
+    assert not held["input:input@1"]
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-true", "bf16-mixed", "16-mixed", "bf16-master"])
+def test_the_healthy_net_passes(golden: Path, precision: str) -> None:
+    report = checked(golden, precision=precision)
+    assert not report.errors, report.summary()
+    assert not [finding for finding in report.findings if finding.rule == "golden-mismatch"]
+
+
+def everywhere(x: torch.Tensor) -> torch.Tensor:
+    return x * 1.05 if x.dtype is torch.bfloat16 else x
+
+
+def in_some_rows(x: torch.Tensor) -> torch.Tensor:
+    """One in eight: the norm is off by (1 - √(7/8)) and the rows themselves by all that they are."""
+    return x * (torch.arange(len(x)) % 8 > 0).to(x.dtype)[:, None] if x.dtype is torch.bfloat16 else x
+
+
+def one_element(x: torch.Tensor) -> torch.Tensor:
+    return x.index_put((torch.tensor(3), torch.tensor(5)), torch.tensor(math.inf, dtype=x.dtype)) if x.dtype is torch.bfloat16 else x
+
+
+@pytest.mark.parametrize("harm", [everywhere, in_some_rows, one_element])
+def test_harm_on_the_way_is_found(golden: Path, harm: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    assert checked(golden, harm).errors
+
+
+def test_one_infinity_in_the_result_is_found_though_no_loss_tells(tmp_path: Path) -> None:
+    """It is not among the sample, whose runs begin at multiples of a prime: the result is looked at whole."""
+    net, place = Net(), (200, 77)
+    index = torch.zeros(256, 1024, dtype=torch.bool)
+    index[place] = True
+    assert not thinned(index).any()
+    refresh(tmp_path / "net.safetensors", job_of(net, normal(256, 64)))
+    net.last.register_forward_hook(lambda module, args, out: out.masked_fill(index, math.inf) if out.dtype is torch.bfloat16 else out)
+    report = check(net, normal(256, 64), golden=tmp_path / "net.safetensors", precision="bf16-true")
+    assert report.errors
+
+
+def test_one_infinity_in_a_gradient_is_found(golden: Path) -> None:
+    net = Net()
+    net.second.weight.register_hook(lambda grad: grad.masked_fill(grad == grad.max(), math.inf) if grad.dtype is torch.bfloat16 else grad)
+    assert check(net, normal(256, 64), golden=golden, precision="bf16-true", loss=loss, optimizer=sgd(RATE)).errors
+
+
+def test_a_lost_update_is_found_in_the_sample(tmp_path: Path) -> None:
+    path, small = tmp_path / "net.safetensors", sgd(1e-2)
+    refresh(path, job_of(Net(), normal(256, 64), loss=loss, optimizer=small))
+    report = check(Net(), normal(256, 64), golden=path, precision="bf16-true", loss=loss, optimizer=small)
+    assert "lost-update" in {finding.rule for finding in report.errors}, report.summary()
