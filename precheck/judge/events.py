@@ -14,7 +14,7 @@ from collections.abc import Collection
 from precheck import formats
 from precheck.findings import Severity
 from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, SUMS, Origins, determined, half_tiniest, landed, largest, placed, zero_origin
-from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.operations import FRESH, Observation, Operation, Value
 
 POLES = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow", "div", "reciprocal", "acos", "asin", "acosh", "atanh", "logit",
                    "linalg_vector_norm", "addcdiv", "xlogy", "erfinv", "tan", "lgamma", "digamma", "special_entr"})  # fmt: skip
@@ -68,7 +68,7 @@ def _harmful(root: Value, carried: list[Value], readers: dict[Value, list[Operat
     assert maker is not None
     open_ends = []
     for value in carried:
-        consumers = [reader for reader in readers.get(value, ()) if reader is not value.maker]
+        consumers = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in FRESH]
         if any(_harms(reader, maker) for reader in consumers):
             return True
         if not any(reader.outputs for reader in consumers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import json
 from collections.abc import Callable
@@ -119,6 +120,15 @@ def test_every_op_of_the_run_is_in_the_report() -> None:
     written = json.loads(report.to_json())
     assert written["schema"] == precheck.findings.SCHEMA
     assert written["ops"][0].keys() == {field.name for field in dataclasses.fields(report.ops[0])}
+
+
+def test_every_op_is_at_a_line_of_the_users() -> None:
+    """The optimizer's too, which the run makes: none is at a line of precheck's own."""
+    trained = {"loss": lambda out: out.float().square().mean(), "optimizer": functools.partial(torch.optim.AdamW, lr=1e-3)}
+    report = precheck.measure(around(HalfNorm(), 500.0), inputs(), precision="16-true", **trained)
+    package = Path(precheck.__file__).parent
+    assert "optimizer" in {row.phase for row in report.ops}
+    assert not [row.source for row in report.ops if package in Path(row.source.rpartition(":")[0]).resolve().parents]
 
 
 def test_a_passing_measurement_is_not_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:

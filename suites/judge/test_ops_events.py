@@ -29,6 +29,14 @@ def test_an_infinity_that_nothing_consumes_is_an_error_with_its_numbers() -> Non
     assert (finding.measured, finding.limit) == (1e5, LARGEST)
 
 
+@pytest.mark.parametrize("name", ["ones_like.default", "new_zeros.default"])
+def test_what_takes_its_shape_alone_heals_nothing(name: str) -> None:
+    """backward() begins with ones_like(loss)."""
+    graph, infinite = overflowed()
+    graph.op(name, infinite, makes={"dtype": "float16"})
+    assert graph.rules() == [("overflow", 1)]
+
+
 @pytest.mark.parametrize(("drift", "accused"), [(events.WRONG, False), (above(events.WRONG), True)])
 def test_a_finite_consumer_heals_it_if_it_is_right_to_a_quarter(drift: float, accused: bool) -> None:
     graph, infinite = overflowed()

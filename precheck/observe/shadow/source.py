@@ -8,6 +8,7 @@ backward pass the node that runs tells its own. No anomaly mode is needed.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import sysconfig
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-PRECHECK = str(Path(__file__).resolve().parent.parent)
+PRECHECK = str(Path(__file__).resolve().parents[2]) + os.sep
 TORCH = str(Path(torch.__file__).resolve().parent)
 RUNNER = str(Path("observe") / "training.py")
 """Of precheck, what runs the user's model: beyond it lies the code that asked for a measurement, which is not part of the run."""
@@ -23,6 +24,7 @@ INSTALLED = tuple({str(Path(path).resolve()) for name in ("purelib", "platlib", 
 _PASSED_OVER = ("<", str(Path(contextlib.__file__)))
 REMEMBERED = 1 << 17
 """Forward ops whose lines are remembered for the backward pass: more than any one step of a model of 10 000 layers has."""
+
 
 class _Place(NamedTuple):
     line: str
