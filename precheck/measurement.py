@@ -19,6 +19,7 @@ from precheck.judge import boundaries, decisions, drift, extent, updates
 from precheck.judge.losses import losses
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
+from precheck.observe.guests import received
 from precheck.observe.job import EXAMPLE, InputError, Job
 from precheck.observe.listeners import doing
 from precheck.observe.records import Trace
@@ -45,6 +46,9 @@ def measure(
     a scalar; without it only the forward runs. `optimizer` takes a list of parameters, as torch.optim's do, and runs `steps`
     steps. The model, its gradients, its mode, the random state and torch's globals come back bit for bit as they were.
 
+    A LightningModule without a `loss` is measured by its training_step, and `inputs` is the batch. What DDP or FSDP2 wrap is
+    measured as a copy, for which every rank has to call `measure`.
+
     Errors name the op and the line behind them, for which the model runs once more beside float32, op by op.
 
     Raises PrecisionError for an unknown precision, InputError for arguments that cannot be measured, and whatever the model
@@ -67,6 +71,7 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
         raise InputError(f"steps={steps!r}; pass a whole number from 1")
     if loss is not None and not callable(loss):
         raise InputError(f"loss is a {type(loss).__name__}; pass a function of the model's output, as in loss=lambda out: out.mean()")
+    model, inputs, loss = received(model, inputs, loss)
     if optimizer is not None and loss is None:
         raise InputError("an optimizer was given without a loss; pass loss=lambda out: ... too, since there is nothing to step on otherwise")
     if optimizer is not None and not callable(optimizer):

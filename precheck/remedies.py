@@ -87,7 +87,7 @@ def searched(job: Job, precision: Precision, report: Report, *, most: int = 24) 
     """
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise InputError(f"most={most!r}; pass how many trials may be made, a whole number from 1")
-    if not report.errors or precision.compute_dtype not in LOW:
+    if not report.errors or precision.compute_dtype not in LOW or not getattr(job.model, "curable", True):
         return None
     search = _Search(job, precision, report, most)
     minimal = search.finished()

@@ -15,6 +15,8 @@ import torch
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
+from precheck.observe.guests import named_modules, named_parameters, symbolic
+
 _WRAPPED = "_orig_mod"  # where torch.compile keeps what it compiled
 
 
@@ -95,15 +97,20 @@ class Whereabouts:
                 handle.remove()
 
     def _name(self, root: torch.nn.Module, prefix: str) -> None:
-        for path, module in root.named_modules():
+        def named(path: str) -> str:
             path = ".".join(part for part in path.split(".") if part != _WRAPPED)
-            name = f"{prefix}.{path}" if prefix and path else prefix or path
-            self._names.setdefault(module, name)
-            for own, parameter in module.named_parameters(recurse=False):
-                self.parameter_names.setdefault(id(parameter), f"{name}.{own}" if name else own)
+            return f"{prefix}.{path}" if prefix and path else prefix or path
+
+        for path, module in named_modules(root):
+            self._names.setdefault(module, named(path))
+        for path, parameter in named_parameters(root):
+            self.parameter_names.setdefault(id(parameter), named(path))
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if not self.belongs():
+            return
+        if module not in self._names and symbolic(args):
+            self.stack.append("")
             return
         self.entered = True
         self.compiled |= _WRAPPED in module._modules or module._compiled_call_impl is not None

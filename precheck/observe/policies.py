@@ -1,0 +1,109 @@
+"""Keras models on torch: layers and weights by their paths in the model, and a dtype policy that goes with the precision of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from precheck.observe.guests import Guest
+from precheck.observe.job import InputError
+
+
+class KerasGuest(Guest):
+    """A Keras model whose layers compute in what its weights are stored in, or in what autocast would: by Keras's own policies, not by autocast.
+
+    Layers with a policy other than the model's (a softmax with dtype="float32") keep it. Keras holds its layers where torch does not
+    look for them, and weights by names of its own; here `named_modules` and `named_parameters` have them, as "dense" and "dense.kernel".
+    """
+
+    curable = False  # Keras's model knows no submodule by these names
+
+    def __init__(self, host: Any) -> None:
+        if not host.built:
+            raise InputError(f"{host.name} is not built: Keras makes its weights when it first sees an input; call it once, or give it a keras.Input")
+        super().__init__(host, self._called)
+        self.__dict__["_modules"] = {path: layer for path, layer in named_layers(host) if path}
+        self.__dict__["weights"] = dict(named_weights(host))
+
+    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        for path, weight in self.__dict__["weights"].items():
+            yield f"{prefix}.{path}" if prefix else path, weight
+
+    def named_modules(
+        self, memo: set[torch.nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, torch.nn.Module]]:
+        yield prefix, self
+        for path, layer in self._modules.items():
+            assert layer is not None
+            yield f"{prefix}.{path}" if prefix else path, layer
+
+    def modules(self, remove_duplicate: bool = True) -> Iterator[torch.nn.Module]:
+        """Whatever torch knows of host and layers besides: both register weights."""
+        yield self
+        seen = {id(self)}
+        for root in (self.__dict__["host"], *self._modules.values()):
+            for module in root.modules():
+                if id(module) not in seen:
+                    seen.add(id(module))
+                    yield module
+
+    def _called(self, *args: Any, **kwargs: Any) -> Any:
+        host = self.__dict__["host"]
+        device = next((weight.device.type for weight in self.parameters()), "cpu")
+        name = self._policy(device)
+        with _under(host, name), torch.autocast(device, enabled=False):
+            return host(*args, **kwargs)
+
+    def _policy(self, device: str) -> str:
+        """Of the run that is under way; "" for the model's own."""
+        stored = {weight.dtype for weight in self.parameters() if weight.is_floating_point()}
+        if torch.is_autocast_enabled(device):
+            return f"mixed_{_named(torch.get_autocast_dtype(device))}"
+        return _named(stored.pop()) if len(stored) == 1 else ""
+
+
+@contextlib.contextmanager
+def _under(host: Any, name: str) -> Iterator[None]:
+    if not name:
+        yield
+        return
+    keras: Any = sys.modules["keras"]
+    own = host.dtype_policy.name
+    before = [(layer.__dict__, layer._dtype_policy) for layer in (host, *_layers(host)) if layer.dtype_policy.name == own]
+    policy = keras.dtype_policies.DTypePolicy(name)
+    try:
+        for held, _ in before:
+            held["_dtype_policy"] = policy
+        yield
+    finally:
+        for held, was in before:
+            held["_dtype_policy"] = was
+
+
+def _layers(host: Any) -> list[Any]:
+    return [layer for layer in host._flatten_layers(include_self=False) if layer is not host]
+
+
+def named_layers(host: Any) -> Iterator[tuple[str, torch.nn.Module]]:
+    """A Keras layer and those in it. A model within has no path of its own where it is how Keras holds the host."""
+    yield "", host
+    for layer in _layers(host):
+        yield _within(host, layer.path or ("" if hasattr(layer, "layers") else layer.name)), layer
+
+
+def named_weights(host: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Each once. `value` would be a copy, cast, while a layer runs."""
+    yield from {id(each._value): (_within(host, each.path), each._value) for each in host.variables}.values()
+
+
+def _within(host: Any, path: str) -> str:
+    """A Keras path, "sequential/dense/kernel", as names of modules are spelt, and within the model."""
+    return path.removeprefix(f"{host.path or host.name}/").replace(".", "_").replace("/", ".")
+
+
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,57 @@
+"""A plain copy of a model whose weights are spread over ranks by FSDP2: every rank gets it whole."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from precheck.observe.job import InputError
+
+_HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
+          "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks")  # fmt: skip
+_STATE = ("__composable_api", "_fsdp", "_is_fsdp")
+"""What FSDP writes into a module, process groups among it."""
+_OWN = ("torch.distributed.fsdp", "torch.distributed._composable")
+"""Where FSDP's own hooks come from."""
+
+
+def gathered(model: torch.nn.Module) -> torch.nn.Module:
+    """The copy. Every rank has to ask for it. Raises InputError where something else than FSDP has spread the weights."""
+    spread = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
+    if not any(isinstance(module, FSDPModule) for module in model.modules()):
+        raise InputError(
+            f"{spread[0]} is spread over ranks, and not by FSDP; measure the model before parallelize_module, "
+            "or put precheck.watch() around what trains it"
+        )
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # what a forward has left gathered; no number changes
+    memo: dict[int, Any] = {id(parameter): _whole(parameter) for parameter in model.parameters()}
+    for module in model.modules():
+        memo[id(module)] = object.__new__(_plain(type(module)))
+    for module in model.modules():
+        own = {name: value for name, value in module.__dict__.items() if not name.startswith(_STATE)}
+        held = {name: _kept(value) if name in _HOOKS else value for name, value in own.items()}
+        memo[id(module)].__dict__.update(copy.deepcopy(held, memo))
+    plain: torch.nn.Module = memo[id(model)]
+    return plain
+
+
+def _plain(kind: type) -> type:
+    """The class that fully_shard put its own in front of."""
+    return kind.__mro__[kind._orig_cls_mro_index] if issubclass(kind, FSDPModule) else kind
+
+
+def _whole(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
+    values = parameter.detach()
+    whole = values.full_tensor() if isinstance(values, DTensor) else values
+    return torch.nn.Parameter(whole.clone(), parameter.requires_grad)
+
+
+def _kept(hooks: Any) -> Any:
+    """Hooks without FSDP's own."""
+    return type(hooks)((number, hook) for number, hook in hooks.items() if not str(getattr(hook, "__module__", "")).startswith(_OWN))
