@@ -128,27 +128,53 @@ ALIASES: dict[str, str] = {
     "fp32": "32-true", "32": "32-true", "no": "32-true", "fp64": "64-true", "64": "64-true",
     "fp8": "fp8-e4m3-mixed",
 }  # fmt: skip
+DIALECTS: dict[str, str] = {
+    "mixed_bfloat16": "bf16-mixed", "mixed_float16": "16-mixed", "float32": "32-true", "float64": "64-true",
+    "bf16=True": "bf16-mixed", "fp16=True": "16-mixed", "tf32=True": "tf32", "bf16_full_eval": "bf16-true", "fp16_full_eval": "16-true",
+}  # fmt: skip
+"""Words of frameworks that mean one thing: Keras's policies, and transformers' TrainingArguments. Lightning's and Accelerate's are above."""
 AMBIGUOUS = {"bfloat16": ("bf16-mixed", "bf16-true"), "float16": ("16-mixed", "16-true"), "half": ("16-mixed", "16-true")}
 
 
-def resolve(name: str | Precision, *, policy: Policy = "cuda") -> Precision:
-    """The precision of that name or alias. Raises PrecisionError, naming what is accepted, for any other."""
+def resolve(name: object, *, policy: Policy = "cuda") -> Precision:
+    """The precision of that name, alias or word of a framework; or that a framework's own object stands for.
+
+    Such objects are Lightning's Trainer, an Accelerator, a Keras dtype policy, transformers' TrainingArguments and FSDP2's
+    MixedPrecisionPolicy. Raises PrecisionError, naming what is accepted, for any other.
+    """
     if isinstance(name, Precision):
         return name
-    word = str(name).strip().removeprefix("torch.")
+    word = _said(name).strip().removeprefix("torch.")
     if word in AMBIGUOUS:
         mixed, true = AMBIGUOUS[word]
         raise PrecisionError(
             f"precision {name!s} means two things: {mixed} (autocast, float32 weights) and {true} (weights stored low too); "
             f"write --precision={mixed} or --precision={true}"
         )
-    word = ALIASES.get(word, word)
+    word = (ALIASES | DIALECTS).get(word, word)
     if word not in PRECISIONS:
+        nearest = "; its fp8 is of layers of its own, and nearest to it is fp8-e4m3-mixed" if word.startswith("transformer-engine") else ""
         raise PrecisionError(
-            f"unknown precision {name!r}; known are {', '.join(PRECISIONS)} "
-            f"(and the aliases {', '.join(f'{a} for {b}' for a, b in ALIASES.items())})"
+            f"unknown precision {name!r}{nearest}; known are {', '.join(PRECISIONS)} "
+            f"(and the aliases {', '.join(f'{a} for {b}' for a, b in (ALIASES | DIALECTS).items())})"
         )
     return dataclasses.replace(PRECISIONS[word], policy=policy)
+
+
+def _said(name: Any) -> str:
+    """The word for what a user named; of a framework's object, by the attributes in which it says so."""
+    if isinstance(name, str):
+        return name
+    for attribute in ("precision", "mixed_precision"):  # Lightning's Trainer and plugins; an Accelerator
+        if isinstance(getattr(name, attribute, None), str):
+            return str(getattr(name, attribute))
+    if hasattr(name, "param_dtype") and hasattr(name, "reduce_dtype"):  # FSDP2: shards stay as they are, and are what the optimizer steps on
+        return {"None": "32-true", "torch.float32": "32-true", "torch.bfloat16": "bf16-master"}.get(str(name.param_dtype), repr(name))
+    if hasattr(name, "compute_dtype") and hasattr(name, "variable_dtype"):  # a Keras policy
+        return str(name.name)
+    if hasattr(name, "bf16") and hasattr(name, "fp16"):  # TrainingArguments
+        return "bf16" if name.bf16 else "fp16" if name.fp16 else "no"
+    return str(name)
 
 
 def resolve_all(names: str, *, policy: Policy = "cuda") -> tuple[Precision, ...]:

@@ -6,8 +6,9 @@ import math
 
 import pytest
 import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from precheck.precisions import ALIASES, AMBIGUOUS, PRECISIONS, Precision, PrecisionError, resolve, resolve_all
+from precheck.precisions import ALIASES, AMBIGUOUS, DIALECTS, PRECISIONS, Precision, PrecisionError, resolve, resolve_all
 
 # name: compute dtype, stored dtype, autocasts, has a loss scale, steps on float32 copies; from Lightning's table and design section 2
 MEANINGS = {
@@ -46,9 +47,46 @@ def test_an_alias_means_its_name(alias: str, name: str) -> None:
     assert resolve(alias).name == name
 
 
+WORDS = {
+    "mixed_bfloat16": "bf16-mixed", "mixed_float16": "16-mixed", "float32": "32-true", "float64": "64-true", "torch.float32": "32-true",
+    "bf16=True": "bf16-mixed", "fp16=True": "16-mixed", "tf32=True": "tf32", "bf16_full_eval": "bf16-true", "fp16_full_eval": "16-true",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_frameworks_word_means_what_it_does_there(word: str) -> None:
+    assert resolve(word).name == WORDS[word]
+
+
 def test_no_alias_is_untested_or_hides_a_name() -> None:
     assert len(ALIASES) == 11
-    assert not set(ALIASES) & (set(PRECISIONS) | set(AMBIGUOUS))
+    assert set(DIALECTS) == set(WORDS) - {"torch.float32"}
+    assert not (set(ALIASES) | set(DIALECTS)) & (set(PRECISIONS) | set(AMBIGUOUS))
+    assert not set(ALIASES) & set(DIALECTS)
+
+
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [
+        (MixedPrecisionPolicy(), "32-true"),
+        (MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32), "bf16-master"),
+        (MixedPrecisionPolicy(param_dtype=torch.float32), "32-true"),
+    ],
+)
+def test_fsdp_policies_mean_weights_gathered_low_and_stepped_on_in_full(policy: MixedPrecisionPolicy, name: str) -> None:
+    assert resolve(policy).name == name
+
+
+@pytest.mark.parametrize("odd", [MixedPrecisionPolicy(param_dtype=torch.float16), 3.5, None, object()])
+def test_an_object_that_stands_for_none_is_refused(odd: object) -> None:
+    with pytest.raises(PrecisionError, match=r"unknown precision .*; known are 32-true"):
+        resolve(odd)
+
+
+@pytest.mark.parametrize("name", ["transformer-engine", "transformer-engine-float16"])
+def test_layers_of_another_library_are_refused_with_what_is_nearest(name: str) -> None:
+    with pytest.raises(PrecisionError, match=f"unknown precision '{name}'; its fp8 is of layers of its own, and nearest to it is fp8-e4m3-mixed"):
+        resolve(name)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16", "half", "torch.bfloat16", " float16 "])
