@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("precheck")
 _WIDE = 1e6  # a format that reaches further is not left at its end by what float32 holds
 _STARTS = 2  # of either kind, from where the gradient is followed
+_SURVEY = 100  # draws that only tell what else the strategy gives
 _FLOOR, _CEILING = -60.0, 60.0  # bits: hypothesis climbs finite scores
 
 
@@ -118,12 +119,6 @@ class _Hunt:
         if not isinstance(strategy, hypothesis.strategies.SearchStrategy):
             example = "precheck.strategies.tensors((2, 16)), or hypothesis.strategies.tuples(...) of such"
             raise InputError(f"strategy is a {type(strategy).__name__}; pass a strategy of hypothesis, as in {example}")
-        phases = (hypothesis.Phase.generate, hypothesis.Phase.target, hypothesis.Phase.shrink)
-        quiet = hypothesis.Verbosity.quiet
-        settings = hypothesis.settings(
-            max_examples=self.most, phases=phases, deadline=None, database=None, derandomize=False, verbosity=quiet
-        )  # whatever profile the user's tests run under
-
         def asked(inputs: Any) -> bool:
             verdict = self._verdict(inputs)
             if verdict.why and not self.trials.fault:
@@ -132,9 +127,21 @@ class _Hunt:
             hypothesis.target(min(max(verdict.drift, _FLOOR), _CEILING), label="drift")
             return verdict.fault is not None
 
+        found = self._drawn(strategy, asked, seed, self.most)
+        if found is not None:
+            self._drawn(strategy, self._noted, seed, _SURVEY)
+        return found
+
+    def _drawn(self, strategy: Any, asked: Callable[[Any], bool], seed: int, most: int) -> Any:
+        """The simplest value of `strategy` to which `asked` says yes; None if none of `most` is."""
+        from hypothesis import Phase, Verbosity, errors, find
+        from hypothesis import settings as with_settings  # whatever profile the user's tests run under
+
+        phases, quiet = (Phase.generate, Phase.target, Phase.shrink), Verbosity.quiet
+        settings = with_settings(max_examples=most, phases=phases, deadline=None, database=None, derandomize=False, verbosity=quiet)
         try:
-            return hypothesis.find(strategy, asked, settings=settings, random=random.Random(seed))
-        except (hypothesis.errors.NoSuchExample, hypothesis.errors.Unsatisfiable, _TimeUpError):
+            return find(strategy, asked, settings=settings, random=random.Random(seed))
+        except (errors.NoSuchExample, errors.Unsatisfiable, _TimeUpError):
             return None
 
     def followed(self) -> Any:
@@ -164,14 +171,17 @@ class _Hunt:
             self.large = _best(self.large, sum(float(value.detach().double().abs().sum()) for _, value in _floating(inputs)), inputs)
         return verdict
 
-    def _noted(self, inputs: Any) -> None:
+    def _noted(self, inputs: Any) -> bool:
+        """Writes down what the strategy gives. False: it is nothing to stop at."""
+        storable = self.trials.stored(inputs) is not None
         for path, value in _floating(inputs):
-            if value.numel():
+            if value.numel() and storable:
                 finite = value.detach().double().nan_to_num(posinf=0.0, neginf=0.0)
                 least, most = float(finite.amin()), float(finite.amax())
                 self.ceilings[path] = max(self.ceilings.get(path, 0.0), -least, most)
                 if least < 0 < most:
                     self.signed.add(path)
+        return False
 
 def _best(ranked: list[tuple[float, Any]], score: float, inputs: Any) -> list[tuple[float, Any]]:
     return sorted([*ranked, (score, inputs)], key=lambda pair: -pair[0])[:_STARTS]

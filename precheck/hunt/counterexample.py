@@ -57,8 +57,8 @@ class Counterexample:
         found = f"found after {self.tried} input{'s' if self.tried > 1 else ''}"
         head = f"{self.precision} breaks: {self.finding.rule}: {self.finding.message}"
         by = [f"    by {self.finding.cause}"] if self.finding.cause else []
-        matters = "1 element matters" if count == 1 else f"{count} elements matter"
-        return "\n".join([head, *by, f"    {found}; {matters} of it:", *lines[:_SHOWN], *more])
+        matters = f"{count} elements matter" if count > 1 else "1 element matters" if count else "no element matters more than others"
+        return "\n".join([head, *by, f"    {found}; {matters}:", *lines[:_SHOWN], *more])
 
     def save(self, path: str | Path, *, model: str = "", loss: str = "") -> Path:
         """Writes a test to `path` that holds the input as code and fails while the model breaks, and its golden beside it.

@@ -61,7 +61,7 @@ _RAISED = Verdict(why="the model raised")
 class Trials:
     """The inputs tried so far of one model under one precision. Equal inputs get the verdict that they got before.
 
-    From the first fault on, only that is one: the same rule in the same module.
+    From the first fault on, only that is one: the same rule in the same module, or an overflow there, of which others are milder forms.
     """
 
     def __init__(self, job: Job, precision: Precision, rules: Collection[str] = SEARCHED) -> None:
@@ -147,12 +147,11 @@ class Trials:
 
     def _first(self, report: Report, rules: Collection[str]) -> Finding | None:
         errors = [finding for finding in report.errors if finding.rule in rules and finding.rule in self.rules]
-        same = [finding for finding in errors if self.fault is None or _place(finding) == _place(self.fault)]
-        return same[0] if same else None
+        return next((finding for finding in errors if self.fault is None or _same(finding, self.fault)), None)
 
 
-def _place(finding: Finding) -> tuple[str, str]:
-    return finding.rule, finding.module
+def _same(finding: Finding, fault: Finding) -> bool:
+    return finding.module == fault.module and finding.rule in (fault.rule, "overflow")
 
 
 def _sound(plain: Trace) -> bool:

@@ -65,7 +65,7 @@ def test_the_text_says_what_broke_where_and_by_which_elements() -> None:
     assert lines[0].startswith("16-true breaks: accumulated-drift: the model's output: off by")
     assert "by overflow: aten.mul.Tensor at" in lines[1]
     assert "hazards.py:" in lines[1]
-    assert "1 element matters of it:" in lines[2]
+    assert "1 element matters:" in lines[2]
     assert lines[-1] == "inputs[0, 0] = 256.0"
 
 
