@@ -211,7 +211,9 @@ def _measurable(tensor: torch.Tensor) -> bool:
 
 
 def recorded(kind: Any, name: str, step: int, tensor: torch.Tensor, roundings: int = 0, *, sample: Sample = "") -> Record:
-    with torch.no_grad(), torch._C._DisableTorchDispatch(), torch.autocast(tensor.device.type, enabled=False):
+    device = tensor.device.type
+    plain = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
+    with torch.no_grad(), torch._C._DisableTorchDispatch(), plain:
         return Record(kind=kind, name=name, step=step, roundings=roundings, **reduced(tensor, sample))
 
 

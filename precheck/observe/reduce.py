@@ -9,7 +9,7 @@ import numpy
 import torch
 
 from precheck.observe.shadow.statistics import sampled
-from precheck.observe.sketch import Folding
+from precheck.observe.sketch import WIDTH, Folding
 
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
 _TAME = 1e-15, 1e15
@@ -19,7 +19,8 @@ _TAME = 1e-15, 1e15
 EVEN = 4096
 """Elements that a sample must be worth, as (Σx²)² / Σx⁴, to stand for its tensor: its norm is then right to 0.8 % and so are distances
 from others like it, an eighth of what sketches are off by. Gaussian numbers are worth a third of their count."""
-_SAMPLE, _RUN = 1 << 15, 64  # elements, in runs of a cache line or two: shorter ones cost as much to fetch
+_RUN = WIDTH  # elements that a sample takes together: a few cache lines, and a row of a sketch's block
+_SAMPLE = 2 * WIDTH * _RUN  # two blocks
 _WORTH_IT = 4 * _SAMPLE  # elements from which a sample saves anything
 
 
@@ -60,7 +61,7 @@ def even(tensor: torch.Tensor) -> bool:
 
 def thinned(values: torch.Tensor) -> torch.Tensor:
     """The sample of a tensor's elements in their own order, 1-D: the same places for the same number of elements."""
-    return sampled(values.reshape(-1), _SAMPLE, _RUN)
+    return sampled(values.reshape(-1), _SAMPLE, _RUN)[:_SAMPLE]
 
 
 def _scanned(values: torch.Tensor, *, sample: bool) -> dict[str, Any] | None:

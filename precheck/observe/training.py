@@ -31,6 +31,7 @@ class Training:
         self.start = {name: self._compared(name, param).clone() for name, param in self.named.items()} if job.optimizer else {}
         self.masters = self._masters()
         self.optimizer = self._make_optimizer()
+        self.broken = False  # whether the last step made a weight Inf or NaN
         self.updated = 0  # the last step that the optimizer was asked to take
         self.scaler = self.precision.make_scaler(job.device) if self.precision else torch.amp.GradScaler(job.device, enabled=False)
 
@@ -173,8 +174,9 @@ class Training:
                 if master is not self.named[name]:
                     self.named[name].copy_(master)
         self.updated = step
-        if not _finite(self.masters.values()):
-            self._record_updates(step)  # where it broke
+        self.broken = not _finite(self.masters.values())
+        if self.broken:
+            self._record_updates(step)
 
     def aged(self, another: Callable[[], Any]) -> dict[str, tuple[float, int]]:
         """What becomes of low-format parameters that mostly stood still where they had a gradient, by name; `another` makes a shadow."""
@@ -203,18 +205,18 @@ class Training:
                 few = sampled(now).to(torch.complex128 if now.is_complex() else torch.float64)
                 norm = float(torch.linalg.vector_norm(few)) * math.sqrt(master.numel() / max(1, few.numel()))  # it is only told, and weighs luck
                 move = now - self.start[name]  # exact, unless a weight has doubled or halved (Sterbenz)
-                record = _of_all(recorded("update", name, step, move), master)
+                record = recorded("update", name, step, move)
+                if move.numel() != master.numel():
+                    record = _of_all(record, master, broken=self.broken)
                 self.trace.add(dataclasses.replace(record, weight_norm=norm if math.isfinite(norm) else 0.0))
                 if self.boundaries.weighs:
                     self.boundaries.weigh(record.key, move)
 
 
-def _of_all(record: Record, parameter: torch.Tensor) -> Record:
+def _of_all(record: Record, parameter: torch.Tensor, *, broken: bool) -> Record:
     """The record of a move of a sample's elements as one of all; those of a weight that are not finite have moved to there."""
-    if record.numel == parameter.numel():
-        return record
     scale = math.sqrt(parameter.numel() / record.numel)
-    lost = {} if _finite([parameter]) else nonfinite_counts(parameter.detach())
+    lost = nonfinite_counts(parameter.detach()) if broken else {}
     whole: dict[str, Any] = {"shape": tuple(parameter.shape), "zeros": round(record.zeros * scale**2), "sampled": True, **lost}
     return dataclasses.replace(record, sketch=record.sketch * scale, norm=record.norm * scale, **whole)
 

@@ -64,12 +64,12 @@ def test_what_a_sample_may_stand_for(values: torch.Tensor, expected: bool) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_a_sample_is_as_large_as_the_whole(dtype: torch.dtype) -> None:
-    """Its norm to four standard deviations of 32 768 squares of Gaussian numbers, √(2 / 32768) / 2 each; counts as asked for."""
+    """Its norm to four standard deviations of 32 258 squares of Gaussian numbers, √(2 / 32258) / 2 each; counts as asked for."""
     values = normal(512, 512).to(dtype)
     values[0, 0] = 0
     whole, folded, alone = reduced(values), reduced(values, "folded"), reduced(values, "alone")
     for sample in (folded, alone):
-        assert sample["norm"] == pytest.approx(whole["norm"], rel=4 * math.sqrt(2 / 32768) / 2)
+        assert sample["norm"] == pytest.approx(whole["norm"], rel=4 * math.sqrt(2 / 32258) / 2)
         assert math.sqrt(float((sample["sketch"] ** 2).sum())) == pytest.approx(sample["norm"], rel=4 * 0.063)
         assert (sample["shape"], sample["dtype"], sample["sampled"]) == (whole["shape"], whole["dtype"], True)
     assert (folded["amax"], folded["zeros"]) == (whole["amax"], whole["zeros"])
