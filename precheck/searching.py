@@ -73,8 +73,9 @@ def search(
         shrunk = Shrinking(found, lambda inputs: trials.verdict(inputs).fault is not None, hunt.ceilings, most).shrunk()
         for inputs in (trials.stored(shrunk), trials.stored(found)):
             report = measure(model, inputs, precision=chosen, loss=loss, seed=seed)
-            if any(error.rule in wanted for error in report.errors):
-                return Counterexample(inputs, report, hunt.tried, dataclasses.replace(trials.job, inputs=inputs), chosen)
+            errors = [error for error in report.errors if error.rule in wanted]
+            if errors:
+                return Counterexample(inputs, report, errors[0], hunt.tried, dataclasses.replace(trials.job, inputs=inputs), chosen)
     _LOG.info("%s", _nothing(trials, chosen))
     return None
 

@@ -26,20 +26,16 @@ _FACTORY = 'model="package.module:function", where function() returns the model,
 class Counterexample:
     """An input that breaks a model under a precision, shrunk, with the measurement that shows it.
 
-    `inputs` are as the model takes them, held exactly by what the precision stores; `tried` is how many inputs were judged before one
-    broke. It keeps the model, for `save`.
+    `inputs` are as the model takes them, held exactly by what the precision stores; `report` is their measurement, `finding` its first
+    error of a rule that was searched for; `tried` is how many inputs were judged until one broke. It keeps the model, for `save`.
     """
 
     inputs: Any
     report: Report
+    finding: Finding
     tried: int
     job: Job = dataclasses.field(repr=False)
     precision: Precision = dataclasses.field(repr=False)
-
-    @property
-    def finding(self) -> Finding:
-        """The first error of `report`."""
-        return self.report.errors[0]
 
     @property
     def elements(self) -> list[tuple[str, tuple[int, ...], float]]:
@@ -67,9 +63,12 @@ class Counterexample:
         can be imported by name need not be given. What is made so has to break on this input, which is tried. The golden is the
         float32 reference of today: the test also notices if that moves. No file is ever written over. Returns the golden's path.
 
-        Raises InputError for names that do not lead to that model, a path that is no test file, or a file that is there; GoldenError
-        if a golden cannot be written.
+        Raises InputError for names that do not lead to that model, a path that is no test file, a file that is there, or a case of
+        float32 itself, which a golden is; GoldenError if a golden cannot be written.
         """
+        if not self.precision.is_low:
+            why = f"under {self.precision} a golden says nothing, being float32 itself"
+            raise InputError(f"{why}; put .code() into a test that calls precheck.measure")
         test = Path(path)
         golden = test.with_suffix(SUFFIX)
         if test.suffix != ".py" or not test.stem.isidentifier():

@@ -141,6 +141,14 @@ def test_what_makes_no_test_is_refused_and_leaves_no_file(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_float32_itself_is_found_out_by_float64_and_has_no_golden(tmp_path: Path) -> None:
+    counterexample = precheck.search(BareSoftmax(), tensors((1, 4), magnitude=(1.0, 2**8)), precision="32-true", most=60)
+    assert counterexample is not None
+    assert counterexample.finding.rule == "nan"  # exp(89) is beyond float32
+    with pytest.raises(InputError, match=r"under 32-true a golden says nothing, being float32 itself; put .code\(\) into a test"):
+        counterexample.save(tmp_path / "test_it.py", model="a:b")
+
+
 def test_a_loss_without_a_name_is_asked_for(tmp_path: Path, models: str) -> None:
     module = __import__(models)
     counterexample = found(module.bare, loss=lambda out: out.float().mean())

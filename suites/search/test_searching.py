@@ -213,7 +213,7 @@ def test_a_search_that_could_judge_no_input_is_an_error() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return (x - x).log()
 
-    with pytest.raises(InputError, match=r"none of \d+ inputs could be judged under bf16-mixed: \d+ since the model is not finite in float"):
+    with pytest.raises(InputError, match=r"none of \d+ inputs could be judged under bf16-mixed: \d+ since the model is not finite"):
         precheck.search(Logarithm(), tensors((1, 4)), most=5)
     large = tensors((1,), magnitude=1e6).map(lambda value: value.abs() + 1e6)
     with pytest.raises(InputError, match=r"since the precision cannot hold the input itself; pass a strategy with other magnitudes"):
