@@ -17,19 +17,23 @@ CLEAR = noise.FAIL / noise.WARN
 
 
 def seen(report: Report) -> Seen:
-    """Of a report, its errors and the modules that reach or nearly reach beyond their limits; tensors that a closer look excused are none."""
+    """Of a report, its errors and the modules that reach or nearly reach beyond their limits."""
     faults = {(finding.rule, place(finding.phase, finding.module)): finding for finding in report.errors}
-    excused = set(report.facts.get("excused", ()))
+    healthy = set(report.facts.get("excused", ()))
     beyond: dict[str, Reach] = {}
+    excused: dict[str, float] = {}
     for row in report.boundaries:
-        if row.determined and f"{row.kind}:{row.tensor}@{row.step}" not in excused:
-            _keep(beyond, place(phase_of(row.kind), module_of(row.tensor, row.kind)), _reach(row))  # type: ignore[arg-type]  # a Row's kind is a Kind
+        where = place(phase_of(row.kind), module_of(row.tensor, row.kind))  # type: ignore[arg-type]  # a Row's kind is a Kind
+        if f"{row.kind}:{row.tensor}@{row.step}" in healthy:
+            excused[where] = max(excused.get(where, 0.0), row.r / row.allowed)
+        elif row.determined:
+            _keep(beyond, where, _reach(row))
     if any(rule == "lost-update" for rule, _ in faults):
         for update in report.updates:
             if update["arrived"] + update["uncertainty"] < LOST:
                 times = (1 - update["arrived"]) / (1 - LOST)
                 _keep(beyond, place("optimizer", module_of(update["parameter"], "update")), Reach(times, math.inf, clear=True))
-    return Seen(tuple(Fault(rule, where, _measured(finding)) for (rule, where), finding in faults.items()), beyond)
+    return Seen(tuple(Fault(rule, where, _measured(finding)) for (rule, where), finding in faults.items()), beyond, excused)
 
 
 def place(phase: str, module: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -47,15 +48,19 @@ class Reach:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What a check came to. `beyond` holds what is close to its limit, too."""
+    """What a check came to. `beyond` holds what is close to its limit, too; `excused` what a closer look found healthy, and times its
+    limit at first sight: another noise run may not excuse it, so it is recorded, and never judged.
+    """
 
     faults: tuple[Fault, ...] = ()
     beyond: Mapping[str, Reach] = dataclasses.field(default_factory=dict)
+    excused: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Seen:
         """From `dataclasses.asdict`, after a journey through JSON."""
-        return cls(tuple(Fault(**fault) for fault in plain["faults"]), {place: Reach(**reach) for place, reach in plain["beyond"].items()})
+        beyond = {place: Reach(**reach) for place, reach in plain["beyond"].items()}
+        return cls(tuple(Fault(**fault) for fault in plain["faults"]), beyond, plain["excused"])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -121,7 +126,7 @@ def recorded(known: Sequence[Known], seen: Seen) -> list[Known]:
     for fault in seen.faults:
         before = next((each for each in known if (each.rule, each.place) == (fault.rule, fault.place)), None)
         before = before or next((each for each in known if each.rule == fault.rule), Known(fault.rule, fault.place))
-        made.append(Known(fault.rule, fault.place, _short(fault.measured), before.until, before.reason))
+        made.append(Known(fault.rule, fault.place, _shortened(fault), before.until, before.reason))
     return _with_table(made, _families(seen)) if made else tightened(known, seen)
 
 
@@ -178,33 +183,42 @@ def _further(table: Mapping[str, Family], seen: Seen) -> list[str]:
 def _lowered(known: Known, fault: Fault) -> Known:
     """At the place and with the number of today, where the fault moved behind one that is mended, or counts fewer."""
     if fault.place != known.place:
-        return dataclasses.replace(known, place=fault.place, measured=_short(fault.measured))
+        return dataclasses.replace(known, place=fault.place, measured=_shortened(fault))
     if known.rule in _FEWER and known.measured is not None and fault.measured is not None and fault.measured * _FEWER[known.rule] < known.measured:
-        return dataclasses.replace(known, measured=_short(fault.measured))
+        return dataclasses.replace(known, measured=_shortened(fault))
     return known
 
 
 def _shrunk(pattern: str, old: Family, seen: Seen) -> Family | None:
-    now = [reach for place, reach in seen.beyond.items() if _matches(pattern, place)]
-    if not now:
+    places = [place for place in {**seen.beyond, **seen.excused} if _matches(pattern, place)]
+    if not places:
         return None
-    most = max(now, key=lambda reach: reach.times)
-    times = float(f"{most.times:.3g}") if most.times * most.noise < old.times else old.times
-    return Family(times, min(len(now), old.modules))
+    most = max(places, key=lambda place: _times(seen, place))
+    noise = seen.beyond[most].noise if most in seen.beyond else math.inf
+    times = _times(seen, most)
+    return Family(_short(times) if times * noise < old.times else old.times, min(len(places), old.modules))
+
+
+def _times(seen: Seen, place: str) -> float:
+    return max(seen.beyond[place].times if place in seen.beyond else 0.0, seen.excused.get(place, 0.0))
 
 
 def _families(seen: Seen) -> dict[str, Family]:
     """The places beyond their limits; those of which there are many by pattern."""
-    places = {place: reach.times for place, reach in seen.beyond.items() if reach.times > 1}
+    places = {place: times for place in {**seen.beyond, **seen.excused} if (times := _times(seen, place)) > 1}
     patterns: dict[str, list[str]] = {}
     for place in places:
         patterns.setdefault(re.sub(r"(?<=[ .])\d+(?=\.|$)", "*", place), []).append(place)
     families: dict[str, Family] = {}
     for pattern, own in patterns.items():
         groups = {pattern: own} if len(own) > _MANY else {place: [place] for place in own}
-        families |= {name: Family(float(f"{max(places[place] for place in group):.3g}"), len(group)) for name, group in groups.items()}
+        families |= {name: Family(_short(max(places[place] for place in group)), len(group)) for name, group in groups.items()}
     return families
 
 
-def _short(measured: float | None) -> float | None:
-    return None if measured is None else float(f"{measured:.3g}")
+def _short(number: float) -> float:
+    return float(f"{number:.3g}")
+
+
+def _shortened(fault: Fault) -> float | None:
+    return None if fault.measured is None else _short(fault.measured)

@@ -146,6 +146,25 @@ class TestMended:
         assert [(known.place, known.measured, list(known.beyond)) for known in left] == [("forward c", 6.0, ["forward c"])]
 
 
+class TestExcused:
+    """Places that a closer look found healthy, which hangs on the noise that it was made with."""
+
+    def test_are_not_judged_but_recorded_for_a_run_that_does_not_excuse_them(self) -> None:
+        healthy = dataclasses.replace(BEFORE, excused={"backward a": 3.0})
+        assert worse(KNOWN, healthy, TODAY) == []
+        assert worse(recorded([], healthy), saw(DRIFT, forward_a=4.0, forward_c=2.0, backward_a=4.4), TODAY) == []
+        assert worse(recorded([], healthy), saw(DRIFT, forward_a=4.0, backward_a=4.6), TODAY) == [
+            "backward a is 4.6 times its limit, where 3 is known"
+        ]
+
+    def test_stay_recorded_and_keep_no_fault_alive(self) -> None:
+        healthy = dataclasses.replace(BEFORE, excused={"backward a": 3.0})
+        known = recorded([], healthy)
+        assert tightened(known, healthy) == known
+        assert tightened(known, dataclasses.replace(healthy, excused={"backward a": 1.2})) == known
+        assert tightened(known, Seen((), {}, {"forward a": 4.0})) == []
+
+
 class TestDates:
     """`until`."""
 
@@ -189,7 +208,8 @@ class TestSeen:
 
     def test_what_a_closer_look_excused_and_what_rounding_drowns_are_left_out(self) -> None:
         drowned = self.row("a.bias", 12.0, kind="parameter-gradient", relative=60.0)
-        assert self.of(self.row("a", 12.0), drowned, facts={"excused": ["output:a@1"]}).beyond == {}
+        found = self.of(self.row("a", 12.0), drowned, facts={"excused": ["output:a@1"]})
+        assert (found.beyond, found.excused) == ({}, {"forward a": 4.0})
 
     def test_lost_updates_are_places_too(self) -> None:
         report = Report(findings=[Finding("lost-update", "error", "…", phase="optimizer", module="a", measured=0.0, limit=0.5)])
