@@ -54,7 +54,7 @@ def search(
     `strategy` is one of hypothesis whose values are inputs as `measure` takes them; `precheck.strategies` has tensors, tokens, padding
     and masks. Inputs are rounded to what the precision stores them in; those that it cannot hold, or on which float32 itself is not
     finite, are left aside. `rules`: a rule or several to look for; else any. `most`: inputs that are tried, and again as many
-    each for the shrinking by hypothesis and by elements. `seconds`: when to stop trying, if sooner. The same seed gives the same
+    each for the shrinking by hypothesis and by elements. `seconds`: the same by the clock. The same seed gives the same
     search, unless the clock ends it. The model comes back as it was.
 
     None if nothing was found; the logger "precheck" says how many were tried and how close the closest came.
@@ -70,8 +70,7 @@ def search(
     if found is None:
         found = hunt.followed()
     if found is not None:
-        shrunk = Shrinking(found, lambda inputs: trials.verdict(inputs).fault is not None, hunt.ceilings, most).shrunk()
-        for inputs in (trials.stored(shrunk), trials.stored(found)):
+        for inputs in (trials.stored(hunt.shrunk(found)), trials.stored(found)):
             report = measure(model, inputs, precision=chosen, loss=loss, seed=seed)
             errors = [error for error in report.errors if error.rule in wanted]
             if errors:
@@ -106,12 +105,27 @@ class _Hunt:
     """What hypothesis asks, within the budget."""
 
     def __init__(self, trials: Trials, most: int, seconds: float) -> None:
-        self.trials, self.most, self.end = trials, most, time.monotonic() + seconds
+        self.trials, self.most, self.seconds = trials, most, seconds
+        self.begun = time.monotonic()
         self.ceilings: dict[str, float] = {}  # by path, the greatest magnitude that the strategy has given
         self.signed: set[str] = set()  # paths where both signs were given
         self.near: list[tuple[float, Any]] = []  # inputs that came nearest to the end of the format, nearest first
         self.large: list[tuple[float, Any]] = []  # inputs with the most magnitude, all elements together
         self.tried = 0  # inputs judged until the first that breaks
+
+    @property
+    def late(self) -> bool:
+        """Whether the time for this part of the search is up."""
+        return time.monotonic() - self.begun > self.seconds
+
+    def shrunk(self, inputs: Any) -> Any:
+        """What breaks, with as few elements that matter as can be."""
+        self.begun = time.monotonic()
+
+        def breaks(trial: Any) -> bool:
+            return not self.late and self.trials.verdict(trial).fault is not None
+
+        return Shrinking(inputs, breaks, self.ceilings, self.most).shrunk()
 
     def found(self, strategy: Any, seed: int) -> Any:
         """The simplest input that breaks among those that hypothesis drew; None if none did."""
@@ -159,14 +173,14 @@ class _Hunt:
         known = self.trials.known_verdict(inputs)
         if known is not None:
             return known
-        if not self.tried and time.monotonic() > self.end:
+        if not self.tried and self.late:
             raise _TimeUpError
-        if self.tried and len(self.trials.judged) >= self.tried + self.most:  # as many again may be tried to shrink
+        if self.tried and (self.late or len(self.trials.judged) >= self.tried + self.most):  # as many again may be tried to shrink
             return SPENT
         self._noted(inputs)
         verdict = self.trials.verdict(inputs)
         if verdict.fault and not self.tried:
-            self.tried = len(self.trials.judged)
+            self.tried, self.begun = len(self.trials.judged), time.monotonic()
         if not verdict.why and not verdict.fault:
             self.near = _best(self.near, verdict.reach, inputs)
             self.large = _best(self.large, sum(float(value.detach().double().abs().sum()) for _, value in _floating(inputs)), inputs)

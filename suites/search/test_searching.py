@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import types
 from typing import Any
 
 import pytest
@@ -235,6 +237,15 @@ def test_what_the_model_raises_is_raised() -> None:
 
     with pytest.raises(RuntimeError, match="not this one"):
         precheck.search(refuses, tensors((2, 4)), most=5)
+
+
+def test_when_the_time_is_up_nothing_more_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()  # a second for each question
+    monkeypatch.setattr("precheck.searching.time", types.SimpleNamespace(monotonic=lambda: float(next(clock))))
+    whole, cut = (precheck.search(BareSoftmax(), tensors((8, 16), magnitude=16.0), precision="16-true", seconds=s) for s in (1e6, 4))
+    assert whole is not None
+    assert cut is not None
+    assert len(whole.elements) == 1 < len(cut.elements)
 
 
 def test_when_the_time_is_up_nothing_more_is_tried() -> None:
