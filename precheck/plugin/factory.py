@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import keyword
@@ -88,6 +87,8 @@ def _found(spec: str) -> Any:
 
 
 def _close(name: str, owner: Any) -> str:
+    import difflib
+
     own = [each for each, value in vars(owner).items() if not each.startswith("_") and _offers(value, owner)]
     close = difflib.get_close_matches(name, own, n=1)
     return f"; do you mean {close[0]}?" if close else f"; it has {', '.join(own[:8])}" if own else ""

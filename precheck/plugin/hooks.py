@@ -11,20 +11,23 @@ import json
 from collections.abc import Generator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from precheck.goldens.place import golden_files
 from precheck.plugin import benchmark, fixtures, markers, models, progress, summary, xdist
+from precheck.plugin.fixtures import KNOWN
 from precheck.plugin.fixtures import check_precision as check_precision
 from precheck.plugin.fixtures import precision as precision
 from precheck.plugin.fixtures import precision_device as precision_device
-from precheck.plugin.known import KNOWN, KnownFailures
 from precheck.plugin.ledger import CHECKS, Ledger, counted
 from precheck.plugin.naming import asked_for, family, folder_of, given_precision, golden_of, models_folder, plain_id, shown
 from precheck.plugin.selftest import SelfTest
 from precheck.plugin.settings import KEY, add_options, selection, settings_of
+
+if TYPE_CHECKING:
+    from precheck.plugin.known import KnownFailures
 
 _LEDGER = pytest.StashKey[Ledger]()
 _HANDED = pytest.StashKey[int]()
@@ -39,13 +42,22 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     config.stash[KEY] = settings_of(config)
     config.stash[_LEDGER] = Ledger(config.stash[KEY], config.rootpath)
-    config.stash[KNOWN] = KnownFailures(config)
+    config.stash[KNOWN] = _known(config)
     models.register(config)
     if config.stash[KEY].selftest:
         config.pluginmanager.register(SelfTest(), "precheck-selftest")
     config.pluginmanager.register(benchmark.of(config), "precheck-benchmark")
     if config.pluginmanager.hasplugin("xdist") and not xdist.is_worker(config):
         config.pluginmanager.register(xdist.Controller(config.stash[_LEDGER]), "precheck-xdist")
+
+
+def _known(config: pytest.Config) -> KnownFailures | None:
+    settings = config.stash[KEY]
+    if config.getoption("runxfail", False) or not (settings.known_write or settings.known.exists()):
+        return None
+    from precheck.plugin.known import KnownFailures
+
+    return KnownFailures(config)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -194,7 +206,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         ledger.partial.append("no worker told which tests there are")
     if not ledger.partial and settings.golden_dir.is_dir():
         ledger.find_unused(golden_files(settings.golden_dir), asked_for(config))
-    config.stash[KNOWN].finish(config, ledger)
+    if known := config.stash[KNOWN]:
+        known.finish(config, ledger)
     ledger.close()
     tried = config.pluginmanager.get_plugin("precheck-selftest")
     ledger.trouble += summary.write(ledger, config.invocation_params.dir, tried.found() if tried else None)

@@ -1,7 +1,7 @@
 """Known failures in a run: which checks they excuse, and how their file is kept.
 
 Every process reads the file when it starts. Only the one that speaks (under xdist, the controller) writes it, at the end and from what
-the tests' reports carry: entries of tests that did not run are as they were.
+the tests' reports carry: entries of tests that did not run are as they were. Imported only where there is such a file, or one is asked for.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
-from typing import Any
 
 import pytest
 
@@ -17,21 +16,11 @@ from precheck.findings import Report
 from precheck.goldens.known import Check, Failures, KnownError, read, write
 from precheck.judge import ratchet
 from precheck.judge.ratchet import NEVER, Known, Seen
-from precheck.plugin.ledger import Ledger
+from precheck.plugin.ledger import Ledger, Ruling
 from precheck.plugin.naming import asked_for, golden_of_id, plain_id, shown
 from precheck.plugin.settings import KEY
 
-KNOWN = pytest.StashKey["KnownFailures"]()
 _CI = ("CI", "BUILD_NUMBER")  # what pytest itself goes by
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Ruling:
-    """On one check: the failures that excuse it, or why what is known does not; and what the end of the session is to know, in plain data."""
-
-    excused: tuple[str, ...] = ()
-    worse: str = ""
-    told: dict[str, Any] | None = None
 
 
 class KnownFailures:
@@ -41,12 +30,11 @@ class KnownFailures:
         settings = config.stash[KEY]
         self.path, self.writing = settings.known, settings.known_write
         self.name = shown(self.path, config.rootpath)
-        self.off = bool(config.getoption("runxfail", False))
         self.failures = self._read()
 
     def _read(self) -> Failures:
         try:
-            return {} if self.off else read(self.path)
+            return read(self.path)
         except KnownError as error:
             raise pytest.UsageError(str(error)) from None
 

@@ -38,6 +38,15 @@ class Check:
 CHECKS = pytest.StashKey[list[Check]]()
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ruling:
+    """What known failures make of a check: those that excuse it, or why they do not; and what their file is to be kept by, in plain data."""
+
+    excused: tuple[str, ...] = ()
+    worse: str = ""
+    told: dict[str, Any] | None = None
+
+
 @dataclasses.dataclass(slots=True)
 class Ledger:
     """A session's checks, the goldens its tests stand for, and what keeps it from being a whole run."""
