@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from precheck import float32
 from precheck.formats import TF32, Format
 
 aten = torch.ops.aten
@@ -99,7 +100,7 @@ def gemm_inputs(fmt: Format, device: str = "cpu") -> Iterator[None]:
     """Inside the block matrix products see operands rounded to `fmt`; on CUDA, tf32 is the hardware's own."""
     _open.append(fmt)
     try:
-        with _native_tf32() if fmt is TF32 and device.startswith("cuda") else _emulated(fmt):
+        with float32.products(tf32=True) if fmt is TF32 and device.startswith("cuda") else _emulated(fmt):
             yield
     finally:
         _open.remove(fmt)
@@ -109,13 +110,3 @@ def gemm_inputs(fmt: Format, device: str = "cpu") -> Iterator[None]:
 def _emulated(fmt: Format) -> Iterator[None]:
     with GemmInputs(lambda tensor: rounded(tensor, fmt), dense_only=fmt is not TF32):
         yield
-
-
-@contextlib.contextmanager
-def _native_tf32() -> Iterator[None]:
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

@@ -7,7 +7,6 @@ more than once; what a backward pass recomputes (activation checkpointing) is no
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections import Counter
 from collections.abc import Container, Iterator
@@ -15,8 +14,8 @@ from typing import Any, Protocol
 
 import torch
 
-from precheck.observe.records import Kind, Record, Trace
-from precheck.observe.reduce import Sample, even, reduced
+from precheck.observe.recorder import Recorder, Witness
+from precheck.observe.records import Trace
 from precheck.observe.structure import tensors
 
 LOW = (torch.bfloat16, torch.float16)
@@ -42,12 +41,6 @@ class Disturbance(Protocol):
 
     def products(self) -> contextlib.AbstractContextManager[Any]:
         """The context in which the operands of matrix products are disturbed, for formats that round there."""
-
-
-class Witness(Protocol):
-    """Who is shown each tensor at a boundary, too."""
-
-    def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None: ...
 
 
 class Position:
@@ -79,8 +72,8 @@ class Boundaries:
         self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, witness: Witness | None = None,
         sampled: Container[str] = (), weighs: bool = False,
     ) -> None:  # fmt: skip
-        self.model, self.trace, self.disturbance, self.handed, self.witness = model, trace, disturbance, handed, witness
-        self.sampled, self.weighs = sampled, weighs  # what to take a sample of; whether to find out what that could be
+        self.model, self.trace, self.disturbance, self.handed = model, trace, disturbance, handed
+        self.recorder = Recorder(trace, sampled=sampled, weighs=weighs, witness=witness)
         self.position = Position()
         self.enabled = True
         self.result = "output" if not hasattr(model, "output") else "output[]"  # beside a child of that name
@@ -111,16 +104,10 @@ class Boundaries:
         for path, tensor in tensors(result):
             known = self.made.get(id(tensor))
             if known and known[0] is tensor and known[2] in self.trace.records:
-                self._mark_result(known[2], tensor)
+                self.recorder.result(known[2], tensor)
                 self.trace.results.setdefault(path, known[2])  # of the first step
         self.made.clear()
         self.calls.clear()
-
-    def _mark_result(self, key: str, tensor: torch.Tensor) -> None:
-        record = self.trace.records[key]
-        if record.sampled and record.kind == "output":
-            record = recorded("output", record.name, record.step, tensor, record.roundings, sample="folded")
-        self.trace.records[key] = dataclasses.replace(record, is_result=True)
 
     def _entering(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -142,7 +129,7 @@ class Boundaries:
         key = f"handed:{name}@{self.step}"
         self.made[id(tensor)] = (tensor, _version(tensor), key)
         self.trace.makers[key] = self.position.call
-        self.trace.add(recorded("handed", name, self.step, tensor))
+        self.recorder.add("handed", name, self.step, tensor)
 
     def _leaving(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any, output: Any) -> None:
@@ -169,29 +156,9 @@ class Boundaries:
         if self.disturbance is not None and not shares:
             self.disturbance.output(key, tensor)
         if not in_backward():
-            self.add("output", name, self.step, tensor, roundings)
+            self.recorder.add("output", name, self.step, tensor, roundings)
             if tensor.requires_grad:
                 tensor.register_hook(self._gradient_hook(name, key, roundings, self.step))
-
-    def add(self, kind: Kind, name: str, step: int, tensor: torch.Tensor, roundings: int = 0) -> None:
-        """Records a tensor: all of it, or a sample where the job says that one is enough.
-
-        What passes between modules is looked at nowhere else then, but for float16, whose range is a question of single elements:
-        Inf and NaN that matter reach the result, the loss or a parameter's gradient, which are looked at whole.
-        """
-        key = f"{kind}:{name}@{step}"
-        passing = kind in ("output", "gradient", "handed") and tensor.dtype is not torch.float16
-        sample: Sample = "" if key not in self.sampled else "alone" if passing else "folded"
-        self.trace.add(recorded(kind, name, step, tensor, roundings, sample=sample))
-        if self.weighs:
-            self.weigh(key, tensor)
-        if self.witness is not None:
-            self.witness.boundary(kind, name, step, tensor)
-
-    def weigh(self, key: str, tensor: torch.Tensor) -> None:
-        with torch.no_grad(), torch._C._DisableTorchDispatch():
-            if even(tensor):
-                self.trace.even.add(key)
 
     def _gradient_hook(self, name: str, key: str, roundings: int, step: int) -> Any:
         def hook(gradient: torch.Tensor) -> torch.Tensor | None:
@@ -200,7 +167,7 @@ class Boundaries:
             if gradient.layout != torch.strided:
                 return None
             disturbed = gradient if self.disturbance is None else self.disturbance.gradient(key, gradient)
-            self.add("gradient", name, step, disturbed, roundings)
+            self.recorder.add("gradient", name, step, disturbed, roundings)
             return disturbed if disturbed is not gradient else None
 
         return hook
@@ -208,13 +175,6 @@ class Boundaries:
 
 def _measurable(tensor: torch.Tensor) -> bool:
     return (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout == torch.strided and not _transformed(tensor)
-
-
-def recorded(kind: Any, name: str, step: int, tensor: torch.Tensor, roundings: int = 0, *, sample: Sample = "") -> Record:
-    device = tensor.device.type
-    plain = torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else contextlib.nullcontext()
-    with torch.no_grad(), torch._C._DisableTorchDispatch(), plain:
-        return Record(kind=kind, name=name, step=step, roundings=roundings, **reduced(tensor, sample))
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,6 +42,10 @@ class KerasGuest(Guest):
         for path, layer in self._modules.items():
             assert layer is not None
             yield f"{prefix}.{path}" if prefix else path, layer
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:  # type: ignore[override]  # by any of its three signatures
+        """Weights by the names that they have here."""
+        return {path: weight.detach() for path, weight in self.named_parameters()}
 
     def modules(self, remove_duplicate: bool = True) -> Iterator[torch.nn.Module]:
         """Whatever torch knows of host and layers besides: both register weights."""
@@ -90,19 +96,43 @@ def _layers(host: Any) -> list[Any]:
 
 def named_layers(host: Any) -> Iterator[tuple[str, torch.nn.Module]]:
     """A Keras layer and those in it. A model within has no path of its own where it is how Keras holds the host."""
+    spelt = _Spelling(host)
     yield "", host
     for layer in _layers(host):
-        yield _within(host, layer.path or ("" if hasattr(layer, "layers") else layer.name)), layer
+        yield spelt(layer.path or ("" if hasattr(layer, "layers") else layer.name)), layer
 
 
 def named_weights(host: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
     """Each once. `value` would be a copy, cast, while a layer runs."""
-    yield from {id(each._value): (_within(host, each.path), each._value) for each in host.variables}.values()
+    spelt = _Spelling(host)
+    yield from {id(each._value): (spelt(each.path), each._value) for each in host.variables}.values()
 
 
-def _within(host: Any, path: str) -> str:
-    """A Keras path, "sequential/dense/kernel", as names of modules are spelt, and within the model."""
-    return path.removeprefix(f"{host.path or host.name}/").replace(".", "_").replace("/", ".")
+class _Spelling:
+    """Keras paths, "classifier/dense_7/kernel", as names of modules are spelt, within the model: "dense_1.kernel".
+
+    Keras numbers layers that have no name of their own through the whole process; here they are numbered through the model, so that
+    two models of one making have the same names, today's and a golden's.
+    """
+
+    def __init__(self, host: Any) -> None:
+        self.within = f"{host.path or host.name}/"
+        self.own: dict[str, str] = {}
+        numbers: Counter[str] = Counter()
+        for name in dict.fromkeys(part for each in (*_layers(host), *host.variables) for part in (each.path or each.name).split("/")):
+            kind, numbered, number = name.rpartition("_")
+            stem = kind if numbered and number.isdigit() else name
+            if stem in _automatic(host):
+                self.own[name] = f"{stem}_{numbers[stem]}" if numbers[stem] else stem
+                numbers[stem] += 1
+
+    def __call__(self, path: str) -> str:
+        return ".".join(self.own.get(part, part).replace(".", "_") for part in path.removeprefix(self.within).split("/"))
+
+
+def _automatic(host: Any) -> set[str]:
+    """What Keras names layers and seeds by that were given no name: their classes, in small letters and underscores."""
+    return {re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])", "_", type(each).__name__).lower() for each in _layers(host)} | {"seed_generator"}
 
 
 def _named(dtype: torch.dtype) -> str:

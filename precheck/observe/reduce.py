@@ -30,20 +30,49 @@ Sample = Literal["", "folded", "alone"]
 
 def reduced(tensor: torch.Tensor, sample: Sample = "") -> dict[str, Any]:
     """Shape, dtype, sketch, norm, greatest magnitude and counts of non-finite and zero elements. Reads, never writes."""
-    tensor = tensor.detach()
-    facts: dict[str, Any] = {"shape": tuple(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch."), "sampled": bool(sample)}
-    values = _real(tensor).reshape(-1)
+    if tensor.device.type != "cpu":
+        return facts(tensor, sample) | told(numbers(tensor, sample).cpu())
+    values = _real(tensor.detach()).reshape(-1)
     if sample == "alone":
         few = reduced(thinned(values))
-        scale = math.sqrt(values.numel() / max(1, few["shape"][0]))
-        few |= facts | {"sketch": few["sketch"] * scale, "norm": few["norm"] * scale, "zeros": round(few["zeros"] * scale**2)}
-        return few | (nonfinite_counts(values) if few.keys() & {"nan"} else {})
-    found = _scanned(values, sample=sample == "folded")
-    if found is None:
-        facts |= nonfinite_counts(values)
-        found = _scanned(torch.where(values.isfinite(), values, torch.zeros((), dtype=values.dtype, device=values.device)), sample=sample == "folded")
-        assert found is not None
-    return facts | found
+        found = few | facts(tensor, sample) | _enlarged(few, values.numel() / max(1, few["shape"][0]))
+        return found | (nonfinite_counts(values) if "nan" in few else {})
+    scanned, counts = _scanned(values, sample=sample == "folded"), {}
+    if scanned is None:
+        counts = nonfinite_counts(values)
+        scanned = _scanned(torch.where(values.isfinite(), values, torch.zeros((), dtype=values.dtype)), sample=sample == "folded")
+        assert scanned is not None
+    return facts(tensor, sample) | counts | scanned
+
+
+def facts(tensor: torch.Tensor, sample: Sample = "") -> dict[str, Any]:
+    """Of `reduced` what is known without a look at the elements."""
+    return {"shape": tuple(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch."), "sampled": bool(sample)}
+
+
+def numbers(tensor: torch.Tensor, sample: Sample = "") -> torch.Tensor:
+    """All else of it, (WIDTH + 6,) float64, made where the tensor is and with no wait for it."""
+    values = _real(tensor.detach()).reshape(-1)
+    if values.device.type == "mps":  # has no float64
+        values = values.cpu()
+    looked_at = thinned(values) if sample == "alone" else values
+    clean = looked_at.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    folding = Folding(thinned(clean) if sample == "folded" else clean)
+    for block, part in folding.parts():
+        folding.add(block, part)
+    amax = clean.abs().amax() if clean.numel() else clean.new_zeros(())
+    counted = [(clean == 0).sum(), values.isnan().sum(), (values == math.inf).sum(), (values == -math.inf).sum()]
+    grown = values.numel() / max(1, folding.flat.numel())
+    folded = torch.cat([folding.sketch * math.sqrt(grown), (folding.squares * grown)[None]])
+    counted[0] = counted[0] * (values.numel() / max(1, looked_at.numel()))
+    return torch.cat([folded, torch.stack([amax.double(), *(count.double() for count in counted)])])
+
+
+def told(found: torch.Tensor) -> dict[str, Any]:
+    """What `numbers` found, fetched, as `reduced` has it."""
+    *sketch, squares, amax, zeros, nan, posinf, neginf = found.tolist()
+    counts = {"zeros": round(zeros), "nan": int(nan), "posinf": int(posinf), "neginf": int(neginf)}
+    return {"sketch": numpy.array(sketch), "norm": math.sqrt(squares), "amax": amax, **counts}
 
 
 def even(tensor: torch.Tensor) -> bool:
@@ -67,7 +96,7 @@ def thinned(values: torch.Tensor) -> torch.Tensor:
 def _scanned(values: torch.Tensor, *, sample: bool) -> dict[str, Any] | None:
     """One pass over the tensor, part by part; None where an element is Inf or NaN."""
     folding, greatest, zeros = Folding(values), 0.0, 0
-    extent = _extent_by_bits if folding.flat.dtype in _BITS and folding.flat.device.type == "cpu" else _extent
+    extent = _extent_by_bits if folding.flat.dtype in _BITS else _extent
     for block, part in folding.parts():
         amax, none = extent(part, folding)
         if not math.isfinite(amax):
@@ -75,21 +104,23 @@ def _scanned(values: torch.Tensor, *, sample: bool) -> dict[str, Any] | None:
         greatest, zeros = max(greatest, amax), zeros + none
         if not sample:
             folding.add(block, part, tame=_TAME[0] < amax < _TAME[1])
-    return _folded(thinned(folding.flat), values.numel(), greatest) | {"zeros": zeros} if sample else _told(folding, greatest) | {"zeros": zeros}
+    if not sample:
+        return _folded(folding) | {"amax": greatest, "zeros": zeros}
+    thin = Folding(thinned(folding.flat))
+    for block, part in thin.parts():
+        thin.add(block, part, tame=_TAME[0] < greatest < _TAME[1])
+    found = _folded(thin) | {"zeros": 0}
+    return found | _enlarged(found, values.numel() / max(1, thin.flat.numel())) | {"amax": greatest, "zeros": zeros}
 
 
-def _folded(few: torch.Tensor, elements: int, greatest: float) -> dict[str, Any]:
-    """A sample's sketch and norm, as large as those of all elements."""
-    folding, scale = Folding(few), math.sqrt(elements / max(1, few.numel()))
-    for block, part in folding.parts():
-        folding.add(block, part, tame=_TAME[0] < greatest < _TAME[1])
-    found = _told(folding, greatest)
-    return found | {"sketch": found["sketch"] * scale, "norm": found["norm"] * scale}
-
-
-def _told(folding: Folding, greatest: float) -> dict[str, Any]:
+def _folded(folding: Folding) -> dict[str, Any]:
     *sketch, squares = folding.total.tolist()
-    return {"sketch": numpy.array(sketch), "norm": math.sqrt(squares), "amax": greatest}
+    return {"sketch": numpy.array(sketch), "norm": math.sqrt(squares)}
+
+
+def _enlarged(few: dict[str, Any], times: float) -> dict[str, Any]:
+    """What was found of a sample, for `times` as many elements."""
+    return {"sketch": few["sketch"] * math.sqrt(times), "norm": few["norm"] * math.sqrt(times), "zeros": round(few["zeros"] * times)}
 
 
 def _extent_by_bits(part: torch.Tensor, folding: Folding) -> tuple[float, int]:

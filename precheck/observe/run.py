@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
+from precheck import float32
 from precheck.observe import exemption, state
 from precheck.observe.boundaries import LOW, Boundaries, Disturbance, Position
 from precheck.observe.decisions import Recording, Tape
@@ -66,13 +67,13 @@ def reference(
 def run(job: Job, setting: Setting) -> Trace:
     """Runs `job` and returns what was seen. Whatever happens, the user's model and the process come back as they were."""
     trace = Trace()
-    with state.preserved(job.model), _undisturbed(job.device), _tf32_off(), _kernels(job, setting), exemption.set_apart(job.model):
+    with state.preserved(job.model), _undisturbed(job.device), float32.products(tf32=False), _kernels(job, setting), exemption.set_apart(job.model):
         witness = None if setting.shadow is None else setting.shadow.exponents
         boundaries = Boundaries(
             job.model, trace, disturbance=setting.disturbance, handed=setting.handed, witness=witness, sampled=job.sampled, weighs=setting.weighs
         )
         _prepare(job, setting)
-        with _modes(setting, boundaries.position, trace), boundaries.attached():
+        with _modes(setting, job.device, boundaries.position, trace), boundaries.attached():
             training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision)
             training.steps()
         if setting.precision is not None and setting.disturbance is None and setting.shadow is None:
@@ -114,10 +115,10 @@ def _prepare(job: Job, setting: Setting) -> None:
 
 
 @contextlib.contextmanager
-def _modes(setting: Setting, position: Position, trace: Trace) -> Iterator[None]:
+def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if setting.precision is not None:
-            stack.enter_context(setting.precision.step())
+            stack.enter_context(setting.precision.step(device))
         if setting.disturbance is not None:
             stack.enter_context(setting.disturbance.products())
         if setting.records is not None:
@@ -160,14 +161,3 @@ def _kernels(job: Job, setting: Setting) -> Iterator[None]:
         yield
     finally:
         torch.backends.mkldnn.set_flags(_enabled=before)
-
-
-@contextlib.contextmanager
-def _tf32_off() -> Iterator[None]:
-    """A reference in tf32 would be no reference: cudnn allows tf32 unless told otherwise."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from precheck.observe import state
-from precheck.observe.boundaries import LOW, Boundaries, recorded
+from precheck.observe.boundaries import LOW, Boundaries
 from precheck.observe.job import EXAMPLE, InputError, Job
-from precheck.observe.records import Record
-from precheck.observe.reduce import nonfinite_counts, thinned
+from precheck.observe.reduce import thinned
 from precheck.observe.shadow import ageing
 from precheck.observe.shadow.statistics import sampled
 from precheck.observe.structure import call, mapped, tensors
@@ -25,7 +22,7 @@ class Training:
     """The steps of one run, on the user's model as `run` has prepared it."""
 
     def __init__(self, job: Job, boundaries: Boundaries, *, storage: torch.dtype | None, precision: Precision | None) -> None:
-        self.job, self.boundaries, self.trace = job, boundaries, boundaries.trace
+        self.job, self.boundaries, self.recorder, self.trace = job, boundaries, boundaries.recorder, boundaries.trace
         self.storage, self.precision = storage, precision  # no precision: plain arithmetic in `storage`
         self.named = {name: param for name, param in job.model.named_parameters() if param.requires_grad}
         self.start = {name: self._compared(name, param).clone() for name, param in self.named.items()} if job.optimizer else {}
@@ -43,6 +40,7 @@ class Training:
                 break
         if self.updated:
             self._record_updates(self.updated)
+        self.recorder.learn()
 
     def _step(self, step: int) -> bool:
         """Forward, loss, backward, update. False where nothing more can be learnt from going on."""
@@ -92,7 +90,7 @@ class Training:
                 return None
             loss = job.loss(result)
         self._check_loss(loss)
-        self.boundaries.add("loss", "loss", step, loss)
+        self.recorder.add("loss", "loss", step, loss)
         return loss
 
     def _check_compared(self, result: Any) -> None:
@@ -111,7 +109,7 @@ class Training:
 
     def _finite_gradients(self) -> bool:
         gradients = (param.grad for param in self.named.values() if param.grad is not None)
-        return all(bool((gradient.coalesce().values() if gradient.is_sparse else gradient).isfinite().all()) for gradient in gradients)
+        return _finite(gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients)
 
     def _back_off(self) -> bool:
         """Halves the loss scale and goes back to before the forward, as GradScaler would by skipping the step."""
@@ -129,13 +127,9 @@ class Training:
         self.trace.scale = scale
         for name, param in self.named.items():
             if param.grad is not None and param.grad.layout == torch.strided:
-                self.boundaries.add("parameter-gradient", name, 1, param.grad)
+                self.recorder.add("parameter-gradient", name, 1, param.grad)
         if scale != 1:
-            for key, record in self.trace.records.items():
-                if record.kind in ("gradient", "parameter-gradient"):
-                    self.trace.records[key] = dataclasses.replace(
-                        record, sketch=record.sketch / scale, norm=record.norm / scale, amax=record.amax / scale
-                    )
+            self.recorder.unscale(scale)
 
     def _masters(self) -> dict[str, torch.nn.Parameter]:
         """What the optimizer steps on: the model's own parameters, or float32 copies of them."""
@@ -182,16 +176,21 @@ class Training:
         """What becomes of low-format parameters that mostly stood still where they had a gradient, by name; `another` makes a shadow."""
         if self.optimizer is None:
             return {}
-        still = {id(param): name for name, param in self.masters.items() if param.dtype in LOW and self._stood_still(name, param)}
+        pulled = {name: param for name, param in self.masters.items() if param.grad is not None and param.grad.layout is torch.strided}
+        low = {name: param for name, param in pulled.items() if param.dtype in LOW}
+        with torch.no_grad():
+            counts = [self._standing(name, param) for name, param in low.items()]
+        stood = torch.stack([count.to(counts[0].device) for count in counts]).tolist() if counts else []
+        still = {id(param): name for (name, param), (stuck, moving) in zip(low.items(), stood, strict=True) if 2 * stuck > moving}
         found = ageing.aged(self.optimizer, set(still), another)
         return {still[number]: (each.arrived, each.steps) for number, each in found.items()}
 
-    def _stood_still(self, name: str, parameter: torch.Tensor) -> bool:
-        if parameter.grad is None or parameter.grad.layout is not torch.strided:
-            return False
+    def _standing(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
+        """How many elements with a gradient are where they were, and how many have one."""
+        assert parameter.grad is not None
         before, now, gradient = (sampled(each) for each in (self.start[name], self._compared(name, parameter), self._compared(name, parameter.grad)))
         pulled = gradient != 0
-        return 2 * int(torch.count_nonzero((now == before) & pulled)) > int(torch.count_nonzero(pulled))
+        return torch.stack([torch.count_nonzero((now == before) & pulled), torch.count_nonzero(pulled)])
 
     def _compared(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
         """What of a parameter is compared with what it was: all of it, or a sample where one is enough."""
@@ -199,26 +198,8 @@ class Training:
         return thinned(value) if f"update:{name}@{self.job.steps}" in self.job.sampled else value
 
     def _record_updates(self, step: int) -> None:
-        with torch._C._DisableTorchDispatch(), torch.no_grad():  # nothing of this is the user's
-            for name, master in self.masters.items():
-                now = self._compared(name, master)
-                few = sampled(now).to(torch.complex128 if now.is_complex() else torch.float64)
-                norm = float(torch.linalg.vector_norm(few)) * math.sqrt(master.numel() / max(1, few.numel()))  # it is only told, and weighs luck
-                move = now - self.start[name]  # exact, unless a weight has doubled or halved (Sterbenz)
-                record = recorded("update", name, step, move)
-                if move.numel() != master.numel():
-                    record = _of_all(record, master, broken=self.broken)
-                self.trace.add(dataclasses.replace(record, weight_norm=norm if math.isfinite(norm) else 0.0))
-                if self.boundaries.weighs:
-                    self.boundaries.weigh(record.key, move)
-
-
-def _of_all(record: Record, parameter: torch.Tensor, *, broken: bool) -> Record:
-    """The record of a move of a sample's elements as one of all; those of a weight that are not finite have moved to there."""
-    scale = math.sqrt(parameter.numel() / record.numel)
-    lost = nonfinite_counts(parameter.detach()) if broken else {}
-    whole: dict[str, Any] = {"shape": tuple(parameter.shape), "zeros": round(record.zeros * scale**2), "sampled": True, **lost}
-    return dataclasses.replace(record, sketch=record.sketch * scale, norm=record.norm * scale, **whole)
+        for name, master in self.masters.items():
+            self.recorder.move(name, step, self._compared(name, master), self.start[name], master, broken=self.broken)
 
 
 def _finite(parameters: Iterable[torch.Tensor]) -> bool:

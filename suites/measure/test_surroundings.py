@@ -94,3 +94,15 @@ def test_a_measurement_inside_a_measurement() -> None:
 
     alone = precheck.measure(model, x, loss=lambda out: out.float().square().mean()).to_json()
     assert precheck.measure(model, x, loss=loss).to_json() == alone
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "tf32"])
+def test_torchs_newer_switches_of_tf32_may_be_in_use_and_stay_as_they_are(precision: str) -> None:
+    """Reading the older ones is an error then."""
+    matmul = torch.backends.cuda.matmul
+    try:
+        matmul.fp32_precision = "tf32"
+        precheck.measure(torch.nn.Linear(4, 4), torch.ones(2, 4), precision=precision)
+        assert matmul.fp32_precision == "tf32"
+    finally:
+        matmul.fp32_precision = "none"

@@ -20,7 +20,8 @@ SAMPLE = 1 << 14
 class Later:
     """Calls `then(*tensors)` with tensors on the host: at once if that is where they are, else when enough are waiting."""
 
-    def __init__(self, *, always: bool = False) -> None:
+    def __init__(self, *, always: bool = False, fetched: int = FETCHED) -> None:
+        self.fetched = fetched
         self.always = always  # on a CPU too, which shows that nothing in between asks for a number
         self.waiting: list[tuple[list[torch.Tensor], Callable[..., None]]] = []
 
@@ -33,7 +34,7 @@ class Later:
             then(*tensors)
             return
         self.waiting.append(([tensor.detach().clone() for tensor in tensors], then))
-        if len(self.waiting) >= FETCHED:
+        if len(self.waiting) >= self.fetched:
             self.flush()
 
     def flush(self) -> None:

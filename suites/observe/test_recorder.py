@@ -1,0 +1,159 @@
+"""On an accelerator a run asks its tensors for nothing until its end, and writes the same trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from precheck.measurement import job_of
+from precheck.observe.decisions import Tape
+from precheck.observe.job import Job
+from precheck.observe.records import Trace
+from precheck.observe.reduce import facts, numbers, reduced, told
+from precheck.observe.run import low, run
+from precheck.observe.shadow.later import Later
+from precheck.precisions import resolve
+
+ASKING = ("item", "tolist", "__float__", "__int__", "__bool__", "__index__")
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def spoiled(values: torch.Tensor) -> torch.Tensor:
+    values = values.clone()
+    values.view(-1)[:5] = torch.tensor([math.nan, math.inf, math.inf, -math.inf, 0.0]).to(values.dtype)
+    return values
+
+
+VALUES = {
+    "normal": normal(700, 400),
+    "bf16": normal(700, 400).bfloat16(),
+    "spoiled": spoiled(normal(700, 400).half()),
+    "complex": torch.complex(normal(30, 20), normal(30, 20, seed=1)),
+    "whole numbers": torch.arange(1000),
+    "one": torch.tensor(-3.0),
+    "none": torch.zeros(0, 3),
+    "turned": normal(700, 400).t(),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("sample", ["", "folded", "alone"])
+def test_what_a_device_tells_is_what_a_cpu_finds(name: str, sample: Any) -> None:
+    """Counts and magnitudes alike; sums of float32 within rows of a 16-bit tensor are off by 127 * 2^-24."""
+    here, there = reduced(VALUES[name], sample), facts(VALUES[name], sample) | told(numbers(VALUES[name], sample))
+    assert here.keys() <= there.keys()
+    assert {key: there[key] for key in there.keys() - here.keys()} == dict.fromkeys(there.keys() - here.keys(), 0)
+    for key in here.keys() - {"sketch", "norm"}:
+        assert here[key] == there[key], key
+    assert here["norm"] == pytest.approx(there["norm"], rel=1e-5)
+    assert numpy.allclose(here["sketch"], there["sketch"], rtol=1e-5, atol=1e-5 * there["norm"])
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.up, self.norm, self.down = nn.Linear(16, 64), nn.LayerNorm(64), nn.Linear(64, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.down(nn.functional.gelu(self.norm(self.up(x))))
+        return result
+
+
+def job(**changes: Any) -> Job:
+    """With rates from 1e-6 on nothing of bf16 weights moves, so that they are aged."""
+    loss = changes.pop("loss", lambda out: out.float().square().mean())
+    rate, steps = changes.pop("rate", 1e-2), changes.pop("steps", 2)
+    made = job_of(Net(), normal(8, 16), loss=loss, optimizer=lambda them: torch.optim.AdamW(them, lr=rate), steps=steps)
+    return dataclasses.replace(made, **changes)
+
+
+@pytest.fixture
+def deferring(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A CPU in an accelerator's place; and who asked a tensor for a number outside the transfers."""
+    told_off: list[str] = []
+    fetching: list[bool] = []
+
+    def noted(name: str, original: Any) -> Any:
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            if not fetching:
+                told_off.append(name)
+            return original(*args, **kwargs)
+
+        return ask
+
+    flush = Later.flush
+
+    def fetch(self: Later) -> None:
+        fetching.append(True)
+        try:
+            flush(self)
+        finally:
+            fetching.pop()
+
+    for name in ASKING:
+        monkeypatch.setattr(torch.Tensor, name, noted(name, getattr(torch.Tensor, name)))
+    monkeypatch.setattr(Later, "defers", lambda self, tensor: True)
+    monkeypatch.setattr(Later, "flush", fetch)
+    return told_off
+
+
+def traced(asked: Job, precision: str) -> Trace:
+    return run(asked, low(resolve(precision), records=Tape()))
+
+
+def same(a: Trace, b: Trace) -> None:
+    assert list(a.records) == list(b.records)
+    for mine, other in zip(a.records.values(), b.records.values(), strict=True):
+        for field in dataclasses.fields(mine):
+            one, two = getattr(mine, field.name), getattr(other, field.name)
+            if field.name in ("sketch", "norm", "weight_norm"):
+                assert numpy.allclose(one, two, rtol=1e-5, atol=1e-5 * other.norm), (mine.key, field.name)
+            else:
+                assert one == two, (mine.key, field.name)
+
+
+SAMPLED = frozenset({"output:up@1", "gradient:up@1", "parameter-gradient:up.weight@1", "update:up.weight@2"})
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "16-mixed", "bf16-master"])
+@pytest.mark.parametrize("changes", [{}, {"rate": 1e-6}, {"sampled": SAMPLED}, {"steps": 1}, {"loss": None, "optimizer": None, "steps": 1}], ids=str)
+def test_the_trace_is_the_same(precision: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    if changes.get("loss", 0) is None:
+        asked = dataclasses.replace(job(), loss=None, optimizer=None, steps=1)
+    else:
+        asked = job(**changes)
+    plain = traced(asked, precision)
+    monkeypatch.setattr(Later, "defers", lambda self, tensor: True)
+    same(traced(asked, precision), plain)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_step_asks_once_and_twice_from_the_second_on(deferring: list[str], steps: int) -> None:
+    """Whether all weights are finite after it; and whether its loss is, since a run that has failed learns no more. In the end whether
+    any weight stood still. Torch's own AdamW asks for its step count, which lies on the host: `item`."""
+    traced(job(steps=steps), "bf16-true")
+    own = len(list(Net().parameters())) * steps
+    assert deferring.count("__bool__") == steps + (steps - 1)
+    assert deferring.count("tolist") == 1
+    assert deferring.count("item") <= own
+    assert set(deferring) <= {"__bool__", "tolist", "item"}
+
+
+def test_fetching_is_one_call_a_dtype(deferring: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[int] = []
+    original = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: fetched.append(self.numel()) or original(self))
+    traced(job(), "bf16-true")
+    assert len(fetched) == 1
+    assert fetched[0] > 1000
