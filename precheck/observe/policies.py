@@ -119,7 +119,8 @@ class _Spelling:
         self.within = f"{host.path or host.name}/"
         self.own: dict[str, str] = {}
         numbers: Counter[str] = Counter()
-        for name in dict.fromkeys(part for each in (*_layers(host), *host.variables) for part in (each.path or each.name).split("/")):
+        paths = [(each.path or each.name).removeprefix(self.within) for each in (*_layers(host), *host.variables)]
+        for name in dict.fromkeys(part for path in paths for part in path.split("/")):
             kind, numbered, number = name.rpartition("_")
             stem = kind if numbered and number.isdigit() else name
             if stem in _automatic(host):
