@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from precheck.observe.job import InputError, Job
 from precheck.precisions import Precision
 
 _SHOWN = 20  # lines of code in the text of a counterexample; the rest is in `code()`
+_WIDTH = 110  # of prose in a test file
 _FACTORY = 'model="package.module:function", where function() returns the model, seeded if it draws its weights'
 
 
@@ -144,30 +146,37 @@ def _loaded(word: str, what: str) -> Callable[..., Any]:
 
 def _source(found: Counterexample, named: dict[str, str], stem: str) -> str:
     """The test file."""
-    imports, body = ["from pathlib import Path", "import precheck"], [line for line in found.code().splitlines() if line]
-    words = {}
-    for what, word in named.items():
-        module, _, name = word.partition(":")
-        imports.append(f"from {module} import {name.partition('(')[0].split('.')[0]}")
-        words[what] = name
-    imports += [line for line in body if line.startswith(("import ", "from "))]
-    lines = [line for line in body if not line.startswith(("import ", "from "))]
-    settings = [f"precision={found.precision.name!r}", *([f"loss={words['loss']}"] if "loss" in words else [])]
+    modules = {word.partition(":")[0] for word in named.values()}
+    taken = {"precheck", "Path", "golden", "report", *(module.split(".")[0] for module in modules)}
+    lines = literals.code(found.inputs, taken=taken).splitlines()
+    imports = {line for line in lines if line.startswith(("import ", "from "))}
+    standard = {line for line in imports if line in ("import base64", "import zlib")} | {"from pathlib import Path"}
+    others, own = imports - standard | {"import precheck"}, {f"import {module}" for module in modules}
+    words = {what: word.replace(":", ".") for what, word in named.items()}
+    settings = [f'precision="{found.precision.name}"', *([f"loss={words['loss']}"] if "loss" in words else [])]
     settings += [f"seed={found.job.seed}"] if found.job.seed else []
-    call = f"precheck.check({words['model']}, inputs, golden=Path(__file__).with_suffix({SUFFIX!r}), {', '.join(settings)})"
-    name = stem.removeprefix("test_") or found._name()
     quoted = found.finding.message.splitlines()[0].replace("\\", "\\\\").replace('"', "'")
     return "\n".join(
         [
             f'"""Found by precheck.search: {found.precision} breaks, {found.finding.rule}."""',
             "",
-            *sorted(set(imports), key=lambda line: (line.startswith("from"), line)),
+            *_sorted(standard),
+            "",
+            *_sorted(others),
+            "",
+            *_sorted(own),
             "",
             "",
-            f"def test_{name}():",
-            f'    """{quoted}"""',
-            *(f"    {line}" for line in lines),
-            f"    {call}.raise_for_errors()",
+            f"def test_{stem.removeprefix('test_') or found._name()}():",
+            *textwrap.wrap(f'"""{found.finding.rule}: {quoted}"""', _WIDTH, initial_indent="    ", subsequent_indent="    "),
+            *(f"    {line}" for line in lines if line and line not in imports),
+            f'    golden = Path(__file__).with_suffix("{SUFFIX}")',
+            f"    report = precheck.check({words['model']}, inputs, golden=golden, {', '.join(settings)})",
+            "    report.raise_for_errors()",
             "",
         ]
     )
+
+
+def _sorted(imports: Collection[str]) -> list[str]:
+    return sorted(imports, key=lambda line: (line.startswith("from"), line))

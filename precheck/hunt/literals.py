@@ -8,7 +8,7 @@ import keyword
 import math
 import textwrap
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -29,12 +29,13 @@ _PLAIN = (bool, int, str, bytes, type(None))
 _WIDTH = 100  # characters of packed bytes in a line
 
 
-def code(value: Any, name: str = "inputs") -> str:
+def code(value: Any, name: str = "inputs", *, taken: Collection[str] = ()) -> str:
     """Lines that end in an assignment to `name`, of an equal value: the same bits in the same dtype, contiguous.
 
-    Raises InputError for what is neither a tensor, a number, text, nor a tuple, list, mapping or dataclass of such.
+    Other variables have names of their own, none of those in `taken`. Raises InputError for what is neither a tensor, a number,
+    text, nor a tuple, list, dict or dataclass of such.
     """
-    body = _Body(name)
+    body = _Body(name, taken)
     expression = body.expression(value, "")
     last = [] if expression == name else [f"{name} = {expression}"]
     imports = sorted({"import torch", *body.imports}, key=lambda line: (line.startswith("from"), line))
@@ -44,9 +45,9 @@ def code(value: Any, name: str = "inputs") -> str:
 class _Body:
     """The assignments that an expression needs, and what they import."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, taken: Collection[str]) -> None:
         self.name, self.lines, self.imports = name, list[str](), set[str]()
-        self.taken: set[str] = {"torch", "zlib", "base64", name}
+        self.taken: set[str] = {"torch", "zlib", "base64", name, *taken}
 
     def expression(self, value: Any, path: str) -> str:
         if isinstance(value, torch.Tensor):

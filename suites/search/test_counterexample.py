@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hazards import BareSoftmax, NarrowNorm
 import precheck
 from precheck import Counterexample, InputError
 from precheck.goldens.file import read
+from precheck.hunt.counterexample import _source
 from precheck.strategies import tensors
 
 MODELS = '''
@@ -50,6 +52,10 @@ def found(model: torch.nn.Module | Function, loss: Function | None = None) -> Co
     return counterexample
 
 
+def _source_of(inputs: dict[str, torch.Tensor], named: dict[str, str]) -> str:
+    return _source(dataclasses.replace(found(BareSoftmax()), inputs=inputs), named, "test_it")
+
+
 @pytest.fixture
 def models(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module of that name to import models from, here and in pytest run inside."""
@@ -71,7 +77,7 @@ def test_the_text_says_what_broke_where_and_by_which_elements() -> None:
 
 def test_a_long_input_is_cut_in_the_text_and_whole_in_the_code() -> None:
     counterexample = found(BareSoftmax())
-    object.__setattr__(counterexample, "inputs", torch.randn(40, 40))
+    counterexample = dataclasses.replace(counterexample, inputs=torch.randn(40, 40))
     assert "more lines: .code()" in str(counterexample)
     assert len(str(counterexample).splitlines()) < 30 < len(counterexample.code().splitlines())
 
@@ -84,7 +90,8 @@ def test_a_saved_case_fails_until_the_model_is_mended(pytester: pytest.Pytester,
     assert read(golden).provenance["loss"] is False
     text = (pytester.path / "test_softmax_breaks.py").read_text(encoding="utf8")
     assert "inputs = torch.zeros(2, 4)" in text
-    assert "precision='16-true'" in text
+    assert 'precision="16-true"' in text
+    assert max(map(len, text.splitlines())) <= 140
     result = pytester.runpytest_inprocess()
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*PrecisionFailure: overflow: the model's output: * elements are NaN in float16 under 16-true*"])
@@ -100,10 +107,19 @@ def test_functions_that_can_be_imported_need_no_name(pytester: pytest.Pytester, 
     counterexample = found(module.bare, loss=module.loss)
     counterexample.save(pytester.path / "test_breaks.py")
     text = (pytester.path / "test_breaks.py").read_text(encoding="utf8")
-    assert f"from {models} import bare" in text
-    assert "check(bare, inputs" in text
-    assert "loss=loss" in text
+    assert f"import {models}" in text
+    assert f"check({models}.bare, inputs" in text
+    assert f"loss={models}.loss" in text
     pytester.runpytest_inprocess("test_breaks.py").assert_outcomes(failed=1)
+
+
+def test_no_variable_of_the_test_hides_a_module_that_it_needs() -> None:
+    name = "models"
+    text = _source_of({name: torch.eye(2), "golden": torch.ones(1), "x": torch.ones(1)}, {"model": f"{name}:make()"})
+    body = text[text.index("def test_") :]
+    assert f"    {name} =" not in body
+    assert f"precheck.check({name}.make(), inputs" in body
+    assert body.count("    golden =") == 1
 
 
 def test_nothing_is_written_over(tmp_path: Path, models: str) -> None:
@@ -155,4 +171,4 @@ def test_a_loss_without_a_name_is_asked_for(tmp_path: Path, models: str) -> None
     with pytest.raises(InputError, match=r'the loss has no name to import; pass loss="package.module:function"'):
         counterexample.save(tmp_path / "test_it.py")
     counterexample.save(tmp_path / "test_it.py", loss=f"{models}:loss")
-    assert f"from {models} import loss" in (tmp_path / "test_it.py").read_text(encoding="utf8")
+    assert f"loss={models}.loss" in (tmp_path / "test_it.py").read_text(encoding="utf8")
