@@ -79,7 +79,7 @@ def _before(path: Path) -> Golden | str:
 def record(job: Job) -> Golden:
     """The golden of `job`: its float32 reference, the noise floors, and where it was recorded."""
     with doing("recording the golden"):
-        job = dataclasses.replace(job, sampled=_even(job))
+        job = thinned(job)
         trace = float32(job)
         floors = {placement: _floors(job, PRECISIONS[name], place * NOISE_RUNS) for place, (placement, name) in enumerate(_PLACEMENTS.items())}
     records = [
@@ -89,9 +89,9 @@ def record(job: Job) -> Golden:
     return Golden([*inputs_of(job), *records], provenance(job, trace))
 
 
-def _even(job: Job) -> frozenset[str]:
-    """Of which tensors a sample tells as much as the whole. Of every other, and of inputs, the whole is folded."""
-    return frozenset(run(job, dataclasses.replace(low(_FLOAT32), weighs=True)).even)
+def thinned(job: Job) -> Job:
+    """The job, with what of its tensors a sample tells as much of as the whole does. Of every other, and of inputs, all is folded."""
+    return dataclasses.replace(job, sampled=frozenset(run(job, dataclasses.replace(low(_FLOAT32), weighs=True)).even))
 
 
 def float32(job: Job) -> Trace:

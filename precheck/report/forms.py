@@ -11,9 +11,10 @@ import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from precheck.report.session import Session
+if TYPE_CHECKING:
+    from precheck.report.session import Session
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 LONGEST = 160
 """Characters of a name; of longer ones the middle is left out."""
-_UNSEEN = re.compile(
+_UNSEEN = (
     r"[^\n -~\u00a1-\u00ac\u00ae-\u200a\u2010-\u2027\u202f-\u205f\u2070-\ud7ff\ue000-\ufefe\uff00-\ufff8\ufffc-\U000dffff\U000e0100-\U0010ffff]"
 )
 
 
 def printable(words: str) -> str:
     """Without what acts on the text around it: control characters (line ends excepted), marks of direction, halves of characters."""
-    return _UNSEEN.sub("\ufffd", words)
+    return _unseen().sub("\ufffd", words)
+
+
+@functools.cache
+def _unseen() -> re.Pattern[str]:
+    """Compiled when it is first needed: pytest's start pays for what is not."""
+    return re.compile(_UNSEEN)
 
 
 def one_line(words: str) -> str:

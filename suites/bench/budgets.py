@@ -138,7 +138,7 @@ def checked(millions: int, kind: str, device: str, steps: int) -> Contestant:
 
 def noise(millions: int, kind: str, device: str) -> Contestant:
     """The reference and the noise runs from which a golden's floors are made."""
-    asked, precision, tape = job(millions, device), resolve(kind), Tape()
+    asked, precision, tape = lifecycle.thinned(job(millions, device)), resolve(kind), Tape()
     seen = run(asked, low(precision, records=tape))
 
     def recording() -> None:
