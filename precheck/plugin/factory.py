@@ -38,8 +38,8 @@ def _dotted(name: str) -> bool:
     return all(part.isidentifier() and not keyword.iskeyword(part) for part in name.split("."))
 
 
-def arguments(spec: str, *, device: str = "auto") -> dict[str, Any]:
-    """What the factory offers, as arguments of `measure`; an input that is not among them is derived from the model.
+def arguments(spec: str, *, device: str = "auto") -> tuple[dict[str, Any], str]:
+    """What the factory offers, as arguments of `measure`; and what is to be known of the inputs where they are derived from the model, else "".
 
     The factory is imported and called, without arguments, from random states that are the same each time. `device` other than "auto" is
     where model and inputs are moved. Raises FactoryError, and what importing or calling the factory raises.
@@ -54,9 +54,10 @@ def arguments(spec: str, *, device: str = "auto") -> dict[str, Any]:
         _seed()
         offered = _called(spec, factory) if callable(factory) and not isinstance(factory, torch.nn.Module) else factory
         found = _arguments(spec, offered)
-        if "inputs" not in found:
+        derived = "inputs" not in found
+        if derived:
             found["inputs"] = _derived(spec, found["model"])
-    return _moved(found, device)
+    return _moved(found, device), _told(found["inputs"]) if derived else ""
 
 
 def _seed() -> None:
@@ -141,6 +142,14 @@ def _derived(spec: str, model: Any) -> Any:
             f"dummy_inputs, main_input_name with the sizes in config, or the first layer of a Sequential; return {_EXAMPLE}"
         )
     return found
+
+
+def _told(inputs: Any) -> str:
+    from precheck.observe.structure import tensors
+
+    named = [(path.strip("[]") or "input", tensor) for path, tensor in tensors(inputs)]
+    what = [f"{name} {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}" for name, tensor in named]
+    return f"The factory gave no inputs; those derived from the model are {', '.join(what)}. If it takes others, return {_EXAMPLE}."
 
 
 def _moved(found: dict[str, Any], device: str) -> dict[str, Any]:

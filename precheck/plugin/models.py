@@ -30,12 +30,14 @@ class Models(pytest.Module):
 def _test(spec: str, module: str) -> Callable[[CheckPrecision], None]:
     def test(check_precision: CheckPrecision) -> None:
         try:
-            found = arguments(spec, device=check_precision.item.config.stash[KEY].device)
+            found, derived = arguments(spec, device=check_precision.item.config.stash[KEY].device)
         except FactoryError as error:
             message = str(error)
         except Exception as error:
             raise error.with_traceback(users_frames(error)) from error.__cause__
         else:
+            if derived:
+                check_precision.item.add_report_section("call", "precheck", derived)  # shown where the test fails
             check_precision.needs_golden = False
             check_precision(**found)
             return

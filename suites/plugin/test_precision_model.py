@@ -57,6 +57,21 @@ def precise(): return {"model": make(), "precision": "bf16"}
 def stepless(): return {"model": make(), "steps": 4}
 """
 
+LIAR = """
+import torch
+
+
+class Liar(torch.nn.Module):
+    example_input_array = torch.ones(4, 3)
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.layer(x)
+"""
+
 BESIDE = "def test_beside(): pass"
 
 
@@ -241,6 +256,15 @@ def test_what_a_factory_raises_is_shown_where_it_was_raised(zoo: pytest.Pytester
     result.stdout.fnmatch_lines(["E   LookupError: no weights here", "zoo/models.py:*: LookupError"])
     result.stdout.no_fnmatch_line("*factory.py*")
     assert result.ret == 1
+
+
+def test_a_model_that_takes_other_inputs_than_it_says_is_told_which_it_was_given(zoo: pytest.Pytester) -> None:
+    (zoo.path / "zoo" / "liar.py").write_text(LIAR, encoding="utf8")
+    result = zoo.runpytest_inprocess("--precision-model=zoo.liar:Liar")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *shapes cannot be multiplied*", "zoo/liar.py:*: RuntimeError"])
+    told = "The factory gave no inputs; those derived from the model are input float32 (4, 3). If it takes others, return a dict of *"
+    result.stdout.fnmatch_lines(["*Captured precheck call*", told])
 
 
 def test_a_module_that_is_not_there_and_one_that_cannot_be_imported(zoo: pytest.Pytester) -> None:
