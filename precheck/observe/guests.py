@@ -135,7 +135,9 @@ class _Step:
         self.module = module
         self.indexed = len(inspect.signature(module.training_step).parameters) > 1
 
-    def __call__(self, batch: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """On a batch as it is, or as a call has taken it apart: a tuple into arguments, a dict into keywords."""
+        batch = kwargs or (args[0] if len(args) == 1 else args)
         with _unlogged(self.module):
             try:
                 return self.module.training_step(batch, 0) if self.indexed else self.module.training_step(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from typing import Any
 
@@ -32,6 +33,20 @@ class Rms(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         squares = (self.gain * x).square()  # squares
         return self.gain * x / (squares.float().mean(-1, keepdim=True) + 1e-3).sqrt().to(x.dtype)
+
+
+class Averaged(nn.Module):
+    """Keeps an average of its rows, a hundredth of each step, in the format that it is told."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.ones(32, dtype=dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for row in x:
+                self.average.mul_(0.999).add_(0.001 * row)  # average
+        return x - self.average.to(x.dtype)
 
 
 class Classifier(lightning.LightningModule):  # type: ignore[misc,name-defined]
@@ -79,6 +94,17 @@ def test_updates_that_bfloat16_weights_do_not_see() -> None:
     (error,) = report.errors
     assert error.module == "net.2"
     assert error.via.startswith("lightning/")
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_an_average_that_bfloat16_does_not_move(precision: str) -> None:
+    """Of rows in float32; 0.999 times a number is that number in bfloat16, which sees 1/512 of it at least."""
+    model = Classifier()
+    model.rms = Averaged(torch.bfloat16)
+    report = watched(lambda: trained(precision, copy.deepcopy(model)))
+    assert accused(report)[0] == ("absorption", line(Averaged, "average")), report.summary()
+    model.rms = Averaged(torch.float32)
+    assert accused(watched(lambda: trained(precision, copy.deepcopy(model)))) == []
 
 
 def test_squares_that_float16_does_not_hold() -> None:

@@ -14,7 +14,6 @@ from wrapped_models import MODELS, Squares
 
 pytestmark = pytest.mark.skipif(not (dist.is_available() and dist.is_gloo_available()), reason="this torch has no gloo")
 HERE = Path(__file__).parent
-WRAPPED = [name for name in MODELS if name != "tensor-parallel"]
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +51,12 @@ def test_an_overflow_is_named_by_the_wrapped_models_module_and_line(ranks: dict[
         assert first["source"].rpartition("/")[2] == line(Squares.forward, "squares")
 
 
-@pytest.mark.parametrize("name", ["fsdp", "fsdp-faulty"])
+@pytest.mark.parametrize("name", ["ddp", "ddp-faulty", "fsdp", "fsdp-faulty"])
 def test_a_watched_one_has_the_modules_of_what_is_wrapped(ranks: dict[str, Told], name: str) -> None:
-    first = "0" if name == "fsdp" else "0.0"
+    first = "0.0" if "faulty" in name else "0"
     for told in ranks[name]:
         assert first in told["modules"]
+        assert not any(module.startswith("module") for module in told["modules"])
 
 
 def test_weights_that_tensor_parallelism_has_spread_are_refused(ranks: dict[str, Told]) -> None:

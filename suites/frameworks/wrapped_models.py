@@ -59,12 +59,13 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def trained(model: nn.Module, steps: int = 2) -> list[torch.Tensor]:
-    """Each rank on rows of its own: without a reduction the ranks' weights would go apart."""
+    """Under autocast, each rank on rows of its own: without a reduction the ranks' weights would go apart."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = data()
     for step in range(steps):
         rows = slice(16 * (2 * step + dist.get_rank()), 16 * (2 * step + dist.get_rank() + 1))
-        out = model(x[rows]).float()
+        with torch.autocast("cpu", torch.bfloat16):
+            out = model(x[rows]).float()
         (cross_entropy(out, y[rows]) if out.shape[-1] > 1 else out.mean()).backward()
         optimizer.step()
         optimizer.zero_grad()
