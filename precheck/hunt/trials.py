@@ -183,4 +183,5 @@ def _key(inputs: Any) -> str:
 
 def _described(value: torch.Tensor) -> Any:
     """What tells two tensors apart: their bits, and how they lie in memory."""
-    return f"{tuple(value.stride())} {value.requires_grad} {digest({str(value.device): value})}"
+    plain = value.detach().clone(memory_format=torch.contiguous_format)  # a single element may have any stride, and count as contiguous
+    return f"{tuple(value.stride())} {value.requires_grad} {digest({str(value.device): plain})}"

@@ -34,7 +34,7 @@ def rebuilt(value: Any) -> Any:
 def same(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         facts = [(t.dtype, t.shape, t.requires_grad) for t in (one, other)]
-        bits = [t.detach().contiguous().view(-1).view(torch.uint8) for t in (one, other)]
+        bits = [t.detach().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8) for t in (one, other)]
         return facts[0] == facts[1] and torch.equal(*bits)
     if isinstance(one, (tuple, list)):
         return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
@@ -63,7 +63,8 @@ def test_whatever_the_strategies_draw_is_rebuilt(value: torch.Tensor) -> None:
     [
         torch.tensor(3.0), torch.tensor(-0.0), torch.tensor(True), torch.zeros(0, 3), torch.tensor([float("nan"), -0.0, float("-inf")]),
         torch.randn(7, 7), torch.randn(40, 4).half(), torch.full((3, 2), 300.0), torch.ones(2, requires_grad=True), torch.tensor(1 + 2j),
-        torch.tensor(2.5, dtype=torch.float8_e4m3fn), (torch.ones(3) > 0, None, 2.5, float("inf"), "s", [torch.eye(3)]), (torch.ones(1),),
+        torch.zeros(2, dtype=torch.complex64)[::2], torch.tensor(2.5, dtype=torch.float8_e4m3fn),
+        (torch.ones(3) > 0, None, 2.5, float("inf"), "s", [torch.eye(3)]), (torch.ones(1),),
         [], (),
         {"ids": torch.ones(2), "attention mask": torch.eye(2), "torch": torch.ones(1), "class": torch.ones(2), "inputs": torch.zeros(1)},
         Pair(torch.arange(3), None), (Batch(torch.arange(100), 0.1), 3),

@@ -43,6 +43,7 @@ def test_an_input_that_breaks_nothing_obvious_costs_two_runs_and_an_equal_one_no
 def test_the_layout_in_memory_is_part_of_an_input() -> None:
     tried, x = trials(WideNorm()), torch.ones(32, 32)
     assert tried.verdict(x) is not tried.verdict(x.t().contiguous().t())
+    assert not trials(torch.nn.Linear(1, 2)).verdict(torch.zeros(1, 2)[:, ::2]).why  # contiguous, with a stride of two
 
 
 def test_reach_and_drift_say_how_near_it_came() -> None:
