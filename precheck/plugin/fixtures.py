@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from precheck.findings import Report
 from precheck.observe.listeners import judging
 from precheck.plugin import selftest
 from precheck.plugin.ledger import CHECKS, Check, Ruling
@@ -19,11 +18,11 @@ from precheck.plugin.naming import command, golden_of, plain_id, shown
 from precheck.plugin.settings import KEY
 from precheck.plugin.tracebacks import users_frames
 from precheck.precisions import Precision, PrecisionError, resolve
-from precheck.report.terminal import entry
 
 if TYPE_CHECKING:
     import torch
 
+    from precheck.findings import Report
     from precheck.plugin.known import KnownFailures
 
 KNOWN: pytest.StashKey[KnownFailures | None] = pytest.StashKey()
@@ -141,6 +140,8 @@ class CheckPrecision:
         which = self.item.config.stash[KEY].refresh or "changed"
         done = refresh(golden, job_of(model, inputs, **settings), which)
         self._note(golden, refreshed=done.status, changes=list(done.lines))
+        from precheck.findings import Report
+
         return Report(precision=self.precision.name, facts={"golden": self._shown(golden), "refreshed": done.status})
 
     def _checked(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any]) -> Report:
@@ -193,6 +194,8 @@ class CheckPrecision:
 
     def _judged(self, golden: Path, report: Report, wishes: Expectations, ruling: Ruling, *, failed: bool) -> None:
         """For the end of the session, and for junit."""
+        from precheck.report.terminal import entry
+
         settings, worst = self.item.config.stash[KEY], report.worst
         self._note(
             golden,

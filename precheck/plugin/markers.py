@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from precheck.findings import RULES
 from precheck.precisions import Precision, PrecisionError, resolve
 
 LINES = (
@@ -87,6 +86,8 @@ def _rule(mark: pytest.Mark, name: str, needed: tuple[str, ...]) -> str:
     example = f'@pytest.mark.{name}("lost-update"' + "".join(f', {word}="..."' for word in needed) + ")"
     if len(mark.args) != 1 or set(mark.kwargs) != set(needed) or not all(mark.kwargs.values()):
         raise MarkerError(f"@pytest.mark.{name} takes one rule{' and a reason' if needed else ''}, as in {example}")
+    from precheck.findings import RULES
+
     rule = mark.args[0]
     if not isinstance(rule, str) or rule not in RULES:
         raise MarkerError(f"@pytest.mark.{name}: there is no rule {rule!r}; there are {', '.join(RULES)}")

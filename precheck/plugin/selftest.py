@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from precheck.findings import Report
 from precheck.observe.listeners import judging
 from precheck.plugin import xdist
 from precheck.plugin.markers import Expectations
@@ -23,6 +22,7 @@ from precheck.precisions import Precision
 from precheck.report.sensitivity import fails, failure, table
 
 if TYPE_CHECKING:
+    from precheck.findings import Report
     from precheck.observe.job import Job
     from precheck.selftest import Outcome
 

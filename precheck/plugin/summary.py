@@ -1,4 +1,7 @@
-"""What is said of a session's checks: the section at the end of pytest's output, and the files of --drift-report."""
+"""What is said of a session's checks: the section at the end of pytest's output, and the files of --drift-report.
+
+What words a report is loaded when there is one: every start of pytest, precheck in use or not, would pay for it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,6 @@ from typing import Any
 
 from precheck.plugin.ledger import Check, Ledger, counted
 from precheck.plugin.naming import shown
-from precheck.report import forms
-from precheck.report.session import session
-from precheck.report.terminal import drift_table, op_table, place
 
 _SHOWN_CHANGES = 3  # of one golden; all of them are in `git diff` with golden show
 
@@ -18,12 +18,17 @@ _SHOWN_CHANGES = 3  # of one golden; all of them are in `git diff` with golden s
 def lines(ledger: Ledger, *, table: bool) -> list[str]:
     """The section, less its title and what makes the session fail; empty if precheck has nothing to say."""
     entries = [(check.nodeid, check.entry) for check in ledger.checks if check.entry]
-    top = ledger.settings.top
-    rows = [*drift_table(entries, top), *op_table(entries, top)] if table else []
+    rows = _tables(entries, ledger.settings.top) if table else []
     allowed = [f"allowed: {allowed} in {check.nodeid}" for check in ledger.checks for allowed in check.allowed]
     counts = [] if ledger.settings.refresh else _counts(ledger.checks)
     allowed += [f"known: {known} in {check.nodeid}" for check in ledger.checks for known in check.excused]
     return [*counts, *rows, *allowed, *ledger.known, *_alone(ledger.checks), *_refreshed(ledger), *_unused(ledger)]
+
+
+def _tables(entries: list[tuple[str, dict[str, Any]]], top: int) -> list[str]:
+    from precheck.report.terminal import drift_table, op_table
+
+    return [*drift_table(entries, top), *op_table(entries, top)]
 
 
 def _counts(checks: list[Check]) -> list[str]:
@@ -41,6 +46,8 @@ def _worst(checks: list[Check]) -> str:
     rows = [(check.entry["worst"], check.nodeid) for check in checks if check.entry and check.entry["worst"]]
     if not rows:
         return ""
+    from precheck.report.terminal import place
+
     row, nodeid = max(rows, key=lambda each: each[0]["r"] / each[0]["allowed"])
     return f"; worst r {row['r']:.3g} of {row['allowed']:.3g} allowed: {place(row)} in {nodeid}"
 
@@ -82,6 +89,11 @@ def write(ledger: Ledger, start: Path, selftest: list[dict[str, Any]] | None = N
 
     `selftest` is what became of planted faults, as a session has it.
     """
+    if not ledger.settings.files:
+        return []
+    from precheck.report import forms
+    from precheck.report.session import session
+
     tests = [
         {
             "nodeid": check.nodeid, "line": check.line, "precision": check.precision, "failed": check.failed, "tolerated": check.tolerated,
