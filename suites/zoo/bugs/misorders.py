@@ -93,6 +93,19 @@ def collapse(wrong: bool) -> torch.Tensor:
     return loop.moved
 
 
+def tile_without_data(wrong: bool) -> torch.Tensor:
+    """Satellite images are NaN where nothing was seen, and so is every gradient: the scale falls until what divides by it fails."""
+    loop = Loop(scale=8.0)
+    loop.x[3, 1:] = torch.nan
+    if not wrong:
+        loop.x = loop.x.nan_to_num()
+    for _ in range(6):
+        loop.backward()
+        loop.scaler.step(loop.optimizer)  # at fault
+        loop.scaler.update()
+    return loop.moved
+
+
 class Scaler(torch.amp.GradScaler):
     """Somebody's own, with steps that call through."""
 
@@ -165,6 +178,7 @@ FAULTS = (
     Fault(resumed_without_its_scale, r"restore it with scaler\.load_state_dict", link="huggingface/transformers#11323", harm=None),
     Fault(schedule_through_skips, "the schedule went on 3 times", link="huggingface/transformers#11106", harm=None),
     Fault(collapse, r"the loss scale fell to 0\.5", rule="scaler-collapse", link="pytorch/pytorch#101569", harm=None),
+    Fault(tile_without_data, r"the loss scale fell to 0\.5", rule="scaler-collapse", link="Junjue-Wang/FactSeg#6", harm=None),
     Fault(subclass, "scaled by 1/1024 is compared"),
     Fault(scaled_by_hand, STEPPED),
     Fault(logged_norm, READ, "warning", link="languini-kitchen/languini-kitchen#7"),
