@@ -64,18 +64,18 @@ def test_the_same_seed_gives_the_same_search() -> None:
 
 
 class Product(torch.nn.Module):
-    """Overflows where all of three are large, which is one draw in a few hundred."""
+    """Overflows where all of five are large, which one draw in a thousand is."""
 
-    def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-        return a * b * c * 2.0**-9
+    def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+        return a * b * c * d * e * 2.0**-9
 
 
 def test_magnitudes_are_climbed() -> None:
-    # Without targets, 400 inputs with this seed hold none that breaks it.
-    one = tensors((1, 4), magnitude=(2**-10, 2**6), degenerate=False)
-    found = precheck.search(Product(), st.tuples(one, one, one), precision="16-true")
+    # With this seed, and two of the next four, none of 400 inputs drawn without targets breaks it; with them 192 to 347 were enough.
+    one = tensors((1, 4), magnitude=(2**-10, 2**4), degenerate=False)
+    found = precheck.search(Product(), st.tuples(one, one, one, one, one), precision="16-true")
     assert found is not None
-    assert len(found.elements) == 3
+    assert len(found.elements) == 5
 
 
 class Difference(torch.nn.Module):
