@@ -1,0 +1,59 @@
+"""What pages name: links to files and headings, and options of commands."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "suites").rglob("README.md")])
+_FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"`[^`\n]+`")
+_LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+PROGRAMS = (["pytest"], *(["precheck", *command] for command in ([], ["golden", "show"], ["golden", "diff"], ["report"], ["rules"])))
+OTHERS = {
+    "--junitxml": "pytest, whose help spells it --junit-xml", "--upgrade": "pip", "--extra-index-url": "pip",
+    "--quiet": "git diff", "--cached": "git diff",
+}  # fmt: skip
+"""Options of other programs that pages name, and whose."""
+
+
+def links(page: str) -> list[str]:
+    """Where a page points to, outside its code."""
+    return _LINK.findall(_CODE.sub("", _FENCED.sub("", page)))
+
+
+def headings(page: str) -> set[str]:
+    """As a code host makes them into anchors."""
+    lines = [line.lstrip("#").strip() for line in _FENCED.sub("", page).splitlines() if re.match(r"#{1,6} ", line)]
+    return {re.sub(r"[^\w\- ]", "", line.replace("`", "").lower()).replace(" ", "-") for line in lines}
+
+
+def broken(page: Path) -> list[str]:
+    """Relative links of a page that lead nowhere."""
+    lost = []
+    for link in links(page.read_text(encoding="utf8")):
+        path, _, heading = link.partition("#")
+        if re.match(r"[a-z]+:", link):
+            continue
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (heading and heading not in headings(target.read_text(encoding="utf8"))):
+            lost.append(link)
+    return lost
+
+
+def options(text: str) -> set[str]:
+    return set(_OPTION.findall(text))
+
+
+@cache
+def known() -> frozenset[str]:
+    """The options that pytest, with the plugins here, and precheck's own commands tell of when they are asked."""
+    helps = [[sys.executable, "-m", *program, "--help"] for program in PROGRAMS]
+    helps += [[sys.executable, *own, "--help"] for own in (["-m", "pytest", "suites/zoo"], ["suites/bench"], ["suites/recipes/recipes.py"])]
+    told = [subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False).stdout for line in helps]
+    return frozenset().union(*map(options, told))

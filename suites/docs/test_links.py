@@ -1,0 +1,54 @@
+"""Pages lead somewhere: each relative link, each heading, and each option that is named."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from named import OTHERS, PAGES, ROOT, broken, headings, known, links, options
+
+NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_lead_somewhere(name: str) -> None:
+    assert not broken(ROOT / name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_exist(name: str) -> None:
+    unknown = options((ROOT / name).read_text(encoding="utf8")) - known() - OTHERS.keys()
+    assert not unknown, f"{name} names {', '.join(sorted(unknown))}, which no command here has"
+
+
+def test_each_page_is_led_to() -> None:
+    """From the index, in one step or more."""
+    reached, open_ = set(), [ROOT / "docs" / "README.md"]
+    while open_:
+        page = open_.pop()
+        if page in reached or page.suffix != ".md" or not page.is_file():
+            continue
+        reached.add(page)
+        open_ += [(page.parent / link.partition("#")[0]).resolve() for link in links(page.read_text(encoding="utf8")) if ":" not in link]
+    assert not {page.relative_to(ROOT).as_posix() for page in (ROOT / "docs").rglob("*.md")} - {page.relative_to(ROOT).as_posix() for page in reached}
+
+
+def test_what_leads_nowhere_is_told(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# A `b`, c: d\n```\n# no heading\n```\n", encoding="utf8")
+    page = tmp_path / "page.md"
+    page.write_text("[a](other.md#a-b-c-d) [b](other.md#no-heading) [c](gone.md) [d](https://e.f) `[e](gone.md)`\n", encoding="utf8")
+    assert broken(page) == ["other.md#no-heading", "gone.md"]
+    assert headings("# A `b`, c: d") == {"a-b-c-d"}
+    assert options("`--golden-dir=PATH`, --n-o -- ----- a--b") == {"--golden-dir", "--n-o"}
+    assert "--golden-dir" in known()
+    assert "--n-o" not in known()
+
+
+def test_figures_of_the_comparison_are_the_zoo_s() -> None:
+    """Rows that both have, by their first numbers; a figure that the zoo no longer has is to be taken from its scoreboard."""
+    page, zoo = ((ROOT / name).read_text(encoding="utf8") for name in ("docs/comparison.md", "suites/zoo/README.md"))
+    figures = re.findall(r"\b\d+/\d+\b", page)
+    assert len(figures) > 5
+    assert not [figure for figure in figures if not re.search(rf"\b{figure}\b", zoo)]
+    assert f"{figures[0].partition('/')[2]} bugs that shipped" in page
