@@ -86,7 +86,10 @@ def _gradients(inputs: Any, job: Job, precision: Precision) -> dict[str, torch.T
 
 
 def _gradient(result: torch.Tensor, floating: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    gradients = torch.autograd.grad(result.double().abs().amax(), list(floating.values()), allow_unused=True, retain_graph=True)
+    flat = result.reshape(-1)
+    tallest = flat[flat.detach().abs().argmax()].double()
+    target = -tallest if tallest < 0 else tallest  # not abs, whose gradient vanishes where terms cancel
+    gradients = torch.autograd.grad(target, list(floating.values()), allow_unused=True, retain_graph=True)
     return {path: gradient.nan_to_num() for path, gradient in zip(floating, gradients, strict=True) if gradient is not None}
 
 
