@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -177,3 +178,14 @@ def test_a_golden_holds_for_a_model_that_is_made_anew(name: str, precision: str,
     again = CASES[name]()
     report = precheck.check(again.model, again.inputs, golden=golden, precision=precision, loss=again.loss)
     assert report.findings == []
+
+
+def test_no_framework_is_imported_for_a_model_of_none() -> None:
+    code = (
+        "import sys, torch, precheck\n"
+        "assert not precheck.measure(torch.nn.Linear(4, 4), torch.ones(2, 4)).errors\n"
+        "with precheck.watch(): torch.nn.Linear(4, 4).bfloat16()(torch.ones(2, 4).bfloat16())\n"
+        "loaded = {'keras', 'lightning', 'pytorch_lightning', 'accelerate', 'transformers', 'peft', 'torchao'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
