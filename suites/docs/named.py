@@ -14,7 +14,7 @@ _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
-PROGRAMS = (["pytest"], *(["precheck", *command] for command in ([], ["golden", "show"], ["golden", "diff"], ["report"], ["rules"])))
+COMMANDS = (["golden", "show"], ["golden", "diff"], ["report"], ["rules"])
 OTHERS = {
     "--junitxml": "pytest, whose help spells it --junit-xml", "--upgrade": "pip", "--extra-index-url": "pip",
     "--quiet": "git diff", "--cached": "git diff",
@@ -53,7 +53,7 @@ def options(text: str) -> set[str]:
 @cache
 def known() -> frozenset[str]:
     """The options that pytest, with the plugins here, and precheck's own commands tell of when they are asked."""
-    helps = [[sys.executable, "-m", *program, "--help"] for program in PROGRAMS]
-    helps += [[sys.executable, *own, "--help"] for own in (["-m", "pytest", "suites/zoo"], ["suites/bench"], ["suites/recipes/recipes.py"])]
-    told = [subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False).stdout for line in helps]
-    return frozenset().union(*map(options, told))
+    own = (["-m", "pytest", "suites/zoo"], ["suites/bench"], ["suites/recipes/recipes.py"])
+    programs = [*own, *(["-m", "precheck", *command] for command in COMMANDS)]
+    helps = [subprocess.run([sys.executable, *line, "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout for line in programs]
+    return frozenset().union(*map(options, helps))

@@ -10,8 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from browser import Browser
 from walkthrough import blocks, carry_out
+
+sys.path.append(str(Path(__file__).parents[1] / "report"))
+
+from browser import Browser
 
 DOCS = Path(__file__).parents[2] / "docs"
 REPORT = "drift.html"

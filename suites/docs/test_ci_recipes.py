@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from named import OTHERS, ROOT, known, options
-from walkthrough import Block, blocks
+from walkthrough import Block, blocks, surroundings
 
 yaml = pytest.importorskip("yaml", reason="recipes are YAML; pip install pyyaml")
 RECIPES = ROOT / "docs" / "recipes"
@@ -65,7 +65,7 @@ def project(tmp_path: Path) -> Path:
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """As a runner does: bash that stops at the first command that fails. The interpreter's own programs come first."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = os.environ | {"PATH": path, "GITHUB_STEP_SUMMARY": str(folder / "summary.md"), "CI": "true"}
+    env = surroundings(PATH=path, GITHUB_STEP_SUMMARY=str(folder / "summary.md"), CI="true")
     return subprocess.run(["bash", "-eo", "pipefail", "-c", script], cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 

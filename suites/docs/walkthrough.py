@@ -86,10 +86,14 @@ def change(path: Path, text: str) -> None:
 def _run(command: str, expected: str, line: int, folder: Path) -> Spoken:
     words = shlex.split(command)
     program = {"pytest": [sys.executable, "-m", "pytest"], "python": [sys.executable]}[words[0]]
-    unset = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "COLUMNS", "PY_COLORS", "FORCE_COLOR", "PYTEST_XDIST_WORKER")  # these change what pytest prints
-    kept = {name: value for name, value in os.environ.items() if name not in unset}
-    ended = subprocess.run([*program, *words[1:]], cwd=folder, env=kept | {"COLUMNS": "80"}, capture_output=True, text=True, check=False)
+    ended = subprocess.run([*program, *words[1:]], cwd=folder, env=surroundings(COLUMNS="80"), capture_output=True, text=True, check=False)
     return Spoken(command, line, expected, ended.stdout + ended.stderr, ended.returncode)
+
+
+def surroundings(**more: str) -> dict[str, str]:
+    """The environment, without what changes how a pytest in it behaves or prints."""
+    ours = ("CI", "BUILD_NUMBER", "COLUMNS", "FORCE_COLOR", "PY_COLORS", "GITHUB_STEP_SUMMARY")
+    return {name: value for name, value in os.environ.items() if name not in ours and not name.startswith("PYTEST_")} | more
 
 
 def unsaid(expected: str, said: str) -> str | None:
