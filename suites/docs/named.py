@@ -57,3 +57,14 @@ def known() -> frozenset[str]:
     programs = [*own, *(["-m", "precheck", *command] for command in COMMANDS)]
     helps = [subprocess.run([sys.executable, *line, "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout for line in programs]
     return frozenset().union(*map(options, helps))
+
+
+def extras() -> set[str]:
+    """What `pip install 'pytest-precheck[…]'` may ask for: by the file, since what is installed here may be older. Python 3.10 cannot read TOML."""
+    section = (ROOT / "pyproject.toml").read_text(encoding="utf8").partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    return set(re.findall(r"^([a-z]+) = \[", section, re.MULTILINE))
+
+
+def asked(page: str) -> set[str]:
+    """The extras that a page asks for, of precheck by name or of a checkout."""
+    return {extra for group in re.findall(r"(?:pytest-precheck|-e '\.)\[([a-z,]+)\]", page) for extra in group.split(",")}

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from named import OTHERS, PAGES, ROOT, broken, headings, known, links, options
+from named import OTHERS, PAGES, ROOT, asked, broken, extras, headings, known, links, options
 
 NAMES = [path.relative_to(ROOT).as_posix() for path in PAGES]
 
@@ -20,6 +20,12 @@ def test_links_lead_somewhere(name: str) -> None:
 def test_options_exist(name: str) -> None:
     unknown = options((ROOT / name).read_text(encoding="utf8")) - known() - OTHERS.keys()
     assert not unknown, f"{name} names {', '.join(sorted(unknown))}, which no command here has"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_extras_exist(name: str) -> None:
+    unknown = asked((ROOT / name).read_text(encoding="utf8")) - extras()
+    assert not unknown, f"{name} asks for {', '.join(sorted(unknown))}; pyproject.toml has {', '.join(sorted(extras()))}"
 
 
 def test_each_page_is_led_to() -> None:
@@ -43,6 +49,8 @@ def test_what_leads_nowhere_is_told(tmp_path: Path) -> None:
     assert options("`--golden-dir=PATH`, --n-o -- ----- a--b") == {"--golden-dir", "--n-o"}
     assert "--golden-dir" in known()
     assert "--n-o" not in known()
+    assert asked("pip install 'pytest-precheck[a,b]' -e '.[c]' x[d]") == {"a", "b", "c"}
+    assert {"report", "dev"} <= extras()
 
 
 def test_figures_of_the_comparison_are_the_zoo_s() -> None:

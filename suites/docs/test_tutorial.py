@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import metadata
 from pathlib import Path
 
 import browser
 import pictures
 import pytest
+from named import asked, extras
 from walkthrough import Spoken, blocks, carry_out
 
 ROOT = Path(__file__).parents[2]
@@ -42,8 +42,7 @@ def test_a_command_fails_where_the_page_says_so(spoken: list[Spoken]) -> None:
 def test_what_is_installed_can_be() -> None:
     """The only block that is not carried out, for it needs a network."""
     (install,) = [block.text for block in blocks(PAGE) if block.kind == "sh"]
-    extras = re.findall(r"-e '\.\[([a-z,]+)\]'", install)[0].split(",")
-    assert set(extras) <= set(metadata("pytest-precheck").get_all("Provides-Extra", []))
+    assert asked(install) == {"report"} <= extras()
     assert (ROOT / re.findall(r"-c (\S+)", install)[0]).is_file()
 
 
