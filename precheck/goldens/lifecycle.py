@@ -152,6 +152,6 @@ def digest(named: Mapping[str, Any]) -> str:
     for name, value in named.items():
         if isinstance(value, torch.Tensor) and value.layout == torch.strided:
             state.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
-            flat = value.detach().cpu().contiguous().reshape(-1)
+            flat = value.detach().cpu().clone(memory_format=torch.contiguous_format).reshape(-1)  # one element is contiguous with any stride
             state.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
     return state.hexdigest()

@@ -53,7 +53,9 @@ class Comparison:
 
     @property
     def doubtful(self) -> bool:
-        return not self.failed and not self.undetermined and self.r > max(noise.WARN, self.allowed * noise.WARN / noise.FAIL)
+        """Whether more noise runs would tell: by the most that are made it would be near or beyond its limit."""
+        settled = min(self.allowed, noise.allowed(self.record.numel, noise.MOST))
+        return not self.failed and not self.undetermined and self.r > max(noise.WARN, settled * noise.WARN / noise.FAIL)
 
 
 def compare(low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int) -> list[Comparison]:

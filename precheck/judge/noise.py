@@ -33,6 +33,10 @@ _SMALL_SAMPLE = {
 samples follows Fisher's F, so a tensor of few elements may exceed 3 by luck. Computed with scipy.stats.f.isf(1e-6, n, n * K)."""
 
 
+MOST = max(_SMALL_SAMPLE)
+"""Noise runs beyond which none are made. By two, a single number may be 1500 floors off by luck alone; by so many, 20."""
+
+
 def roundoff(precision_roundoff: float) -> float:
     """Unit roundoff that a run is judged by; float32's own is widened by what reassociation may do."""
     return max(precision_roundoff, REASSOCIATED)

@@ -43,6 +43,13 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "deep" / "er" / "two_heads.safetensors"
 
 
+def test_a_single_element_with_a_stride_is_digested() -> None:
+    """It counts as contiguous, and cannot be seen as bytes."""
+    strided = torch.ones(1, 2)[:, ::2]
+    assert strided.stride(-1) != 1
+    assert digest({"x": strided}) == digest({"x": torch.ones(1, 1)})
+
+
 def test_a_golden_holds_inputs_outputs_gradients_loss_and_updates_with_their_floors(path: Path) -> None:
     refresh(path, job())
     golden = read(path)
