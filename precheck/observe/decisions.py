@@ -11,6 +11,7 @@ booleans decides (comparisons, top-k, argmax, sort, bucketize, casts to int), an
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections import Counter
@@ -43,6 +44,10 @@ of rows (measured 1.6 to 28 u for layer norm's weight, 88 % for embeddings), on 
 WINDOWS = {aten.convolution, aten.mkldnn_convolution}
 """oneDNN's bfloat16 convolution of a channels-last input whose window covers all of it (an output of one pixel) is wrong by
 100 % (torch 2.13, any CPU with AMX); a contiguous copy of the same input is right."""
+
+UNDECIDED = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adagrad,
+             torch.optim.Adadelta, torch.optim.RMSprop, torch.optim.ASGD}  # fmt: skip
+"""Torch's own optimizers that compare nothing and draw nothing."""
 
 Key = tuple[str, str, tuple[int, ...], int]
 
@@ -117,6 +122,11 @@ class Recording(TorchDispatchMode):
         self.results = Places(position)
         self.frames = Frames()
         self.casts: dict[int, tuple[StorageWeakRef, str]] = {}  # what was cast low, by storage, and on which line
+
+    def aside(self, optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[Any]:
+        """The context for a step of that optimizer: without this mode where it would find nothing, since each op of it costs."""
+        stands_last = torch.utils._python_dispatch._get_current_dispatch_mode() is self
+        return torch.utils._python_dispatch._pop_mode_temporarily() if stands_last and type(optimizer) in UNDECIDED else contextlib.nullcontext()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:

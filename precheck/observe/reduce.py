@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy
 import torch
 
 from precheck.observe.shadow.statistics import sampled
-from precheck.observe.sketch import WIDTH, Folding
+from precheck.observe.sketch import WIDTH, Folding, stacked
 
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
 _TAME = 1e-15, 1e15
 """Greatest magnitudes whose squares, 1e8 of them, float32 can sum: (1e15)^2 times 1e8 stays under 3.4e38."""
 
 
-EVEN = 4096
-"""Elements that a sample must be worth, as (Σx²)² / Σx⁴, to stand for its tensor: its norm is then right to 0.8 % and so are distances
-from others like it, an eighth of what sketches are off by. Gaussian numbers are worth a third of their count."""
+EVEN = 1024
+"""Elements that a sample must be worth, as (Σx²)² / Σx⁴, to stand for its tensor: its norm is then right to 1.6 % and so are distances
+from others like it, a quarter of what sketches are off by. Gaussian numbers are worth a third of their count."""
 _RUN = WIDTH  # elements that a sample takes together: a few cache lines, and a row of a sketch's block
-_SAMPLE = 2 * WIDTH * _RUN  # two blocks
-_WORTH_IT = 4 * _SAMPLE  # elements from which a sample saves anything
+SAMPLE = 2 * WIDTH * _RUN
+"""Elements of a sample: two blocks of a sketch. Golden files hold sketches of it: never change it."""
+_WORTH_IT = 4 * SAMPLE  # elements from which a sample saves anything
 
 
 Sample = Literal["", "folded", "alone"]
@@ -32,7 +34,7 @@ def reduced(tensor: torch.Tensor, sample: Sample = "") -> dict[str, Any]:
     """Shape, dtype, sketch, norm, greatest magnitude and counts of non-finite and zero elements. Reads, never writes."""
     if tensor.device.type != "cpu":
         return facts(tensor, sample) | told(numbers(tensor, sample).cpu())
-    values = _real(tensor.detach()).reshape(-1)
+    values = real(tensor.detach()).reshape(-1)
     if sample == "alone":
         few = reduced(thinned(values))
         found = few | facts(tensor, sample) | _enlarged(few, values.numel() / max(1, few["shape"][0]))
@@ -45,6 +47,26 @@ def reduced(tensor: torch.Tensor, sample: Sample = "") -> dict[str, Any]:
     return facts(tensor, sample) | counts | scanned
 
 
+def reduced_samples(samples: Sequence[torch.Tensor], elements: Sequence[int]) -> list[dict[str, Any]]:
+    """What `reduced(tensor, "alone")` finds, less `facts`, of tensors of one dtype, from what `thinned` left of each and how many elements
+    each has: many at once cost a tenth of what they cost one by one. Counts of Inf and NaN are the sample's, for all elements."""
+    greatest, zeros = zip(*(_extent_by_bits(each) if each.dtype in _BITS else _extent(each) for each in samples), strict=True)
+    whole = all(map(math.isfinite, greatest))
+    rows = torch.stack(list(samples))
+    if not whole:
+        rows = rows.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+    told = stacked(rows, tame=whole and all(_TAME[0] < each < _TAME[1] for each in greatest)).tolist()
+    found = []
+    for sample, count, amax, none, (*sketch, squares) in zip(samples, elements, greatest, zeros, told, strict=True):
+        one: dict[str, Any] = {"sketch": numpy.array(sketch), "norm": math.sqrt(squares), "amax": amax, "zeros": none}
+        times = count / sample.numel()
+        if not math.isfinite(amax):
+            one = reduced(sample)
+            one |= {name: math.ceil(one[name] * times) for name in ("nan", "posinf", "neginf")}
+        found.append({name: one[name] for name in one if name not in ("shape", "dtype", "sampled")} | _enlarged(one, times))
+    return found
+
+
 def facts(tensor: torch.Tensor, sample: Sample = "") -> dict[str, Any]:
     """Of `reduced` what is known without a look at the elements."""
     return {"shape": tuple(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch."), "sampled": bool(sample)}
@@ -52,7 +74,7 @@ def facts(tensor: torch.Tensor, sample: Sample = "") -> dict[str, Any]:
 
 def numbers(tensor: torch.Tensor, sample: Sample = "") -> torch.Tensor:
     """All else of it, (WIDTH + 6,) float64, made where the tensor is and with no wait for it."""
-    values = _real(tensor.detach()).reshape(-1)
+    values = real(tensor.detach()).reshape(-1)
     if values.device.type == "mps":  # has no float64
         values = values.cpu()
     looked_at = thinned(values) if sample == "alone" else values
@@ -78,7 +100,7 @@ def told(found: torch.Tensor) -> dict[str, Any]:
 def even(tensor: torch.Tensor) -> bool:
     """Whether a sample tells as much of the tensor as the whole does: it is worth EVEN elements, and its norm is the tensor's, to four
     standard deviations. Embeddings of which few rows have a gradient are not even, nor are probabilities of which few are large."""
-    values = _real(tensor.detach()).reshape(-1)
+    values = real(tensor.detach()).reshape(-1)
     if values.numel() < _WORTH_IT:
         return False
     squares = thinned(values).double().square()
@@ -90,7 +112,7 @@ def even(tensor: torch.Tensor) -> bool:
 
 def thinned(values: torch.Tensor) -> torch.Tensor:
     """The sample of a tensor's elements in their own order, 1-D: the same places for the same number of elements."""
-    return sampled(values.reshape(-1), _SAMPLE, _RUN)[:_SAMPLE]
+    return sampled(values.reshape(-1), SAMPLE, _RUN)[:SAMPLE]
 
 
 def _scanned(values: torch.Tensor, *, sample: bool) -> dict[str, Any] | None:
@@ -123,21 +145,21 @@ def _enlarged(few: dict[str, Any], times: float) -> dict[str, Any]:
     return {"sketch": few["sketch"] * math.sqrt(times), "norm": few["norm"] * math.sqrt(times), "zeros": round(few["zeros"] * times)}
 
 
-def _extent_by_bits(part: torch.Tensor, folding: Folding) -> tuple[float, int]:
+def _extent_by_bits(part: torch.Tensor, folding: Folding | None = None) -> tuple[float, int]:
     """Greatest magnitude, and how many are zero: all bits but the sign, as integers, are ordered as the magnitudes are, Inf and NaN last."""
     bits = part.view(_BITS[part.dtype])
-    magnitudes = torch.bitwise_and(bits, torch.iinfo(bits.dtype).max, out=folding.scratch(part))
+    magnitudes = torch.bitwise_and(bits, torch.iinfo(bits.dtype).max, out=folding.scratch(part) if folding is not None else None)
     least, most = torch.aminmax(magnitudes)
     zeros = part.numel() - int(numpy.count_nonzero(magnitudes.numpy())) if int(least) == 0 else 0
     return float(most.view(part.dtype)), zeros
 
 
-def _extent(part: torch.Tensor, _: Folding) -> tuple[float, int]:
+def _extent(part: torch.Tensor, _: Folding | None = None) -> tuple[float, int]:
     amax = max(map(abs, torch.stack(part.aminmax()).tolist()), key=lambda each: math.inf if math.isnan(each) else each)
     return amax, part.numel() - int(torch.count_nonzero(part))
 
 
-def _real(tensor: torch.Tensor) -> torch.Tensor:
+def real(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         return torch.view_as_real(tensor.resolve_conj())
     return tensor if tensor.is_floating_point() else tensor.double()

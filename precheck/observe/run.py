@@ -73,8 +73,8 @@ def run(job: Job, setting: Setting) -> Trace:
             job.model, trace, disturbance=setting.disturbance, handed=setting.handed, witness=witness, sampled=job.sampled, weighs=setting.weighs
         )
         _prepare(job, setting)
-        with _modes(setting, job.device, boundaries.position, trace), boundaries.attached():
-            training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision)
+        with _modes(setting, job.device, boundaries.position, trace) as recording, boundaries.attached():
+            training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision, recording=recording)
             training.steps()
         if setting.precision is not None and setting.disturbance is None and setting.shadow is None:
             trace.aged = training.aged(lambda: Shadow(Whereabouts(None)))
@@ -115,14 +115,16 @@ def _prepare(job: Job, setting: Setting) -> None:
 
 
 @contextlib.contextmanager
-def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> Iterator[None]:
+def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> Iterator[Recording | None]:
+    """What a run is watched, recorded and led by; gives the recording, if there is one."""
+    recording = None
     with contextlib.ExitStack() as stack:
         if setting.precision is not None:
             stack.enter_context(setting.precision.step(device))
         if setting.disturbance is not None:
             stack.enter_context(setting.disturbance.products())
         if setting.records is not None:
-            stack.enter_context(Recording(setting.records, position))
+            recording = stack.enter_context(Recording(setting.records, position))
         following = None
         if setting.follows is not None and setting.dtype is not None:
             disturb = setting.disturbance.result if setting.disturbance and setting.disturbance.everywhere else None
@@ -130,7 +132,7 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
             following = stack.enter_context(mode)
         if setting.shadow is not None:
             stack.enter_context(setting.shadow)  # last, so that it sees an op before it is rounded or recorded
-        yield
+        yield recording
         if following is not None:
             trace.flips = following.flips
 

@@ -49,6 +49,20 @@ def fold(tensor: torch.Tensor, *, finite: bool = True) -> torch.Tensor:
     return folding.sketch
 
 
+def stacked(rows: torch.Tensor, *, tame: bool = False) -> torch.Tensor:
+    """The sketches of the rows of a floating tensor (k, whole blocks), and the sum of squares of each: (k, WIDTH + 1) float64.
+
+    `tame` is as in `Folding.add`.
+    """
+    blocks = rows.view(len(rows), -1, WIDTH, WIDTH)
+    count = blocks.shape[1]
+    signs = _signs(rows.device, max(_LEAST_ROWS, 1 << count.bit_length()), _BITS[rows.element_size()])
+    flipped = torch.bitwise_xor(blocks.view(signs.t.dtype), signs.t).bitwise_xor_(signs.v[:count, :, None])
+    values = flipped.view(rows.dtype).to(torch.float32 if tame and rows.element_size() == 2 else torch.float64)
+    sketches = (values.sum(2).double() * signs.w[:count]).sum(1)
+    return torch.cat([sketches, torch.linalg.vector_norm(values.flatten(1), dim=1, keepdim=True).double().square()], 1)
+
+
 def distance(a: numpy.ndarray, b: numpy.ndarray) -> float:
     """Estimates ||x - y|| from the sketches of x and y, with a relative standard deviation of at most 1/sqrt(2 * 127)."""
     return float(numpy.linalg.norm(a - b))

@@ -10,6 +10,7 @@ import torch
 
 from precheck.observe import state
 from precheck.observe.boundaries import LOW, Boundaries
+from precheck.observe.decisions import Recording
 from precheck.observe.job import EXAMPLE, InputError, Job
 from precheck.observe.reduce import thinned
 from precheck.observe.shadow import ageing
@@ -21,8 +22,11 @@ from precheck.precisions import Precision
 class Training:
     """The steps of one run, on the user's model as `run` has prepared it."""
 
-    def __init__(self, job: Job, boundaries: Boundaries, *, storage: torch.dtype | None, precision: Precision | None) -> None:
+    def __init__(
+        self, job: Job, boundaries: Boundaries, *, storage: torch.dtype | None, precision: Precision | None, recording: Recording | None = None
+    ) -> None:
         self.job, self.boundaries, self.recorder, self.trace = job, boundaries, boundaries.recorder, boundaries.trace
+        self.recording = recording
         self.storage, self.precision = storage, precision  # no precision: plain arithmetic in `storage`
         self.named = {name: param for name, param in job.model.named_parameters() if param.requires_grad}
         self.start = {name: self._compared(name, param).clone() for name, param in self.named.items()} if job.optimizer else {}
@@ -161,7 +165,8 @@ class Training:
             param = self.named[name]
             if master is not param:
                 master.grad = None if param.grad is None else param.grad.float()
-        self.scaler.step(self.optimizer)
+        with self.recording.aside(self.optimizer) if self.recording is not None else contextlib.nullcontext():
+            self.scaler.step(self.optimizer)
         self.scaler.update()
         with torch.no_grad():
             for name, master in self.masters.items():

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ from precheck.findings import Report
 from precheck.goldens.file import Golden, read
 from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
-from precheck.observe.reduce import even, reduced, thinned
+from precheck.observe.reduce import even, reduced, reduced_samples, thinned
 
 RATE = 100.0  # a step is about 1e-3 then, of weights of 0.07 of which bf16 sees 2.4e-4
 
@@ -81,6 +82,24 @@ def test_a_sample_of_another_layout_is_of_the_same_elements() -> None:
     turned = values.t().contiguous().t()
     assert turned.stride() != values.stride()
     assert (reduced(turned, "alone")["sketch"] == reduced(values, "alone")["sketch"]).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_many_samples_at_once_are_each_by_itself(dtype: torch.dtype, spoilt: bool) -> None:
+    """But for sums of float32 within rows, and for Inf and NaN, which are counted among the sample for all."""
+    tensors = [(scale * normal(512, 512, seed=seed)).to(dtype) for seed, scale in enumerate((1.0, 1e-3, 30.0))]
+    tensors[1][::3] = 0
+    if spoilt:
+        tensors[2][::5] = math.inf
+    alone = [reduced(each, "alone") for each in tensors]
+    together = reduced_samples([thinned(each) for each in tensors], [each.numel() for each in tensors])
+    for one, other in zip(alone, together, strict=True):
+        assert other["norm"] == pytest.approx(one["norm"], rel=1e-5)
+        assert numpy.allclose(other["sketch"], one["sketch"], rtol=1e-4, atol=1e-5 * one["norm"])
+        assert (other["amax"], other["zeros"]) == (one["amax"], one["zeros"])
+        assert other.get("posinf", 0) == pytest.approx(one.get("posinf", 0), rel=0.05)
+        assert not other.keys() & {"shape", "dtype", "sampled"}
 
 
 class Net(nn.Module):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import precheck
 from precheck.observe.boundaries import Position
-from precheck.observe.decisions import Recording, Tape
+from precheck.observe.decisions import UNDECIDED, Recording, Tape
 from precheck.observe.following import Following
 
 Model = Callable[[torch.Tensor], torch.Tensor]
@@ -222,3 +222,38 @@ def test_a_gradient_that_a_mask_stops_is_zero_even_where_it_is_infinite() -> Non
     for precision in ("32-true", "bf16-mixed"):
         report = precheck.measure(model, torch.randn(16, 8), precision=precision, loss=lambda out: out.float().sqrt().sum())
         assert report.findings == [], report.summary()
+
+
+OPTIONS = {
+    torch.optim.SGD: [{"lr": 0.1, "momentum": 0.9, "nesterov": True}, {"lr": 0.1, "weight_decay": 0.1, "maximize": True}],
+    torch.optim.Adam: [{"amsgrad": True}, {"foreach": True}, {"weight_decay": 0.1}],
+    torch.optim.AdamW: [{"amsgrad": True}, {"foreach": True}],
+    torch.optim.RMSprop: [{"centered": True, "momentum": 0.9}],
+}
+
+
+@pytest.mark.parametrize("kind", sorted(UNDECIDED, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("low", [torch.bfloat16, torch.float32])
+def test_optimizers_that_are_left_out_decide_and_draw_nothing(kind: type[torch.optim.Optimizer], low: torch.dtype) -> None:
+    for options in [{}, {"foreach": True}, *OPTIONS.get(kind, [])]:
+        weights = [torch.nn.Parameter(normal(4, 4, seed=seed).to(low)) for seed in range(2)]
+        optimizer, tape = kind(weights, **options), Tape()
+        for seed in range(3):
+            for weight in weights:
+                weight.grad = normal(4, 4, seed=seed).to(low)
+            with Recording(tape, Position()):
+                optimizer.step()
+        assert not tape.entries, (options, tape.entries.keys())
+
+
+def test_a_step_of_rprop_decides_and_is_recorded_and_the_mode_comes_back() -> None:
+    weight = torch.nn.Parameter(normal(4, 4))
+    weight.grad = normal(4, 4, seed=1)
+    for kind, decides in ((torch.optim.Rprop, True), (torch.optim.SGD, False)):
+        tape = Tape()
+        with Recording(tape, Position()) as recording:
+            with recording.aside(kind([weight])):
+                kind([weight]).step()
+            assert bool(tape.entries) is decides
+            assert (normal(3) > 0).shape == (3,)
+        assert ("aten.gt", (3,)) in {key[1:3] for key in tape.entries}, "the mode is back"
