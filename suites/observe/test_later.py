@@ -18,8 +18,6 @@ from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.whereabouts import Whereabouts
 
-ASKING = ("item", "tolist", "__float__", "__int__", "__bool__", "__index__")
-
 
 def observed(code: Callable[[], Any], *, always: bool) -> Observation:
     where = Whereabouts()
@@ -33,36 +31,6 @@ def observed(code: Callable[[], Any], *, always: bool) -> Observation:
 
 def found(code: Callable[[], Any], *, always: bool) -> list[Finding]:
     return ops.found(observed(code, always=always))
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What asks a tensor for a number outside the transfers: each such call would make a GPU's host wait."""
-    told: list[str] = []
-    fetching: list[bool] = []
-
-    def noted(name: str, original: Any) -> Any:
-        def ask(*args: Any, **kwargs: Any) -> Any:
-            if not fetching:
-                told.append(name)
-            return original(*args, **kwargs)
-
-        return ask
-
-    for name in ASKING:
-        monkeypatch.setattr(torch.Tensor, name, noted(name, getattr(torch.Tensor, name)))
-    monkeypatch.setattr(torch, "equal", noted("equal", torch.equal))
-    flush = Later.flush
-
-    def fetch(self: Later) -> None:
-        fetching.append(True)
-        try:
-            flush(self)
-        finally:
-            fetching.pop()
-
-    monkeypatch.setattr(Later, "flush", fetch)
-    return told
 
 
 class Block(nn.Module):

@@ -20,8 +20,6 @@ from precheck.observe.run import low, run
 from precheck.observe.shadow.later import Later
 from precheck.precisions import resolve
 
-ASKING = ("item", "tolist", "__float__", "__int__", "__bool__", "__index__")
-
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
@@ -79,33 +77,10 @@ def job(**changes: Any) -> Job:
 
 
 @pytest.fixture
-def deferring(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def deferring(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A CPU in an accelerator's place; and who asked a tensor for a number outside the transfers."""
-    told_off: list[str] = []
-    fetching: list[bool] = []
-
-    def noted(name: str, original: Any) -> Any:
-        def ask(*args: Any, **kwargs: Any) -> Any:
-            if not fetching:
-                told_off.append(name)
-            return original(*args, **kwargs)
-
-        return ask
-
-    flush = Later.flush
-
-    def fetch(self: Later) -> None:
-        fetching.append(True)
-        try:
-            flush(self)
-        finally:
-            fetching.pop()
-
-    for name in ASKING:
-        monkeypatch.setattr(torch.Tensor, name, noted(name, getattr(torch.Tensor, name)))
     monkeypatch.setattr(Later, "defers", lambda self, tensor: True)
-    monkeypatch.setattr(Later, "flush", fetch)
-    return told_off
+    return asked
 
 
 def traced(asked: Job, precision: str) -> Trace:
