@@ -102,7 +102,8 @@ SAMPLED = frozenset({"output:up@1", "gradient:up@1", "parameter-gradient:up.weig
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "16-mixed", "bf16-master"])
-@pytest.mark.parametrize("changes", [{}, {"rate": 1e-6}, {"sampled": SAMPLED}, {"steps": 1}, {"loss": None, "optimizer": None, "steps": 1}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"rate": 1e-6}, {"sampled": SAMPLED}, {"steps": 1}, {"loss": None, "optimizer": None, "steps": 1}],
+                         ids=["steps", "still", "sampled", "one step", "forward"])  # fmt: skip
 def test_the_trace_is_the_same(precision: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     if changes.get("loss", 0) is None:
         asked = dataclasses.replace(job(), loss=None, optimizer=None, steps=1)
