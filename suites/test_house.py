@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,11 @@ def test_the_readme_names_every_precision_and_alias() -> None:
 def test_an_unknown_public_name_is_an_attribute_error_that_lists_those_there_are() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'measur'.*measure"):
         getattr(precheck, "measur")  # noqa: B009
+
+
+def test_modules_of_the_suites_have_names_of_their_own() -> None:
+    """pytest imports those that are in no package by their file's name alone, so the second of two is never seen."""
+    alone = [path for path in Path(__file__).parent.rglob("*.py") if path.name != "conftest.py" and not (path.parent / "__init__.py").exists()]
+    twice = [name for name, count in Counter(path.name for path in alone).items() if count > 1 and name != "__main__.py"]
+    assert len(alone) > 100
+    assert not twice

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 from ratios import Call, medians
-from rivals import RIVALS
+from contenders import RIVALS
 from sized import GPT, Trained, adamw, loss_of, made
 
 import precheck
