@@ -7,8 +7,8 @@ import functools
 from collections.abc import Callable
 
 import torch
-from ratios import Call, medians
 from contenders import RIVALS
+from ratios import Call, medians
 from sized import GPT, Trained, adamw, loss_of, made
 
 import precheck
