@@ -23,6 +23,7 @@ from precheck.observe.shadow.statistics import sampled
 from precheck.observe.sketch import WIDTH
 
 _TOGETHER = 16  # samples reduced in one go: 1 to 4 MB
+_WAITING = 64  # samples that wait for it at most: 4 to 16 MB
 _UNKNOWN: dict[str, Any] = {"sketch": numpy.zeros(WIDTH), "norm": math.nan, "amax": math.nan}
 
 
@@ -81,6 +82,9 @@ class Recorder:
     def learn(self) -> None:
         """Fetches what is not known yet: the records are whole then."""
         self.later.flush()
+        self._reduce_samples()
+
+    def _reduce_samples(self) -> None:
         samples, self.samples = self.samples, {}
         groups: dict[torch.dtype, list[str]] = {}
         for key, (sample, _) in samples.items():
@@ -112,6 +116,8 @@ class Recorder:
             self.trace.add(record)
             if values is not None:
                 self.samples[record.key] = thinned(values), values.numel()
+                if len(self.samples) >= _WAITING:
+                    self._reduce_samples()
             else:
                 self.later([numbers(tensor, sample)], functools.partial(self._fill, record.key))
 
