@@ -16,6 +16,7 @@ from precheck.findings import Report
 from precheck.goldens.file import Golden, read
 from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
+from precheck.observe import recorder
 from precheck.observe.reduce import even, reduced, reduced_samples, thinned
 
 RATE = 100.0  # a step is about 1e-3 then, of weights of 0.07 of which bf16 sees 2.4e-4
@@ -203,3 +204,10 @@ def test_a_lost_update_is_found_in_the_sample(tmp_path: Path) -> None:
     refresh(path, job_of(Net(), normal(256, 64), loss=loss, optimizer=small))
     report = check(Net(), normal(256, 64), golden=path, precision="bf16-true", loss=loss, optimizer=small)
     assert "lost-update" in {finding.rule for finding in report.errors}, report.summary()
+
+
+def test_it_does_not_matter_how_many_samples_wait(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = checked(golden)
+    monkeypatch.setattr(recorder, "_WAITING", 2)
+    assert checked(golden).boundaries == plain.boundaries
+    assert len(plain.boundaries) > 10
