@@ -86,6 +86,9 @@ class Known:
         return f"{self.rule} at {self.place}" + (f", until {self.until}" if self.until else "") + (f": {self.reason}" if self.reason else "")
 
 
+_DRIFT = "accumulated-drift"
+
+
 def worse(known: Sequence[Known], seen: Seen, today: datetime.date) -> list[str]:
     """In what `seen` is worse than `known`, in words; nothing if it is excused."""
     table = _table(known)
@@ -144,10 +147,15 @@ def _with_table(known: list[Known], table: Mapping[str, Family]) -> list[Known]:
 
 
 def _owner(fault: Fault, known: Iterable[Known], table: Mapping[str, Family]) -> Known | None:
-    """What knows of `fault`: its rule at its place, or where the first place is mended, at another that was beyond its limit too."""
+    """What knows of `fault`: its rule at its place, or where the first place is mended, at another that was beyond its limit too.
+
+    Drift at a place that was beyond its limit is known whatever the first fault was called: whether it is an error hangs on what it reaches.
+    """
     same = [each for each in known if each.rule == fault.rule]
     exact = next((each for each in same if each.place == fault.place), None)
-    return exact or (same[0] if same and any(_matches(pattern, fault.place) for pattern in table) else None)
+    if exact is not None or not any(_matches(pattern, fault.place) for pattern in table):
+        return exact
+    return same[0] if same else next(iter(known), None) if fault.rule == _DRIFT else None
 
 
 def _matches(pattern: str, place: str) -> bool:

@@ -24,6 +24,12 @@ CODE = """
 """
 
 
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pytest-benchmark does nothing in a worker, which it knows by this, and a run inside one of ours would take itself for one."""
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+
+
 @pytest.fixture
 def saved(pytester: pytest.Pytester) -> Any:
     """saved(*options): what the run of CODE writes into --benchmark-json."""
