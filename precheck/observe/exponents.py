@@ -21,10 +21,14 @@ from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import addressable
 from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.source import shortened
+from precheck.observe.shadow.statistics import sampled
 
 _FIELDS = {torch.float32: (torch.int32, 23, 8), torch.float64: (torch.int64, 52, 11)}
 """Of a binary interchange format: integers of its size, stored bits of the significand, bits of the exponent."""
 
+LOOKED_AT, _RUN = 1 << 17, 64
+"""Elements of a tensor that are counted, in runs: a share of one in a thousand is then known to a tenth of itself. All of them would cost
+as much as an op."""
 DEAD = 0.01
 """Share of elements without a digit from which a result is counted: that from which a value is doubted (`measuring.SUSPECT`)."""
 _PART = 1 << 16
@@ -72,7 +76,7 @@ class Exponents:
         scale, cell = self.scales.of(tensor), self.memory.find(tensor)
         shadow = tensor.detach() if cell is None else self.memory.view(cell, tensor)  # without an ancestor in a low format, its own reference
         if tensor.numel() and math.isfinite(scale):  # a gradient under no known scale has no place on the axis
-            self.later([tally(shadow)], functools.partial(self._keep, key, dataclasses.replace(about, scale=scale)))
+            self.later([tally(sampled(shadow, LOOKED_AT, _RUN))], functools.partial(self._keep, key, dataclasses.replace(about, scale=scale)))
 
     def _keep(self, key: tuple[Any, ...], about: Binades, counts: torch.Tensor) -> None:
         self.found[key] = counted(about, counts)

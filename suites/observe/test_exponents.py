@@ -98,6 +98,21 @@ def rows(report: precheck.Report, kind: str) -> dict[str, Binades]:
     return {row.tensor: row for row in report.exponents if row.kind == kind}
 
 
+def test_of_a_large_tensor_a_sample_is_counted_whose_shares_are_the_whole_s() -> None:
+    """Gaussian numbers: two in five are between a half and one and a bit; the share of 2^17 is known to 0.14 % (one standard deviation)."""
+    x = torch.randn(1024, 512, generator=torch.Generator().manual_seed(0)).half()
+    with precheck.watch(torch.nn.Identity()) as report:
+        weight = torch.nn.Parameter(torch.ones(1024, 512, dtype=torch.half))
+        (weight * x).sum().backward()
+    (found,) = (row for row in report.exponents if row.kind == "parameter-gradient")
+    counted_of = sum(found.counts) + found.zeros + found.nonfinite
+    assert found.elements == x.numel()
+    assert exponents.LOOKED_AT <= counted_of < 1.1 * exponents.LOOKED_AT
+    whole = by_hand(x.float(), -127)
+    for binade, count in whole.items():
+        assert as_counts(found).get(binade, 0) / counted_of == pytest.approx(count / x.numel(), abs=5 * 0.0014)
+
+
 class TestMeasure:
     def test_histograms_are_of_the_float32_reference(self) -> None:
         model, inputs, report = failed()
