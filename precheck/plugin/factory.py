@@ -100,15 +100,26 @@ def _offers(value: Any, owner: Any) -> bool:
 
 
 def _called(spec: str, factory: Any) -> Any:
-    try:
-        inspect.signature(factory).bind()
-    except TypeError as error:
+    wanting = _wanting(factory)
+    if wanting:
         raise FactoryError(
-            f"--precision-model={spec} is called without arguments: {error}; give them defaults, or name a function that calls it with what it needs"
-        ) from None
-    except ValueError:  # some callables of C have no signature to look at
-        pass
+            f"--precision-model={spec} is called without arguments: {wanting}; give them defaults, or name a function that calls it with what it "
+            "needs"
+        )
     return factory()
+
+
+def _wanting(factory: Any) -> str:
+    """Why it cannot be called without arguments; "" if it can be, or is one of those callables of C whose signature nobody knows."""
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:
+        return ""
+    try:
+        signature.bind()
+    except TypeError as error:
+        return str(error)
+    return ""
 
 
 def _arguments(spec: str, offered: Any) -> dict[str, Any]:
