@@ -92,6 +92,7 @@ class Boundaries:
         try:
             with _uncompiled(), _interpreted():
                 yield
+            self.recorder.learn()
         finally:
             for handle in handles:
                 handle.remove()
@@ -151,10 +152,9 @@ class Boundaries:
         if known and known[0] is tensor and known[1] == version:
             return
         key = f"output:{name}@{self.step}"
-        shares = _shares_storage(tensor, self.made)
-        self.made[id(tensor)] = (tensor, version, key)
-        if self.disturbance is not None and not shares:
+        if self.disturbance is not None and not _shares_storage(tensor, self.made):
             self.disturbance.output(key, tensor)
+        self.made[id(tensor)] = (tensor, version, key)
         if not in_backward():
             self.recorder.add("output", name, self.step, tensor, roundings)
             if tensor.requires_grad:

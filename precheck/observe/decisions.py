@@ -80,6 +80,7 @@ class Nature:
     masked: bool
     narrow: bool
     windowed: bool
+    view: bool  # nothing is decided, drawn or rounded
 
 
 @functools.cache
@@ -97,6 +98,7 @@ def nature(func: Any) -> Nature:
         masked=packet in MASKED_GRADIENTS,
         narrow=packet in NARROW_ACCUMULATION,
         windowed=packet in WINDOWS,
+        view=func.is_view,
     )
 
 
@@ -138,6 +140,8 @@ class Recording(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs, kind = kwargs or {}, nature(func)
+        if kind.view:
+            return func(*args, **kwargs)
         mask = gradient_mask(func, args) if kind.masked else None
         if kind.windowed and args[0].dtype in LOW and args[0].device.type == "cpu":
             args = (args[0].contiguous(), *args[1:])
@@ -188,10 +192,22 @@ def accumulated_wide(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     dtype = args[0].dtype
     if dtype not in LOW or args[0].device.type != "cpu":
         return func(*args, **kwargs)
+    if func.overloadpacket is aten.embedding_dense_backward and args[2] > 2 * args[1].numel():
+        return _rows_of_embedding(func, *args)
     result = func(*(arg.float() if isinstance(arg, torch.Tensor) and arg.dtype in LOW else arg for arg in args), **kwargs)
     if isinstance(result, torch.Tensor):
         return result.to(dtype)
     return tuple(item.to(dtype) if isinstance(item, torch.Tensor) else item for item in result)
+
+
+def _rows_of_embedding(func: Any, gradient: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, scaled: bool) -> torch.Tensor:
+    """The same, without a float32 copy of a vocabulary of which a batch uses few words."""
+    used, places = torch.unique(indices, return_inverse=True)
+    result = gradient.new_zeros(rows, gradient.shape[-1])
+    result[used] = func(gradient.float(), places, used.numel(), -1, scaled).to(gradient.dtype)
+    if padding >= 0:
+        result[padding] = 0
+    return result
 
 
 def outputs_of(result: Any) -> list[torch.Tensor]:

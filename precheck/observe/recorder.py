@@ -5,26 +5,48 @@ A program that asks a GPU for a number waits for all that the GPU was given befo
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy
 import torch
 
+from precheck.observe import reduce
 from precheck.observe.records import Kind, Record, Trace
-from precheck.observe.reduce import SAMPLE, Sample, even, facts, nonfinite_counts, numbers, real, reduced, reduced_samples, thinned, told
+from precheck.observe.reduce import SAMPLE, Sample, facts, real, thinned
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.statistics import sampled
-from precheck.observe.sketch import WIDTH
+from precheck.observe.sketch import BLOCK, WIDTH
 
-_TOGETHER = 16  # samples reduced in one go: 1 to 4 MB
-_WAITING = 64  # samples that wait for it at most: 4 to 16 MB
+_TOGETHER = 16 * SAMPLE  # elements reduced in one go: 1 to 4 MB
+_WAITING = 128  # tensors that wait for it at most: 8 to 32 MB if all are samples of large ones
+_LENGTHS = (16 * WIDTH, BLOCK, SAMPLE)  # tensors filled up to one length are no more than so long
 _UNKNOWN: dict[str, Any] = {"sketch": numpy.zeros(WIDTH), "norm": math.nan, "amax": math.nan}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Moved:
+    """A parameter, with its elements now and before the first step, or the same sample of both."""
+
+    name: str
+    parameter: torch.Tensor
+    now: torch.Tensor
+    start: torch.Tensor
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Part:
+    """What is kept of a tensor that has passed on a CPU: all of it, if it is short, or a sample; and what is known of the whole."""
+
+    values: torch.Tensor  # 1-D, real, of SAMPLE elements at most
+    elements: int  # of the whole
+    known: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Witness(Protocol):
@@ -39,7 +61,7 @@ class Recorder:
     def __init__(self, trace: Trace, *, sampled: Container[str] = (), weighs: bool = False, witness: Witness | None = None) -> None:
         self.trace, self.sampled, self.weighs, self.witness = trace, sampled, weighs, witness
         self.later = Later(fetched=sys.maxsize)
-        self.samples: dict[str, tuple[torch.Tensor, int]] = {}  # of what passes on a CPU: to be reduced together
+        self.parts: dict[str, _Part] = {}  # by record, to be reduced together
 
     def add(self, kind: Kind, name: str, step: int, tensor: torch.Tensor, roundings: int = 0) -> None:
         """Records a tensor: all of it, or a sample where the job says that one is enough.
@@ -49,53 +71,38 @@ class Recorder:
         """
         key = f"{kind}:{name}@{step}"
         passing = kind in ("output", "gradient", "handed") and tensor.dtype is not torch.float16
-        self._write(kind, name, step, tensor, roundings, "" if key not in self.sampled else "alone" if passing else "folded")
-        self._weigh(key, tensor)
+        sample: Sample = "" if key not in self.sampled else "alone" if passing else "folded"
+        with _undisturbed(tensor):
+            self._put(Record(kind=kind, name=name, step=step, roundings=roundings, **facts(tensor, sample), **_UNKNOWN), tensor, sample)
+            self._weigh(key, tensor)
         if self.witness is not None:
             self.witness.boundary(kind, name, step, tensor)
 
     def result(self, key: str, tensor: torch.Tensor) -> None:
         """The tensor of that record is one of the model's own results."""
-        record = self.trace.records[key]
+        record = dataclasses.replace(self.trace.records[key], is_result=True)
+        self.trace.records[key] = record
         if record.sampled and record.kind == "output":
-            self.samples.pop(key, None)
-            self._write(record.kind, record.name, record.step, tensor, record.roundings, "folded")
-        self.trace.records[key] = dataclasses.replace(self.trace.records[key], is_result=True)
+            self.parts.pop(key, None)
+            with _undisturbed(tensor):
+                self._put(record, tensor, "folded")
 
-    def move(self, name: str, step: int, now: torch.Tensor, start: torch.Tensor, parameter: torch.Tensor, *, broken: bool) -> None:
-        """Records what a parameter has moved by: `now` and `start` are its elements, or the same sample of them.
-
-        `broken`: some parameter is not finite any more; elements of this one that are not have moved to there.
-        """
-        key, part = f"update:{name}@{step}", parameter.numel() / max(1, now.numel())
-        with _undisturbed(parameter):
-            few = sampled(now)
-            weight = torch.linalg.vector_norm(few, dtype=torch.complex128 if few.is_complex() else torch.float64)  # it is only told, and weighs luck
-            move = now - start  # exact, unless a weight has doubled or halved (Sterbenz)
-            self._write("update", name, step, move, 0, "")
-            counts: dict[str, Any] = nonfinite_counts(parameter.detach()) if broken and part != 1 else {}
-        self.trace.records[key] = dataclasses.replace(self.trace.records[key], shape=tuple(parameter.shape), sampled=part != 1)
-        enlarge = functools.partial(self._enlarge, key, part, math.sqrt(parameter.numel() / max(1, few.numel())), counts)
-        self.later([weight], enlarge)
-        self._weigh(key, move)
+    def moves(self, step: int, moved: Sequence[Moved], *, broken: bool) -> None:
+        """Records what parameters have moved by. `broken`: some parameter is not finite any more; elements that are not have moved there."""
+        for each in moved:
+            with _undisturbed(each.parameter):
+                move, elements = each.now - each.start, each.parameter.numel()  # exact, unless a weight has doubled or halved (Sterbenz)
+                part = move.numel() != elements
+                whole = facts(each.parameter, "folded" if part else "")
+                counts = reduce.nonfinite_counts(real(each.parameter.detach())) if broken and part else {}
+                record = Record(kind="update", name=each.name, step=step, **whole, **_UNKNOWN)
+                self._put(record, move, "", elements=elements, known=counts, weight=_size(each.now, elements))
+                self._weigh(record.key, move)
 
     def learn(self) -> None:
         """Fetches what is not known yet: the records are whole then."""
         self.later.flush()
-        self._reduce_samples()
-
-    def _reduce_samples(self) -> None:
-        samples, self.samples = self.samples, {}
-        groups: dict[torch.dtype, list[str]] = {}
-        for key, (sample, _) in samples.items():
-            groups.setdefault(sample.dtype, []).append(key)
-        for keys in groups.values():
-            for start in range(0, len(keys), _TOGETHER):
-                few = keys[start : start + _TOGETHER]
-                with _undisturbed(samples[few[0]][0]):
-                    told_of = reduced_samples(*zip(*(samples[key] for key in few), strict=True))
-                for key, found in zip(few, told_of, strict=True):
-                    self.trace.records[key] = dataclasses.replace(self.trace.records[key], **found)
+        self._reduce_parts()
 
     def unscale(self, scale: float) -> None:
         """Takes a loss scale off all gradients."""
@@ -105,37 +112,70 @@ class Recorder:
                 smaller: dict[str, Any] = {"sketch": record.sketch / scale, "norm": record.norm / scale, "amax": record.amax / scale}
                 self.trace.records[key] = dataclasses.replace(record, **smaller)
 
-    def _write(self, kind: Kind, name: str, step: int, tensor: torch.Tensor, roundings: int, sample: Sample) -> None:
-        with _undisturbed(tensor):
-            here = not self.later.defers(tensor)
-            values = real(tensor.detach()) if here and sample == "alone" else None
-            if here and (values is None or values.numel() < SAMPLE):
-                self.trace.add(Record(kind=kind, name=name, step=step, roundings=roundings, **reduced(tensor, sample)))
-                return
-            record = Record(kind=kind, name=name, step=step, roundings=roundings, **facts(tensor, sample), **_UNKNOWN)
-            self.trace.add(record)
-            if values is not None:
-                self.samples[record.key] = thinned(values), values.numel()
-                if len(self.samples) >= _WAITING:
-                    self._reduce_samples()
-            else:
-                self.later([numbers(tensor, sample)], functools.partial(self._fill, record.key))
+    def _put(
+        self, record: Record, tensor: torch.Tensor, sample: Sample, *, elements: int = 0, known: dict[str, Any] | None = None,
+        weight: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Adds a record whose numbers are those of `tensor`, or follow. `tensor` stands for `elements`, if for more than its own;
+        what is `known`, and the norm of a `weight`, hold whatever it tells."""
+        self.trace.add(record)
+        known, more = known or {}, [] if weight is None else [weight]
+        if self.later.defers(tensor):
+            self.later([reduce.numbers(tensor, sample), *more], functools.partial(self._fill, record.key, elements / max(1, tensor.numel()), known))
+            return
+        known |= _weighing(more)
+        values = real(tensor.detach()).reshape(-1)
+        elements = elements or values.numel()
+        if values.numel() <= SAMPLE:
+            self.parts[record.key] = _Part(values.clone(), elements, known)
+        elif sample == "alone":
+            self.parts[record.key] = _Part(thinned(values), elements, known)
+        elif sample == "folded" and math.isfinite((found := reduce.extent(values))[0]):
+            self.parts[record.key] = _Part(thinned(values), elements, known | {"amax": found[0], "zeros": found[1]})
+        else:
+            self._set(record.key, reduce.reduced(tensor, sample) | known)
+        if len(self.parts) >= _WAITING:
+            self._reduce_parts()
 
-    def _fill(self, key: str, found: torch.Tensor) -> None:
-        self.trace.records[key] = dataclasses.replace(self.trace.records[key], **told(found))
+    def _reduce_parts(self) -> None:
+        parts, self.parts = self.parts, {}
+        groups: dict[Any, list[str]] = {}
+        for key, part in parts.items():
+            length = len(part.values)
+            groups.setdefault((part.values.dtype, bisect.bisect_left(_LENGTHS, length)), []).append(key)
+        for (_, size), keys in groups.items():
+            together = max(1, _TOGETHER // _LENGTHS[size])
+            for start in range(0, len(keys), together):
+                few = [parts[key] for key in keys[start : start + together]]
+                with _undisturbed(few[0].values):
+                    told_of = reduce.reduced_together([each.values for each in few], [each.elements for each in few])
+                for key, part, found in zip(keys[start:], few, told_of, strict=False):
+                    self._set(key, found | part.known)
 
-    def _enlarge(self, key: str, part: float, few: float, counts: dict[str, Any], weight: torch.Tensor) -> None:
-        """A move of a sample's elements becomes one of all, `part` times as many; `few` is by how much the weight's norm is larger."""
-        record, norm = self.trace.records[key], float(weight.real) * few
-        root = math.sqrt(part)
-        grown: dict[str, Any] = {"sketch": record.sketch * root, "norm": record.norm * root, "zeros": round(record.zeros * part)}
-        self.trace.records[key] = dataclasses.replace(record, weight_norm=norm if math.isfinite(norm) else 0.0, **grown, **counts)
+    def _fill(self, key: str, times: float, known: dict[str, Any], found: torch.Tensor, *more: torch.Tensor) -> None:
+        told_of = reduce.told(found)
+        if times:
+            told_of |= reduce.enlarged(told_of, times)
+        self._set(key, told_of | known | _weighing(more))
+
+    def _set(self, key: str, found: dict[str, Any]) -> None:
+        self.trace.records[key] = dataclasses.replace(self.trace.records[key], **found)
 
     def _weigh(self, key: str, tensor: torch.Tensor) -> None:
-        if self.weighs:
-            with _undisturbed(tensor):
-                if even(tensor):
-                    self.trace.even.add(key)
+        if self.weighs and reduce.even(tensor):
+            self.trace.even.add(key)
+
+
+def _size(weight: torch.Tensor, elements: int) -> torch.Tensor:
+    """The norm of a weight of so many elements, from a sample: it is only told, and weighs luck."""
+    few = real(sampled(weight))
+    size: torch.Tensor = torch.linalg.vector_norm(few, dtype=torch.float64 if few.dtype is torch.float64 else torch.float32).double()
+    return size.mul_(math.sqrt(elements / max(1, sampled(weight).numel())))
+
+
+def _weighing(found: Sequence[torch.Tensor]) -> dict[str, float]:
+    sizes = [float(each) for each in found]
+    return {"weight_norm": sizes[0] if math.isfinite(sizes[0]) else 0.0} if sizes else {}
 
 
 @contextlib.contextmanager

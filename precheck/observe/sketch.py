@@ -24,7 +24,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 WIDTH = 127
 """Numbers in a sketch, rows in a block, and columns of a row."""
-_BLOCK = WIDTH * WIDTH  # elements that share T
+BLOCK = WIDTH * WIDTH
+"""Elements that share T."""
 _CPU_BLOCKS = 32  # 3 to 6 MB at a time: less would cost more in calls than the cache gives back
 _ACCELERATOR_BLOCKS = 512  # 66 MB, enough that the time goes into memory rather than into launching kernels
 _LEAST_ROWS = 64  # of V and W: tensors up to a million elements share one table
@@ -46,18 +47,18 @@ def fold(tensor: torch.Tensor, *, finite: bool = True) -> torch.Tensor:
     folding = Folding(tensor)
     for block, part in folding.parts():
         folding.add(block, part, finite=finite)
-    return folding.sketch
+    return folding.told()[:WIDTH]
 
 
 def stacked(rows: torch.Tensor, *, tame: bool = False) -> torch.Tensor:
-    """The sketches of the rows of a floating tensor (k, whole blocks), and the sum of squares of each: (k, WIDTH + 1) float64.
+    """The sketches of the rows of a floating tensor (k, n), and the sum of squares of each: (k, WIDTH + 1) float64.
 
-    `tame` is as in `Folding.add`.
+    n is a number of whole blocks, or a multiple of WIDTH within one. `tame` is as in `Folding.add`.
     """
-    blocks = rows.view(len(rows), -1, WIDTH, WIDTH)
-    count = blocks.shape[1]
+    blocks = rows.view(len(rows), -1, min(rows.shape[1] // WIDTH, WIDTH), WIDTH)
+    count, height = blocks.shape[1:3]
     signs = _signs(rows.device, max(_LEAST_ROWS, 1 << count.bit_length()), _BITS[rows.element_size()])
-    flipped = torch.bitwise_xor(blocks.view(signs.t.dtype), signs.t).bitwise_xor_(signs.v[:count, :, None])
+    flipped = torch.bitwise_xor(blocks.view(signs.t.dtype), signs.t[:height]).bitwise_xor_(signs.v[:count, :height, None])
     values = flipped.view(rows.dtype).to(torch.float32 if tame and rows.element_size() == 2 else torch.float64)
     sketches = (values.sum(2).double() * signs.w[:count]).sum(1)
     return torch.cat([sketches, torch.linalg.vector_norm(values.flatten(1), dim=1, keepdim=True).double().square()], 1)
@@ -84,27 +85,26 @@ class Folding:
         if flat.device.type == "mps":  # has no float64
             flat = flat.cpu()
         self.flat = flat if flat.is_floating_point() and flat.element_size() > 1 else flat.double()
-        self.whole = self.flat.numel() // _BLOCK
+        self.whole = self.flat.numel() // BLOCK
         self.signs = _signs(flat.device, max(_LEAST_ROWS, 1 << self.whole.bit_length()), _BITS[self.flat.element_size()])
-        self.total = torch.zeros(WIDTH + 1, dtype=torch.float64, device=flat.device)
+        self.sums: list[tuple[torch.Tensor, int]] = []  # of parts' rows (blocks, 127), signed but for W, and the number of the first block
+        self.norms: list[torch.Tensor] = []  # of parts
         self.few = min(_CPU_BLOCKS if flat.device.type == "cpu" else _ACCELERATOR_BLOCKS, self.whole)
 
-    @property
-    def sketch(self) -> torch.Tensor:
-        """(127,) float64 on the tensor's device."""
-        return self.total[:WIDTH]
-
-    @property
-    def squares(self) -> torch.Tensor:
-        """Sum of the squares, () float64 on the tensor's device."""
-        return self.total[WIDTH]
+    def told(self) -> torch.Tensor:
+        """The sketch of what was added, and the sum of its squares: (128,) float64 on the tensor's device."""
+        if not self.sums:
+            return torch.zeros(WIDTH + 1, dtype=torch.float64, device=self.flat.device)
+        signed = [sums.double() * self.signs.w[block : block + len(sums)] for sums, block in self.sums]
+        squares = torch.stack([norm.double() for norm in self.norms]).square().sum()
+        return torch.cat([torch.cat(signed).sum(0), squares[None]])
 
     def parts(self) -> Iterator[tuple[int, torch.Tensor]]:
         """All elements, 1-D, a few whole blocks at a time and the unfinished block last; and the number of each part's first block."""
         for block in range(0, self.whole, self.few or 1):
-            yield block, self.flat[block * _BLOCK : min(block + self.few, self.whole) * _BLOCK]
-        if self.whole * _BLOCK < self.flat.numel():
-            yield self.whole, self.flat[self.whole * _BLOCK :]
+            yield block, self.flat[block * BLOCK : min(block + self.few, self.whole) * BLOCK]
+        if self.whole * BLOCK < self.flat.numel():
+            yield self.whole, self.flat[self.whole * BLOCK :]
 
     def scratch(self, part: torch.Tensor) -> torch.Tensor:
         """Integers, one for each element of a part, to be written before the part is added."""
@@ -113,7 +113,7 @@ class Folding:
     def add(self, block: int, part: torch.Tensor, *, finite: bool = True, tame: bool = False) -> None:
         """Without `finite`, non-finite elements count as zero. `tame` vouches that float32 holds a million of the part's squares."""
         wide = torch.float32 if tame and part.element_size() == 2 else torch.float64
-        if part.numel() < _BLOCK:
+        if part.numel() < BLOCK:
             self._add_rest(block, part, wide, finite=finite)
             return
         blocks = part.view(-1, WIDTH, WIDTH)
@@ -121,7 +121,7 @@ class Folding:
         bits = self._buffer(self.signs.t.dtype)[: len(blocks)]
         flipped = torch.bitwise_xor(blocks.view(bits.dtype), self.signs.t, out=bits).bitwise_xor_(self.signs.v[block:stop, :, None])
         values = _zeroed(self._buffer(wide)[: len(blocks)].copy_(flipped.view(part.dtype)), finite=finite)
-        self._sum(values.sum(1), self.signs.w[block:stop], values)
+        self._sum(values.sum(1), block, values)
 
     def _add_rest(self, block: int, part: torch.Tensor, wide: torch.dtype, *, finite: bool) -> None:
         """An unfinished block, filled up with zeros to whole rows."""
@@ -130,11 +130,11 @@ class Folding:
         padded[: part.numel()] = part
         flipped = padded.view(rows, WIDTH).view(self.signs.t.dtype).bitwise_xor_(self.signs.t[:rows]).bitwise_xor_(self.signs.v[block, :rows, None])
         values = _zeroed(flipped.view(part.dtype).to(wide), finite=finite)
-        self._sum(values.sum(0, keepdim=True), self.signs.w[block : block + 1], values)
+        self._sum(values.sum(0, keepdim=True), block, values)
 
-    def _sum(self, sums: torch.Tensor, signs: torch.Tensor, values: torch.Tensor) -> None:
-        self.total[:WIDTH].add_((sums.double() * signs).sum(0))
-        self.total[WIDTH].add_(torch.linalg.vector_norm(values).double().square())
+    def _sum(self, sums: torch.Tensor, block: int, values: torch.Tensor) -> None:
+        self.sums.append((sums, block))
+        self.norms.append(torch.linalg.vector_norm(values))
 
     def _buffer(self, dtype: torch.dtype) -> torch.Tensor:
         """(blocks, 127, 127). On a CPU each thread keeps its own, since new memory costs more than what is done in it."""

@@ -12,7 +12,7 @@ import copy
 import random
 import sys
 import types
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -20,7 +20,8 @@ import torch
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
-_CONTAINERS = (dict, list, set, deque)
+_CONTAINERS = (dict, OrderedDict, list, set, deque)
+_ATOMS = {type(None), bool, int, float, str}
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
@@ -66,7 +67,7 @@ def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
 def _restore_held(model: torch.nn.Module) -> Callable[[], None]:
     attributes = [(module.__dict__, dict(module.__dict__)) for module in model.modules()]
     held = list(_held([saved for _, saved in attributes], own={id(p) for p in _unique_parameters(model)}))
-    containers = [(value, copy.copy(value)) for value in held if isinstance(value, _CONTAINERS)]
+    containers = [(value, value.copy() if type(value) in _CONTAINERS else copy.copy(value)) for value in held if isinstance(value, _CONTAINERS)]
     plain = [(value, value.detach().clone()) for value in held if isinstance(value, torch.Tensor)]
     generators = [(value, value.get_state()) for value in held if isinstance(value, torch.Generator)]
 
@@ -94,7 +95,7 @@ def _held(attributes: Sequence[dict[str, Any]], *, own: Collection[int]) -> Iter
     seen = set(own)
     while waiting:
         value = waiting.pop()
-        if id(value) in seen:
+        if type(value) in _ATOMS or id(value) in seen:
             continue
         seen.add(id(value))
         if isinstance(value, (*_CONTAINERS, torch.Tensor, torch.Generator)):

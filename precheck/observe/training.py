@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from precheck.observe import state
 from precheck.observe.boundaries import LOW, Boundaries
 from precheck.observe.decisions import Recording
 from precheck.observe.job import EXAMPLE, InputError, Job
+from precheck.observe.recorder import Moved
 from precheck.observe.reduce import thinned
 from precheck.observe.shadow import ageing
 from precheck.observe.shadow.statistics import sampled
@@ -29,7 +30,9 @@ class Training:
         self.recording = recording
         self.storage, self.precision = storage, precision  # no precision: plain arithmetic in `storage`
         self.named = {name: param for name, param in job.model.named_parameters() if param.requires_grad}
-        self.start = {name: self._compared(name, param).clone() for name, param in self.named.items()} if job.optimizer else {}
+        self.moved: list[Moved] = []  # parameters, as they were when their moves were last written down
+        with torch._C._DisableTorchDispatch():
+            self.start = {name: self._kept(name, param) for name, param in self.named.items()} if job.optimizer else {}
         self.masters = self._masters()
         self.optimizer = self._make_optimizer()
         self.broken = False  # whether the last step made a weight Inf or NaN
@@ -44,7 +47,6 @@ class Training:
                 break
         if self.updated:
             self._record_updates(self.updated)
-        self.recorder.learn()
 
     def _step(self, step: int) -> bool:
         """Forward, loss, backward, update. False where nothing more can be learnt from going on."""
@@ -181,30 +183,37 @@ class Training:
         """What becomes of low-format parameters that mostly stood still where they had a gradient, by name; `another` makes a shadow."""
         if self.optimizer is None:
             return {}
-        pulled = {name: param for name, param in self.masters.items() if param.grad is not None and param.grad.layout is torch.strided}
-        low = {name: param for name, param in pulled.items() if param.dtype in LOW}
-        with torch.no_grad():
-            counts = [self._standing(name, param) for name, param in low.items()]
-        stood = torch.stack([count.to(counts[0].device) for count in counts]).tolist() if counts else []
-        still = {id(param): name for (name, param), (stuck, moving) in zip(low.items(), stood, strict=True) if 2 * stuck > moving}
+        pulled = [each for each in self.moved if each.parameter.grad is not None and each.parameter.grad.layout is torch.strided]
+        low = [each for each in pulled if each.parameter.dtype in LOW]
+        still = {id(each.parameter): each.name for each, (stuck, moving) in zip(low, self._standing(low), strict=True) if 2 * stuck > moving}
         found = ageing.aged(self.optimizer, set(still), another)
         return {still[number]: (each.arrived, each.steps) for number, each in found.items()}
 
-    def _standing(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
-        """How many elements with a gradient are where they were, and how many have one."""
-        assert parameter.grad is not None
-        before, now, gradient = (sampled(each) for each in (self.start[name], self._compared(name, parameter), self._compared(name, parameter.grad)))
-        pulled = gradient != 0
-        return torch.stack([torch.count_nonzero((now == before) & pulled), torch.count_nonzero(pulled)])
+    def _standing(self, moved: Sequence[Moved]) -> list[list[int]]:
+        """Of each, how many elements with a gradient are where they were, and how many have one."""
+        counts = []
+        with torch.no_grad(), torch._C._DisableTorchDispatch():
+            for each in moved:
+                assert each.parameter.grad is not None
+                pulled = sampled(self._compared(each.name, each.parameter.grad)).bool()
+                still = sampled(each.start) == sampled(each.now)
+                counts += [torch.count_nonzero(still.logical_and_(pulled)), torch.count_nonzero(pulled)]
+            return torch.stack([count.to(counts[0].device) for count in counts]).view(-1, 2).tolist() if counts else []
 
     def _compared(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
         """What of a parameter is compared with what it was: all of it, or a sample where one is enough."""
         value = parameter.detach()
         return thinned(value) if f"update:{name}@{self.job.steps}" in self.job.sampled else value
 
+    def _kept(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
+        """What of a parameter is compared, as it is now."""
+        value = self._compared(name, parameter)
+        return value.clone() if value.untyped_storage()._cdata == parameter.untyped_storage()._cdata else value
+
     def _record_updates(self, step: int) -> None:
-        for name, master in self.masters.items():
-            self.recorder.move(name, step, self._compared(name, master), self.start[name], master, broken=self.broken)
+        with torch._C._DisableTorchDispatch():
+            self.moved = [Moved(name, master, self._compared(name, master), self.start[name]) for name, master in self.masters.items()]
+        self.recorder.moves(step, self.moved, broken=self.broken)
 
 
 def _finite(parameters: Iterable[torch.Tensor]) -> bool:

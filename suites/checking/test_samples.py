@@ -17,7 +17,7 @@ from precheck.goldens.file import Golden, read
 from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
 from precheck.observe import recorder
-from precheck.observe.reduce import even, reduced, reduced_samples, thinned
+from precheck.observe.reduce import even, reduced, reduced_together, thinned
 
 RATE = 100.0  # a step is about 1e-3 then, of weights of 0.07 of which bf16 sees 2.4e-4
 
@@ -94,7 +94,7 @@ def test_many_samples_at_once_are_each_by_itself(dtype: torch.dtype, spoilt: boo
     if spoilt:
         tensors[2][::5] = math.inf
     alone = [reduced(each, "alone") for each in tensors]
-    together = reduced_samples([thinned(each) for each in tensors], [each.numel() for each in tensors])
+    together = reduced_together([thinned(each) for each in tensors], [each.numel() for each in tensors])
     for one, other in zip(alone, together, strict=True):
         assert other["norm"] == pytest.approx(one["norm"], rel=1e-5)
         assert numpy.allclose(other["sketch"], one["sketch"], rtol=1e-4, atol=1e-5 * one["norm"])
