@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy
@@ -31,20 +33,17 @@ Sample = Literal["", "folded", "alone"]
 """What of a tensor is looked at: all of it; of its sketch and norm a sample, of its magnitude and counts all; a sample alone."""
 
 
-def reduced(tensor: torch.Tensor, sample: Sample = "") -> dict[str, Any]:
+def reduced(tensor: torch.Tensor, sample: Literal["", "folded"] = "") -> dict[str, Any]:
     """Shape, dtype, sketch, norm, greatest magnitude and counts of non-finite and zero elements. Reads, never writes."""
     if tensor.device.type != "cpu":
         return facts(tensor, sample) | told(numbers(tensor, sample).cpu())
     values = real(tensor.detach()).reshape(-1)
-    if sample == "alone":
-        few = reduced(thinned(values))
-        found = few | facts(tensor, sample) | enlarged(few, values.numel() / max(1, few["shape"][0]))
-        return found | (nonfinite_counts(values) if "nan" in few else {})
     scanned, counts = _scanned(values, sample=sample == "folded"), {}
     if scanned is None:
         counts = nonfinite_counts(values)
         scanned = _scanned(torch.where(values.isfinite(), values, torch.zeros((), dtype=values.dtype)), sample=sample == "folded")
         assert scanned is not None
+        scanned["zeros"] -= sum(counts.values())  # which stood in for them
     return facts(tensor, sample) | counts | scanned
 
 
@@ -104,18 +103,47 @@ def numbers(tensor: torch.Tensor, sample: Sample = "") -> torch.Tensor:
     values = real(tensor.detach()).reshape(-1)
     if values.device.type == "mps":  # has no float64
         values = values.cpu()
-    looked_at = thinned(values) if sample == "alone" else values
-    clean = looked_at.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-    folding = Folding(thinned(clean) if sample == "folded" else clean)
+    few = thinned(values) if sample else values
+    times = values.numel() / max(1, few.numel())
+    kernel = _kernel(values)
+    if kernel is None:
+        folded, counts = _folding(few), _counts(few if sample == "alone" else values)
+    else:
+        found = kernel(few)
+        folded, counts = found[: WIDTH + 1], (kernel(values) if sample == "folded" else found)[WIDTH + 1 :]
+    if sample == "alone":
+        counts = torch.cat([counts[:1], torch.ceil(counts[1:] * times)])
+    return torch.cat([folded[:WIDTH] * math.sqrt(times), folded[WIDTH:] * times, counts])
+
+
+def _kernel(values: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """What finds `_folding` and `_counts` of tensors like that one in one pass, where there is such a thing."""
+    if values.element_size() == 1 or not _triton():
+        return None
+    from precheck.observe import kernels
+
+    return kernels.numbers if kernels.proven(values.device, values.dtype, lambda known: torch.cat([_folding(known), _counts(known)])) else None
+
+
+@functools.cache
+def _triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def _folding(values: torch.Tensor) -> torch.Tensor:
+    """Sketch and sum of squares, (WIDTH + 1,) float64; elements that are not finite count as zero."""
+    folding = Folding(values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
     for block, part in folding.parts():
         folding.add(block, part)
-    amax = clean.abs().amax() if clean.numel() else clean.new_zeros(())
-    counted = [(clean == 0).sum(), values.isnan().sum(), (values == math.inf).sum(), (values == -math.inf).sum()]
-    grown = values.numel() / max(1, folding.flat.numel())
-    sketch, squares = folding.told().split([WIDTH, 1])
-    folded = torch.cat([sketch * math.sqrt(grown), squares * grown])
-    counted[0] = counted[0] * (values.numel() / max(1, looked_at.numel()))
-    return torch.cat([folded, torch.stack([amax.double(), *(count.double() for count in counted)])])
+    return folding.told()
+
+
+def _counts(values: torch.Tensor) -> torch.Tensor:
+    """Greatest finite magnitude, and how many elements are zero, NaN, +Inf and -Inf: (5,) float64."""
+    magnitudes = values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs()
+    amax = magnitudes.amax() if values.numel() else magnitudes.new_zeros(())
+    kinds = [(values == 0).sum(), values.isnan().sum(), (values == math.inf).sum(), (values == -math.inf).sum()]
+    return torch.stack([amax.double(), *(each.double() for each in kinds)])
 
 
 def told(found: torch.Tensor) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def stacked(rows: torch.Tensor, *, tame: bool = False) -> torch.Tensor:
     """
     blocks = rows.view(len(rows), -1, min(rows.shape[1] // WIDTH, WIDTH), WIDTH)
     count, height = blocks.shape[1:3]
-    signs = _signs(rows.device, max(_LEAST_ROWS, 1 << count.bit_length()), _BITS[rows.element_size()])
+    signs = signs_of(rows, count)
     flipped = torch.bitwise_xor(blocks.view(signs.t.dtype), signs.t[:height]).bitwise_xor_(signs.v[:count, :height, None])
     values = flipped.view(rows.dtype).to(torch.float32 if tame and rows.element_size() == 2 else torch.float64)
     sketches = (values.sum(2).double() * signs.w[:count]).sum(1)
@@ -86,7 +86,7 @@ class Folding:
             flat = flat.cpu()
         self.flat = flat if flat.is_floating_point() and flat.element_size() > 1 else flat.double()
         self.whole = self.flat.numel() // BLOCK
-        self.signs = _signs(flat.device, max(_LEAST_ROWS, 1 << self.whole.bit_length()), _BITS[self.flat.element_size()])
+        self.signs = signs_of(self.flat)
         self.sums: list[tuple[torch.Tensor, int]] = []  # of parts' rows (blocks, 127), signed but for W, and the number of the first block
         self.norms: list[torch.Tensor] = []  # of parts
         self.few = min(_CPU_BLOCKS if flat.device.type == "cpu" else _ACCELERATOR_BLOCKS, self.whole)
@@ -150,7 +150,7 @@ class Folding:
 _kept = threading.local()
 
 
-class _Signs(NamedTuple):
+class Signs(NamedTuple):
     """Tables of signs on one device. They go on for ever in m; these are their first rows, 16 MB for 1e9 elements."""
 
     t: torch.Tensor  # (127 r, 127 c) sign bits of the tensor's format
@@ -158,13 +158,18 @@ class _Signs(NamedTuple):
     w: torch.Tensor  # (rows m, 127 c) int8, +1 and -1
 
 
+def signs_of(values: torch.Tensor, blocks: int = 0) -> Signs:
+    """The tables for a floating tensor of so many whole blocks, or for all of it, on its device and for its format."""
+    return _signs(values.device, max(_LEAST_ROWS, 1 << (blocks or values.numel() // BLOCK).bit_length()), _BITS[values.element_size()])
+
+
 @functools.cache
-def _signs(device: torch.device, rows: int, bits: torch.dtype) -> _Signs:
+def _signs(device: torch.device, rows: int, bits: torch.dtype) -> Signs:
     """Signs for `rows` blocks. Longer tables begin with the shorter ones, as SHAKE-256 is a stream."""
     with torch.inference_mode(False), _disable_current_modes():  # they outlive whatever the caller is in the midst of
         t, v, w = (torch.from_numpy(table).to(device) for table in (_table("T", WIDTH), _table("V", rows), _table("W", rows)))
         minus = torch.iinfo(bits).min  # the sign bit alone
-        return _Signs((t < 0).to(bits) * minus, (v < 0).to(bits) * minus, w)
+        return Signs((t < 0).to(bits) * minus, (v < 0).to(bits) * minus, w)
 
 
 def _table(name: str, rows: int) -> numpy.ndarray:

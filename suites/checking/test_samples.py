@@ -69,11 +69,12 @@ def test_a_sample_is_as_large_as_the_whole(dtype: torch.dtype) -> None:
     """Its norm to four standard deviations of 32 258 squares of Gaussian numbers, √(2 / 32258) / 2 each; counts as asked for."""
     values = normal(512, 512).to(dtype)
     values[0, 0] = 0
-    whole, folded, alone = reduced(values), reduced(values, "folded"), reduced(values, "alone")
+    whole, folded = reduced(values), reduced(values, "folded")
+    [alone] = reduced_together([thinned(values)], [values.numel()])
     for sample in (folded, alone):
         assert sample["norm"] == pytest.approx(whole["norm"], rel=4 * math.sqrt(2 / 32258) / 2)
         assert math.sqrt(float((sample["sketch"] ** 2).sum())) == pytest.approx(sample["norm"], rel=4 * 0.063)
-        assert (sample["shape"], sample["dtype"], sample["sampled"]) == (whole["shape"], whole["dtype"], True)
+    assert (folded["shape"], folded["dtype"], folded["sampled"]) == (whole["shape"], whole["dtype"], True)
     assert (folded["amax"], folded["zeros"]) == (whole["amax"], whole["zeros"])
     assert alone["amax"] == float(thinned(values).abs().max())
 
@@ -82,7 +83,20 @@ def test_a_sample_of_another_layout_is_of_the_same_elements() -> None:
     values = normal(512, 512)
     turned = values.t().contiguous().t()
     assert turned.stride() != values.stride()
-    assert (reduced(turned, "alone")["sketch"] == reduced(values, "alone")["sketch"]).all()
+    assert torch.equal(thinned(turned), thinned(values))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("lengths", [(1,), (3, 0, 127, 128), (2032, 2033, 7), (16129, 5), (16130, 32258, 1)], ids=str)
+def test_short_tensors_at_once_are_each_by_itself(dtype: torch.dtype, lengths: tuple[int, ...]) -> None:
+    """Each of them whole, filled up with zeros that nobody counts."""
+    tensors = [(10.0**seed * normal(length, seed=seed)).to(dtype) for seed, length in enumerate(lengths)]
+    for tensor in tensors:
+        tensor[2:4] = 0
+    for one, other in zip(map(reduced, tensors), reduced_together(tensors, lengths), strict=True):
+        assert other["norm"] == pytest.approx(one["norm"], rel=1e-5)
+        assert numpy.allclose(other["sketch"], one["sketch"], rtol=1e-5, atol=1e-5 * one["norm"])
+        assert (other["amax"], other["zeros"]) == (one["amax"], one["zeros"])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
@@ -93,13 +107,14 @@ def test_many_samples_at_once_are_each_by_itself(dtype: torch.dtype, spoilt: boo
     tensors[1][::3] = 0
     if spoilt:
         tensors[2][::5] = math.inf
-    alone = [reduced(each, "alone") for each in tensors]
+    alone = [reduced(thinned(each)) for each in tensors]
+    times = tensors[0].numel() / len(thinned(tensors[0]))
     together = reduced_together([thinned(each) for each in tensors], [each.numel() for each in tensors])
     for one, other in zip(alone, together, strict=True):
-        assert other["norm"] == pytest.approx(one["norm"], rel=1e-5)
-        assert numpy.allclose(other["sketch"], one["sketch"], rtol=1e-4, atol=1e-5 * one["norm"])
-        assert (other["amax"], other["zeros"]) == (one["amax"], one["zeros"])
-        assert other.get("posinf", 0) == pytest.approx(one.get("posinf", 0), rel=0.05)
+        assert other["norm"] == pytest.approx(one["norm"] * math.sqrt(times), rel=1e-5)
+        assert numpy.allclose(other["sketch"], one["sketch"] * math.sqrt(times), rtol=1e-4, atol=1e-5 * one["norm"])
+        assert (other["amax"], other["zeros"]) == (one["amax"], round(one["zeros"] * times))
+        assert other.get("posinf", 0) == math.ceil(one.get("posinf", 0) * times)
         assert not other.keys() & {"shape", "dtype", "sampled"}
 
 

@@ -163,8 +163,8 @@ class Call:
             return False
         if self.operation.derived or there.derived:
             return False  # autograd's casts, of one forward line all: an autocast LSTM's gradients go down and up again there
-        if cell.value.wholes_moved >= 2:
-            return False  # counts and positions are not rounded on purpose
+        if cell.value.wholes_moved >= 2 or cell.value.nonfinite:
+            return False  # counts and positions are not rounded on purpose, and Inf is no rounding of anything
         one_line = there.base == "_to_copy" and there.source == self.operation.source and not any(given.low for given in there.inputs)
         if one_line:
             self.operation.outputs = (Value(self.operation, tuple(output.shape), measuring.named(output.dtype), 0.0),)

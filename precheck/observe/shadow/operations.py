@@ -38,6 +38,8 @@ class Value:
     nonfinite: int = 0  # Inf or NaN here, finite in the shadow; or NaN here, and Inf there
     nans: int = 0  # of these, NaN
     beyond: float = 0.0  # greatest |shadow| among these
+    beyonds: int = 0  # how many different numbers these are in the shadow
+    negative: bool = False  # whether all of them are negative there
     zeros: int = 0  # zero here, not in the shadow
     zeroed: float = 0.0  # share of the shadow's norm that lies there
     largest_zeroed: float = 0.0  # greatest |shadow| there

@@ -113,7 +113,8 @@ def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor) -> tuple[t
     value.nonfinite = int(bad.sum())
     if value.nonfinite:
         value.nans = int((torch.isnan(low) & bad).sum())
-        value.beyond = float(wide[bad].abs().max())
+        lost = wide[bad]
+        value.beyond, value.beyonds, value.negative = float(lost.abs().max()), lost[:WHOLES].unique().numel(), bool((lost < 0).all())
     both = known & torch.isfinite(low)
     error, kept = torch.where(both, low - wide, 0.0), torch.where(both, wide, 0.0)
     return error, kept, norm(error), norm(kept)
