@@ -1,7 +1,8 @@
 """Inf, NaN and zeros that the reference does not have: opened where they first appear, an error only if they do harm.
 
 An event is healed where what consumes it is finite and right (a mask before a softmax, a clamp); it harms where NaN follows,
-or a finite result that is wrong, or where Python or the backward pass reads it, or where nothing consumes it. The blame goes
+or a finite result that is wrong, or where Python or the backward pass reads it, or where nothing consumes it: a copy in another
+dtype is the same numbers, and consumes nothing. What masks are made of may be left unread. The blame goes
 to the op where the cause entered: the zero that was divided by, the constant that vanished, the cast that overflowed.
 """
 
@@ -22,6 +23,10 @@ WRONG = 0.25
 """A consumer's relative error from which it has not healed what it read: not one digit of the result is right."""
 LOST = 0.5
 """Share of a tensor's norm that became zero, or of a consumer's, from which the tensor is lost."""
+
+FILLS = 3
+"""Different numbers that a mask's -Inf stand for, at most: its constant, and sums of two or three such masks. Data that overflow are
+as many numbers as they are elements."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -68,13 +73,30 @@ def _harmful(root: Value, carried: list[Value], readers: dict[Value, list[Operat
     assert maker is not None
     open_ends = []
     for value in carried:
-        consumers = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in FRESH]
+        readings = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in FRESH]
+        consumers = [reader for reader in readings if not _hands_on(reader, value)]
         if any(_harms(reader, maker) for reader in consumers):
             return True
-        if not any(reader.outputs for reader in consumers):
+        if not consumers or (consumers == readings and not any(reader.outputs for reader in consumers)):
             open_ends.append(value)
-    constant = maker.base in CONSTANTS and all(value.maker is not None and value.maker.base in CONSTANTS for value in open_ends)
-    return bool(open_ends) and not constant
+    return any(not _laid_down(root, maker, end) for end in open_ends)
+
+
+def _hands_on(reader: Operation, value: Value) -> bool:
+    """Whether an op gives out what it was given, in another dtype or layout, and nothing else."""
+    return bool(reader.outputs) and all(made is value for made in reader.outputs)
+
+
+def _laid_down(root: Value, maker: Operation, end: Value) -> bool:
+    """Whether an Inf that nothing consumes is what a constant became, or its sum with something: a mask, or what it has masked.
+
+    Gradients are no constants, NaN masks nothing; nor is it a mask that more numbers became, if it is there still when the block ends.
+    """
+    if maker.base not in CONSTANTS or end.maker is None or end.nans or (maker.derived and maker.phase == "backward"):
+        return False
+    if root.beyonds > FILLS and end.alive:
+        return False
+    return end.maker.base in CONSTANTS or (end.maker.base in SUMS and root.negative and root.beyonds <= FILLS)
 
 
 def _harms(reader: Operation, maker: Operation) -> bool:

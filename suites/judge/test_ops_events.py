@@ -84,6 +84,53 @@ def test_one_over_infinity_harms_where_the_reference_has_a_number() -> None:
     assert ("overflow", 1) in graph.rules()
 
 
+def handed_on(graph: Graph, value: Any, name: str = "_to_copy.default") -> None:
+    """A copy in another dtype, which is the same value."""
+    graph.op(name, value)
+    graph.last.outputs = (value,)
+
+
+def test_a_copy_consumes_nothing() -> None:
+    graph, infinite = overflowed()
+    handed_on(graph, infinite)
+    assert graph.rules() == [("overflow", 1)]
+
+
+def test_a_copy_beside_what_heals_it_harms_nobody() -> None:
+    graph, infinite = overflowed()
+    handed_on(graph, infinite, "clone.default")
+    graph.op("clamp.default", infinite, makes={"dtype": "float16"})
+    assert graph.rules() == []
+
+
+@pytest.mark.parametrize(("beyonds", "alive", "accused"), [
+    (events.FILLS, True, False), (events.FILLS + 1, True, True), (events.FILLS + 1, False, False),
+])  # fmt: skip
+def test_what_more_numbers_became_than_masks_have_is_no_mask(beyonds: int, alive: bool, accused: bool) -> None:
+    graph = Graph()
+    cast = graph.op("_to_copy.default", given("float32"), makes=INF | {"beyonds": beyonds, "alive": alive})
+    handed_on(graph, cast)
+    assert (graph.rules() == [("overflow", 1)]) is accused
+
+
+@pytest.mark.parametrize(("facts", "accused"), [
+    ({"beyonds": 1, "negative": True}, False),
+    ({"beyonds": 1, "negative": False}, True),
+    ({"beyonds": events.FILLS + 1, "negative": True}, True),
+])  # fmt: skip
+def test_scores_under_a_mask_may_be_handed_out(facts: dict[str, Any], accused: bool) -> None:
+    graph = Graph()
+    mask = graph.op("_to_copy.default", given("float32"), makes=INF | facts)
+    handed_on(graph, graph.op("add.Tensor", given("float16"), mask, makes=INF))
+    assert (graph.rules() == [("overflow", 1)]) is accused
+
+
+def test_a_gradient_is_no_mask() -> None:
+    graph = Graph()
+    handed_on(graph, graph.op("_to_copy.default", given("float32"), makes=INF | {"beyonds": 1}, phase="backward", derived=True))
+    assert graph.rules() == [("overflow", 1)]
+
+
 CONSTANTS = [("masked_fill.Scalar", False), ("full.default", False), ("_to_copy.default", False), ("exp.default", True)]
 
 

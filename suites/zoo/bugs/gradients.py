@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -78,6 +80,29 @@ def pixels(scale: float) -> torch.Tensor:
     return model.weight.grad.float() / scale
 
 
+class Gram(torch.autograd.Function):
+    """A hand-written product whose backward pass chooses a dtype of its own, where the forward pass's reaches further."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        ctx.dtype = dtype
+        low = x.bfloat16()
+        return (low.T @ low).float()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (x,), low = ctx.saved_tensors, (gradient + gradient.T).to(ctx.dtype)  # culprit: narrower-backward
+        return (x.to(ctx.dtype) @ low).float(), None
+
+
+def gram_gradient(dtype: torch.dtype) -> torch.Tensor:
+    """Nothing steps: the gradient, widened again, is what the user gets."""
+    x = (40 * normal(64, 8)).requires_grad_()
+    Gram.apply(x, dtype).square().sum().backward()
+    return x.grad
+
+
 BUGS = (
     Bug("cast-cache", "pytorch/pytorch#65766", ("missing-gradient",), "aten._to_copy.default", lambda: recycled(False), lambda: recycled(True)),
     Bug("validated-first", "NVIDIA/apex#132", ("missing-gradient",), "aten._to_copy.default", lambda: validated(True), lambda: validated(False),
@@ -85,4 +110,6 @@ BUGS = (
     Bug("faint-loss", "engichang1467/Open-Rig3R#35", ("gradient-underflow",), "aten.mm.default", lambda: faint_loss(1.0),
         lambda: faint_loss(2.0**16), phase="backward", module="Linear"),
     Bug("mean-of-pixels", "", ("gradient-underflow",), "aten._to_copy.default", lambda: pixels(1.0), lambda: pixels(2.0**14), phase="backward"),
+    Bug("narrower-backward", "pytorch/pytorch#87979", ("overflow",), "aten._to_copy.default", lambda: gram_gradient(torch.float16),
+        lambda: gram_gradient(torch.bfloat16), phase="backward"),
 )  # fmt: skip

@@ -120,6 +120,19 @@ def dequantised(wide: bool) -> torch.Tensor:
     return codes * scale.to(codes.dtype)  # culprit: scale-cast
 
 
+def distances(wide: bool) -> torch.Tensor:
+    """A cast back at the very end makes no number of an Inf; nothing else reads it before the user does."""
+    points = 300 * normal(6, 3)
+    held = points if wide else points.half()
+    squares = (held[:, None] - held[None]).square()  # culprit: widened-too-late
+    return squares.sum(-1).float()  # culprit: widened-too-late
+
+
+def converted(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """A checkpoint made smaller: of its factors some are beyond float16, and nothing reads them until it is loaded."""
+    return tuple(each.to(dtype) for each in (normal(8, 8), torch.logspace(0, 6, 20)))  # culprit: smaller-checkpoint
+
+
 BUGS = (
     Bug("scale-cast", "Azure/MS-AMP#47", ("overflow",), "aten._to_copy.default", lambda: dequantised(False), lambda: dequantised(True)),
     Bug("box-area", "pytorch/vision#3371", ("overflow",), "aten.mul.Tensor", lambda: overlap(boxes().half()), lambda: overlap(boxes())),
@@ -131,4 +144,6 @@ BUGS = (
         lambda: running_means(torch.float32)),
     Bug("softplus", "sbryngelson/ANEForge#113", ("overflow",), "aten.exp.default", lambda: smooth(False), lambda: smooth(True), module="0"),
     Bug("variance-cast", "apple/coreai-torch#54", ("overflow",), "aten._to_copy.default", lambda: standardised(False), lambda: standardised(True)),
+    Bug("widened-too-late", "", ("overflow",), "aten.pow.Tensor_Scalar", lambda: distances(False), lambda: distances(True)),
+    Bug("smaller-checkpoint", "", ("overflow",), "aten._to_copy.default", lambda: converted(torch.float16), lambda: converted(torch.bfloat16)),
 )  # fmt: skip

@@ -89,5 +89,26 @@ def nucleus() -> torch.Tensor:
     return torch.softmax(logits.masked_fill(dropped, float("-inf")), -1)
 
 
+def masks_handed_out() -> tuple[torch.Tensor, ...]:
+    """-1e9 is -Inf in float16, which masks as well; nothing reads these here, in whatever dtype they are returned."""
+    hidden = (1 - torch.ones(6, 6).tril()) * -1e9
+    padded = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.0, -1e9])
+    both = (hidden + padded).half()
+    return both, hidden.half().float(), padded.half().clone(), (normal(6, 6).half() + both).float()
+
+
+def logged_copies() -> torch.Tensor:
+    """The scores are softened by a softmax that sees the mask; copies of them are kept for a plot and for the CPU."""
+    scores = normal(6, 6).half() + ((1 - torch.ones(6, 6).tril()) * -1e9).half()
+    log = [scores.float(), scores.cpu(), scores.clone(), scores.to(torch.bfloat16)]
+    return torch.softmax(scores.float(), -1) + 0 * torch.softmax(log[0], -1)
+
+
+def capped_energies() -> torch.Tensor:
+    """Squares that overflow are capped at once, by a clamp that float32 would reach as well; a copy from before goes to a log."""
+    energies = (400 * normal(8, 8)).half().square()
+    return torch.stack([energies.clamp(max=1000.0) for _log in (energies.float(), energies.cpu())])
+
+
 IDIOMS = (causal_mask, large_negative_mask, rows_without_keys, streaming_softmax, rotary_in_float32, distance_bias, position_buckets, fused_attention,
-          beams, nucleus)  # fmt: skip
+          beams, nucleus, masks_handed_out, logged_copies, capped_energies)  # fmt: skip
