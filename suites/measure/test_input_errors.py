@@ -85,6 +85,17 @@ def test_a_model_of_which_nothing_could_be_compared_is_refused(model: Any, found
     assert [row.kind for row in loss.boundaries] == ["loss"]
 
 
+def test_a_model_of_inference_mode() -> None:
+    """Its tensors take no other storage and no gradient; under no_grad it is a model like any other, as are inputs made in either."""
+    with torch.inference_mode():
+        model, inputs = nn.Linear(4, 4), torch.ones(2, 4)
+    with pytest.raises(InputError, match=re.escape("weight is a tensor of torch.inference_mode(), which nothing can be put under; make the model outside")):
+        precheck.measure(model, inputs)
+    with torch.no_grad():
+        model = nn.Linear(4, 4)
+    assert not precheck.measure(model, inputs, loss=lambda out: out.mean()).errors
+
+
 def test_a_loss_that_forgets_to_return() -> None:
     with pytest.raises(InputError, match="loss returned NoneType, not a tensor"):
         precheck.measure(nn.Linear(4, 4), torch.ones(2, 4), loss=lambda out: None)
