@@ -73,7 +73,9 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
         raise InputError(f"loss is a {type(loss).__name__}; pass a function of the model's output, as in loss=lambda out: out.mean()")
     inferred = next((name for name, parameter in model.named_parameters() if parameter.is_inference()), None)
     if inferred is not None:
-        raise InputError(f"{inferred} is a tensor of torch.inference_mode(), which nothing can be put under; make the model outside of it, or in torch.no_grad()")
+        raise InputError(
+            f"{inferred} is a tensor of torch.inference_mode(), which nothing can be put under; make the model outside of it, or in torch.no_grad()"
+        )
     model, inputs, loss = received(model, inputs, loss)
     if optimizer is not None and loss is None:
         raise InputError("an optimizer was given without a loss; pass loss=lambda out: ... too, since there is nothing to step on otherwise")

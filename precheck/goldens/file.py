@@ -99,10 +99,15 @@ def _refuse_nonfinite(golden: Golden, path: Path) -> None:
             counts = ((record.nan, "NaN"), (record.posinf, "+Inf"), (record.neginf, "-Inf"))
             what = " and ".join(f"{count} {name}" for count, name in counts if count)
             raise GoldenError(
-                f"golden {path} is refused: in float32 the {record.kind} {record.name} of step {record.step} "
+                f"golden {path} is refused: in float32 the {_called(record)} of step {record.step} "
                 + (f"holds {what} in {record.numel} elements" if what else f"is too large for its norm to be finite ({record.norm:g})")
                 + "; mend the model or its inputs first"
             )
+
+
+def _called(record: Record) -> str:
+    """ "gradient of head", "parameter-gradient of head.bias"; what is named after its kind, "output" and "loss", is that."""
+    return record.name if record.name == record.kind else f"{record.kind} of {record.name}" if record.name else record.kind
 
 
 def encode(golden: Golden) -> bytes:
