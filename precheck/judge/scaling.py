@@ -186,6 +186,8 @@ def _order(event: ScalingEvent) -> Suspect:
         text, severity = f"Python reads a number that is scaled by {scale}", "warning"
     elif event.kind == "half":
         text = f"{event.factor:.0f} parameters are float16, and a GradScaler unscales float32 gradients only: keep weights in float32, use autocast"
+    elif event.kind == "repeated":
+        text = "this step has been taken already, on the same gradients: scaler.step(optimizer) calls optimizer.step(), so call only one of them"
     elif event.kind == "fresh":
         text = "the optimizer was resumed from a checkpoint and this scaler was not: restore it with scaler.load_state_dict"
     elif event.kind == "scheduled":

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
 from precheck.observe.shadow.backward import Backwards
+from precheck.observe.shadow.replay import addressable, local
 from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent
 from precheck.observe.shadow.whereabouts import Whereabouts
@@ -38,6 +40,7 @@ class Scalers:
         self.ahead: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # how often a schedule went on without it
         self.steps: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # where each scaler last stepped
         self.stepping = 0
+        self.last: weakref.WeakKeyDictionary[Any, tuple[bool, Gradients]] = weakref.WeakKeyDictionary()  # last steps
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -49,7 +52,8 @@ class Scalers:
                 (scaler, "get_scale", self._ask), (schedule, "step", self._schedule),
             ):  # fmt: skip
                 stack.callback(_wrap(owner, name, functools.partial(self._here, around)))
-            self.where.on_step.append(self._applied)
+            self.where.on_step += [self._repeated, self._applied]
+            self.where.after_step.append(self._took)
             yield
 
     def _here(self, around: Callable[..., Any], call: Callable[[], Any], *given: Any) -> Any:
@@ -92,23 +96,28 @@ class Scalers:
 
     def _step(self, call: Callable[[], Any], scaler: Any, optimizer: Any, *given: Any) -> Any:
         if not scaler.is_enabled():
-            return call()
+            return self._within(call)
         self._half(optimizer)
         if optimizer in self.resumed and scaler not in self.restored and scaler in self.made:
             self._event("fresh", operation=self.made[scaler])
             self.restored.add(scaler)  # said once
         place = self.steps[scaler] = self.describe("step")
-        self.stepping += 1
-        try:
-            result = self._explained(call)
-        finally:
-            self.stepping -= 1
+        result = self._within(lambda: self._explained(call))
         with _disable_current_modes():
             found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
             skipped = self.skipped[optimizer] = any(float(value) > 0 for value in found)
             scale, interval = float(scaler._scale), int(scaler._growth_interval)
+        if skipped:
+            self.last.pop(optimizer, None)  # a fused one ran, and did nothing
         self.taken.append(ScalerStep(id(scaler), place, scale, interval, skipped, self.backwards.now))
         return result
+
+    def _within(self, call: Callable[[], Any]) -> Any:
+        self.stepping += 1
+        try:
+            return call()
+        finally:
+            self.stepping -= 1
 
     def _update(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
         with _disable_current_modes():
@@ -151,6 +160,19 @@ class Scalers:
             self._event("refused", text=str(error).splitlines()[0])
             raise
 
+    def _took(self, optimizer: Any) -> None:
+        self.last[optimizer] = (self.stepping > 0, _gradients(optimizer))
+
+    def _repeated(self, optimizer: Any) -> None:
+        """Before an optimizer's step: whether it has taken this very step, once through a scaler and once by itself.
+
+        The same gradients, by storage and version: a backward pass, a clip or zero_grad between two steps makes others of them. Code
+        that steps twice on purpose (closures, restarts, look-ahead) calls both the same way; a wrapper is another optimizer.
+        """
+        through, before = self.last.get(optimizer, (None, {}))
+        if through is not None and through != (self.stepping > 0) and before and before == _gradients(optimizer):
+            self._event("repeated")
+
     def _applied(self, optimizer: Any) -> None:
         """Before an optimizer's step. A fused one unscales in its kernel, if the scaler called it."""
         if self.stepping and getattr(optimizer, "_step_supports_amp_scaling", False):
@@ -170,6 +192,17 @@ class Scalers:
 
     def _event(self, kind: str, *, operation: Any = None, factor: float = 1.0, text: str = "") -> None:
         self.scales.events.append(ScalingEvent(kind, operation or self.describe("step"), factor, 1.0, text))
+
+
+Gradients = dict[int, tuple[StorageWeakRef, int]]
+"""Of each gradient's storage, by the parameter's identity: its weak reference, which keeps the address its own, and the version."""
+
+
+def _gradients(optimizer: Any) -> Gradients:
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    given = ((id(parameter), local(parameter.grad)) for parameter in parameters if parameter.grad is not None)
+    return {number: (StorageWeakRef(grad.untyped_storage()), grad._version)
+            for number, grad in given if addressable(grad) and not grad.is_inference()}  # fmt: skip
 
 
 _MARK = "_precheck_watches"

@@ -106,6 +106,30 @@ def tile_without_data(wrong: bool) -> torch.Tensor:
     return loop.moved
 
 
+def stepped_twice(wrong: bool) -> torch.Tensor:
+    """The line that was there before mixed precision came has stayed: each update is made twice."""
+    loop = Loop()
+    for _ in range(2):
+        loop.backward()
+        loop.step()
+        if wrong:
+            loop.optimizer.step()  # at fault
+    return loop.moved
+
+
+def stepped_before_its_scaler(wrong: bool) -> torch.Tensor:
+    """Unscaled for the clip, stepped on, and then handed to the scaler, whose step is the same again."""
+    loop = Loop()
+    loop.backward()
+    loop.scaler.unscale_(loop.optimizer)
+    nn.utils.clip_grad_norm_(loop.model.parameters(), 10.0)
+    if wrong:
+        loop.optimizer.step()
+    loop.scaler.step(loop.optimizer)  # at fault
+    loop.scaler.update()
+    return loop.moved
+
+
 class Scaler(torch.amp.GradScaler):
     """Somebody's own, with steps that call through."""
 
@@ -169,6 +193,7 @@ def divided_by_the_next_scale(wrong: bool) -> torch.Tensor:
 
 REFUSED = r"the scaler refuses \(.*\): unscale_ once an optimizer and step"
 STEPPED = r"a step on gradients still scaled by 1024: use scaler\.step"
+TAKEN = r"this step has been taken already, on the same gradients: scaler\.step\(optimizer\) calls"
 READ = "Python reads a number that is scaled by 1024"
 FAULTS = (
     Fault(unscaled_twice, REFUSED, raises=RuntimeError),
@@ -179,6 +204,8 @@ FAULTS = (
     Fault(schedule_through_skips, "the schedule went on 3 times", link="huggingface/transformers#11106", harm=None),
     Fault(collapse, r"the loss scale fell to 0\.5", rule="scaler-collapse", link="pytorch/pytorch#101569", harm=None),
     Fault(tile_without_data, r"the loss scale fell to 0\.5", rule="scaler-collapse", link="Junjue-Wang/FactSeg#6", harm=None),
+    Fault(stepped_twice, TAKEN, link="IAHispano/Applio#860"),
+    Fault(stepped_before_its_scaler, TAKEN),
     Fault(subclass, "scaled by 1/1024 is compared"),
     Fault(scaled_by_hand, STEPPED),
     Fault(logged_norm, READ, "warning", link="languini-kitchen/languini-kitchen#7"),
