@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,5 @@ class Job:
 
     @property
     def device(self) -> str:
-        for tensor in (*self.model.parameters(), *self.model.buffers(), *(t for _, t in tensors(self.inputs))):
-            return tensor.device.type
-        return "cpu"
+        held = itertools.chain(self.model.parameters(), self.model.buffers(), (tensor for _, tensor in tensors(self.inputs)))
+        return next((tensor.device.type for tensor in held), "cpu")
