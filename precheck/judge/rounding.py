@@ -13,6 +13,7 @@ from collections.abc import Collection
 from precheck.judge.choices import blurred
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import (
+    CONSTANTS,
     MOVING,
     PRODUCTS,
     REDUCTIONS,
@@ -25,7 +26,7 @@ from precheck.judge.lineage import (
     placed,
     zero_origin,
 )  # fmt: skip
-from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.operations import Observation, Operation, Renumbered, Value
 
 DEAD = 0.01
 """Share of elements without a digit. Healthy ops whose amplification is 8 or more leave at most 0.15 %; the mildest bug, 7.6 %."""
@@ -78,6 +79,8 @@ class Rounding:
                 told = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
                 if place == 0 and not told:  # later outputs are a fused kernel's statistics
                     self._amplified(operation, value, above)
+            if operation.renumbered is not None and not above:
+                self._renumbered(operation, operation.renumbered)
             self.origins.trace(operation)
         self._heal()
         for suspect in self.unstable:
@@ -118,6 +121,21 @@ class Rounding:
         self.under[value] = (*self.under[value], None)
         if operation.base in SCALED:
             self.scaled[suspect] = value
+
+    def _renumbered(self, operation: Operation, seen: Renumbered) -> None:
+        """Numbers of something (ids, positions, counts) that are integers in the end, and others than they were.
+
+        One is enough, and other columns of what they were stored in may hold what they like: the cast to integers says what they are.
+        They must have been wide when they were stored, though: of what is computed in the format all large numbers are whole.
+        """
+        cause = self.origins.of(operation.drifting)
+        if cause is None or cause.base not in CONSTANTS or any(source.low for source in cause.inputs):
+            return
+        dtype = next((value.dtype for value in cause.outputs if value.low), "a low format")
+        several = f"; {seen.moved} different ones are others" if seen.moved > 1 else ""
+        text = (f"{seen.was:.0f} becomes {seen.became:.0f} in {dtype}, which holds all whole numbers only up to {seen.reach:.0f}, "
+                f"and is made an integer by {placed(operation)}{several}")  # fmt: skip
+        self.suspects.append(Suspect("integer-rounding", cause, text, seen.peak, seen.reach))
 
     def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
         limit = SUM_ROUNDINGS * 2.0**-8

@@ -9,6 +9,7 @@ from graph import Graph, above, below, given
 
 from precheck import formats
 from precheck.judge import rounding
+from precheck.observe.shadow.operations import Renumbered
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROUNDED = 0.42 * U  # what one rounding costs in relative L2
@@ -234,3 +235,34 @@ def test_a_product_whose_terms_cancel_is_an_error_if_it_spoils_a_result() -> Non
                          ids=["four bits", "digits left", "nothing left in float32 either"])  # fmt: skip
 def test_but_not_if_it_is_small_as_products_are(changed: dict[str, Any]) -> None:
     assert product({"drift": above(0.5)}, **changed).rules() == []
+
+
+SEEN = Renumbered(1, 3077.0, 2051.0, 2052.0, 2048.0)
+
+
+def to_integers(graph: Graph, source: Any) -> None:
+    graph.op("_to_copy.default", source, renumbered=SEEN)
+    graph.last.outputs = ()
+
+
+def test_one_number_that_becomes_another_integer_is_enough() -> None:
+    graph = Graph()
+    stored = graph.op("_to_copy.default", given("float32"), makes={"dtype": "float16", "drift": 1e-4})
+    to_integers(graph, graph.op("cat.default", stored, makes={"dtype": "float16", "drift": 1e-4}))
+    (finding,) = graph.found()
+    assert (finding.rule, finding.source, finding.measured, finding.limit) == ("integer-rounding", "model.py:1", 3077.0, 2048.0)
+    assert "2051 becomes 2052 in float16" in finding.message
+    assert "is made an integer by aten._to_copy.default at model.py:3" in finding.message
+
+
+@pytest.mark.parametrize(("name", "fed"), [("mul.Tensor", given("float32")), ("_to_copy.default", given("bfloat16"))])
+def test_of_what_is_computed_low_all_large_numbers_are_whole(name: str, fed: Any) -> None:
+    graph = Graph()
+    to_integers(graph, graph.op(name, fed, makes={"dtype": "float16", "drift": 1e-4}))
+    assert graph.rules() == []
+
+
+def test_a_tensor_of_whole_numbers_is_told_once() -> None:
+    graph = Graph()
+    to_integers(graph, graph.op("_to_copy.default", given("float32"), makes={"drift": ROUNDED, "wholes_moved": 2, "peak": 999.0}))
+    assert graph.rules() == [("integer-rounding", 1)]

@@ -127,8 +127,7 @@ class Call:
         if not self.written and outputs and all(self._is_alias(tensor) for tensor in outputs):
             return  # a view that its schema does not confess to
         if not any(continuous(output) for output in outputs):
-            if outputs and self.plan.packet in flips.COUNTED:
-                flips.counted(self, outputs)
+            flips.decided(self, outputs)
             mode.record(operation)
             return
         if planned.packet in MOVES and self.floats and (self._meant(outputs[0]) or self._moved(outputs[0])):

@@ -2,16 +2,62 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import torch
 
-from precheck.observe.shadow.operations import Flips
+from precheck.observe.shadow.operations import Flips, Operation, Renumbered
 from precheck.observe.shadow.replay import PAYLOADS, OpPlan, chosen, continuous
-from precheck.observe.shadow.statistics import norm, ratio
+from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled
 
 COUNTED = frozenset({"argmax", "argmin", "searchsorted", "bucketize"})
 """Ops with integers alone for results whose flips are counted. Those of comparisons show in what they mask."""
+TO_INTEGERS = frozenset({"_to_copy", "copy_"})
+CHANCE = 10.0
+"""Bits of evidence that numbers are whole because they count something: by chance they would be once in a thousand casts."""
+NEARLY = 8.0
+"""Spacings of the reference that a whole number may be off, having been divided and multiplied on its way."""
+
+
+def decided(call: Any, outputs: list[torch.Tensor]) -> None:
+    """Of an op that makes no floats."""
+    if not outputs:
+        return
+    if call.plan.packet in COUNTED:
+        counted(call, outputs)
+    elif call.plan.packet in TO_INTEGERS and outputs[0].dtype is not torch.bool and len(call.floats) == 1:
+        unit = call.inputs[0].roundoff
+        if unit and call.operation.phase != "backward":
+            given, limits = call.floats[0], torch.iinfo(outputs[0].dtype)
+            pair = [sampled(given, WHOLES), sampled(call.shadows[id(given)], WHOLES)]
+            call.mode.later(pair, functools.partial(renumbered, call.operation, unit, limits))
+
+
+def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor) -> None:
+    """Writes down whole numbers of the reference that a cast to integers makes others of, since their format could not hold them.
+
+    All beyond 1/u must be whole. A real number of size 2^e in a reference of t bits is whole by chance once in 2^(t - e) times,
+    so what is whole tells how sure it is that these are numbers of something: positions, ids, counts. What is not whole (a
+    quotient, a draw times n) is cut off at different places by healthy programs too. `round` and `floor` are followed on the way.
+    """
+    low, wide = run.to(shadow.dtype), shadow
+    large = (wide.abs() > 1 / unit) & wide.isfinite() & low.isfinite()
+    moved = large & (low.trunc() != wide.round())
+    if not bool(moved.any()):
+        return
+    spacing, whole = torch.finfo(wide.dtype).eps * wide[large].abs(), wide[large].round()
+    strays = (wide[large] - whole).abs()
+    if bool((strays > NEARLY * spacing).any()) or float(whole.abs().max()) > limits.max:
+        return
+    sizes, places = whole.abs().unique(return_inverse=True)
+    exact = torch.ones_like(sizes, dtype=torch.bool).index_put_((places[strays > 0],), torch.tensor(False))
+    evidence = -torch.log2(torch.finfo(wide.dtype).eps * sizes) - torch.where(exact, 0.0, math.log2(2 * NEARLY))
+    if float(evidence.clamp_min(0).sum()) >= CHANCE:
+        first = int(moved.reshape(-1).nonzero()[0])
+        different = int(wide[moved].round().unique().numel())
+        operation.renumbered = Renumbered(different, float(sizes.max()), float(wide[first]), float(low[first]), 1 / unit)
 
 
 def followed(call: Any, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:

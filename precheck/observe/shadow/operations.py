@@ -84,6 +84,17 @@ class Flips:
     blur: float = 0.0  # |error| / |scores - their row's mean|: a choice sees differences only
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Renumbered:
+    """Whole numbers that a cast to integers made others of: how many different ones, the greatest of all, one of them and what it became."""
+
+    moved: int
+    peak: float
+    was: float
+    became: float
+    reach: float  # the format holds all whole numbers up to this
+
+
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Operation:
     """One op of the run. `inputs` and `outputs` are its floating tensors, in the order of its schema."""
@@ -101,6 +112,7 @@ class Operation:
     in_optimizer: bool = False
     opaque: str = ""  # why the shadow could not follow
     flips: Flips | None = None
+    renumbered: Renumbered | None = None
     derived: bool = False  # made by autograd from a forward op, not written by the user
     absorbed: Absorbed | None = None
     starved: float = 0.0  # smallest non-zero |divisor| as the run has it, for a quotient that overflowed

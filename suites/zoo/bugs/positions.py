@@ -134,6 +134,25 @@ def forecast(wide: bool) -> torch.Tensor:
     return Forecaster(wide).to(torch.bfloat16)(series)
 
 
+def tracked(dtype: torch.dtype) -> torch.Tensor:
+    """A loader's targets go to the picture's dtype as they are: four numbers of a box and who is in it, of which half knows even ones alone."""
+    boxes = 600 * torch.rand(5, 4, generator=torch.Generator().manual_seed(0))
+    targets = torch.cat([boxes, torch.tensor([[17.0], [2049.0], [2777.0], [3000.0], [3333.0]])], 1).to(dtype)  # culprit: track-numbers
+    return functional.embedding(targets[:, 4].long(), normal(4000, 6))
+
+
+def shards(dtype: torch.dtype) -> torch.Tensor:
+    """Each rank sends its own number; who owns what is read from what all have sent."""
+    sent = [torch.tensor([rank]).to(dtype) for rank in range(250, 270)]  # culprit: sent-ranks
+    return functional.one_hot(torch.cat(sent).long(), 300)
+
+
+def last_tokens(dtype: torch.dtype) -> torch.Tensor:
+    """One length, for the one sequence of a batch: one number, one element."""
+    length = torch.tensor(301).to(dtype)  # culprit: lone-length
+    return normal(400, 4)[length.long() - 1]
+
+
 CAST = "aten._to_copy.default"
 BUGS = (
     Bug("rotary-buffer", "EleutherAI/gpt-neox#1003", ("integer-rounding", "amplified-rounding"), CAST, lambda: rotated(False), lambda: rotated(True),
@@ -152,4 +171,8 @@ BUGS = (
     Bug("mass-encoding", "wfondrie/depthcharge#76", ("amplified-rounding",), CAST, lambda: spectrum(True), lambda: spectrum(False)),
     Bug("pressure-context", "TimeCopilot/timecopilot#307", ("amplified-rounding", "cancellation"), CAST, lambda: forecast(False),
         lambda: forecast(True)),
+    Bug("track-numbers", "FoundationVision/ByteTrack#184", ("integer-rounding",), CAST, lambda: tracked(torch.float16),
+        lambda: tracked(torch.float32)),
+    Bug("sent-ranks", "pytorch/pytorch#125874", ("integer-rounding",), CAST, lambda: shards(torch.bfloat16), lambda: shards(torch.int32)),
+    Bug("lone-length", "", ("integer-rounding",), CAST, lambda: last_tokens(torch.bfloat16), lambda: last_tokens(torch.float32)),
 )  # fmt: skip

@@ -111,5 +111,21 @@ def fast_decay() -> torch.Tensor:
     return state.sum(-1).to(LOW)
 
 
+def cut_to_integers() -> tuple[torch.Tensor, ...]:
+    """Real numbers of a thousand and more that are cut off or rounded to integers: codes, bins, draws, cells."""
+    x = 3000 * uniform(400)
+    low, drawn = x.to(LOW), torch.rand(64, generator=torch.Generator().manual_seed(0), dtype=LOW)
+    codes = (low / (low.amax() / 32_000)).round().to(torch.int16), (x.half() / 0.37).to(torch.int32)
+    bins = (low.clamp_min(1).log() * 300).long(), (x.to(LOW) // 2).long()
+    draws = (drawn * 768).long(), (drawn[0] * 1000).int(), (x.half() + 0.5).long(), (low + low.flip(0)).int()
+    return tuple(each.double() for each in (*codes, *bins, *draws))
+
+
+def bytes_and_labels() -> tuple[torch.Tensor, ...]:
+    """Whole numbers that the format holds, to integers and back."""
+    grey, labels = torch.arange(256.0), torch.tensor([0.0, 7.0, 2048.0, 100.0, -100.0])
+    return (grey.to(LOW).to(torch.uint8).double(), ((grey / 255).half() * 255).round().to(torch.uint8).double(), labels.half().long().double())
+
+
 IDIOMS = (softmax_tails, large_but_safe, constant_rows, masked_logarithm, clipped, exact_differences, two_halves, residual_codes, straight_through,
-          scaled_fp8, exponential_noise, tied_ranking, near_tie, fast_decay)  # fmt: skip
+          scaled_fp8, exponential_noise, tied_ranking, near_tie, fast_decay, cut_to_integers, bytes_and_labels)  # fmt: skip
