@@ -30,7 +30,8 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     """Watches the block: each op with a low-precision ancestor runs once more in float32, and the two are compared.
 
     The code runs as it is, bit for bit, at the cost of about a float32 run beside it. The report is filled when the block
-    ends, by an exception too; it keeps no tensor alive. `model` names modules in findings ("" is the model itself); without
+    ends, by an exception too, which leaves as it came but for a note of the first error (from Python 3.11 on); it keeps no
+    tensor alive. `model` names modules in findings ("" is the model itself); without
     it the first module with children that runs is the model. `precision` also applies that precision's policy to the block:
     autocast for *-mixed, emulated rounding for tf32 and fp8.
 
@@ -48,11 +49,15 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     with _disable_current_modes():
         ranks, apart = meet(shadow.replay.reference)
     shadow.collectives.ranks = ranks
+    raised: Exception | None = None
     ended = False
     try:
         with _policy(chosen), _eager(), where.followed(), shadow.scalers.watched(), shadow:
             yield report
         ended = True
+    except Exception as error:
+        raised, shadow.observation.raised = error, type(error).__name__
+        raise
     finally:
         with _disable_current_modes(), torch.no_grad():
             filled(report, shadow.finish(), where)
@@ -63,6 +68,16 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
                 report.facts["ranks"] = apart
             if ranks is not None:
                 _joined(report, ranks, ended)
+        if raised is not None:
+            _noted(raised, report)
+
+
+def _noted(raised: Exception, report: Report) -> None:
+    """Puts the first error that was found before an exception into what Python prints of it."""
+    if report.errors and hasattr(raised, "add_note"):  # since Python 3.11
+        note = f"precheck.watch() found {report.errors[0].rule} before this: {report.errors[0].message}"
+        if note not in getattr(raised, "__notes__", ()):  # of a watch within a watch
+            raised.add_note(note)
 
 
 def filled(report: Report, observation: Observation, where: Whereabouts) -> None:

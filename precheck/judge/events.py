@@ -129,16 +129,7 @@ def _named(root: Value, origins: Origins) -> Suspect:
         text = f"{root.beyond:.4g} in the reference is beyond the largest {root.dtype}, {limit:.5g}"
         return Suspect("overflow", operation, text, root.beyond, limit)
     if zero is not None:
-        rule, cause = zero_origin(zero)
-        text = f"{zero.largest_zeroed:.3g} in the reference became zero here; {where} made {what} of it"
-        bound = landed(cause) if rule == "vanished-constant" else None
-        if bound is not None and bound[1]:
-            text = f"{bound[0]:.6g} is {bound[1]:g} in {cause.outputs[0].dtype} and guards nothing; {where} made {what} of it"
-            return Suspect(rule, cause, text, abs(bound[0] - bound[1]), cause.outputs[0].roundoff * abs(bound[1]))
-        if rule == "vanished-constant":
-            scalars = [abs(scalar) for scalar in cause.scalars if scalar]
-            text = f"{min(scalars):.3g} is zero in {cause.outputs[0].dtype} and guards nothing; {where} made {what} of it"
-        return Suspect(rule, cause, text, zero.largest_zeroed, half_tiniest(zero))
+        return of_zero(zero, f"{where} made {what} of it")
     if operation.base.removesuffix("_backward") in POLES:
         guard = _failed_guard(operation)
         if guard is not None:
@@ -152,6 +143,20 @@ def _named(root: Value, origins: Origins) -> Suspect:
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Suspect("nan", operation, f"NaN from inputs that the reference has too; there the result is {root.beyond:.4g}", root.nans, 0)
     return Suspect("overflow", operation, f"{what} where the reference has {root.beyond:.4g}", root.beyond, limit)
+
+
+def of_zero(zero: Value, then: str) -> Suspect:
+    """What made a zero that the reference does not have; `then` says what came of it."""
+    rule, cause = zero_origin(zero)
+    text = f"{zero.largest_zeroed:.3g} in the reference became zero here; {then}"
+    bound = landed(cause) if rule == "vanished-constant" else None
+    if bound is not None and bound[1]:
+        text = f"{bound[0]:.6g} is {bound[1]:g} in {cause.outputs[0].dtype} and guards nothing; {then}"
+        return Suspect(rule, cause, text, abs(bound[0] - bound[1]), cause.outputs[0].roundoff * abs(bound[1]))
+    if rule == "vanished-constant":
+        scalars = [abs(scalar) for scalar in cause.scalars if scalar]
+        text = f"{min(scalars):.3g} is zero in {cause.outputs[0].dtype} and guards nothing; {then}"
+    return Suspect(rule, cause, text, zero.largest_zeroed, half_tiniest(zero))
 
 
 def _failed_guard(operation: Operation) -> Operation | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from precheck.findings import Finding
-from precheck.judge import absorption, choices, events, gradients, scaling, updates
+from precheck.judge import absorption, choices, events, gradients, raised, scaling, updates
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import Origins, descendants, placed, via
 from precheck.judge.rounding import Rounding
@@ -30,6 +30,7 @@ def suspects(observation: Observation) -> list[Suspect]:
         *unarrived,
         *updates.stalled(observation),
         *scaling.faults(observation),
+        *raised.behind(observation),
     ]
     return sorted(found, key=lambda suspect: suspect.operation.number)
 

@@ -14,6 +14,8 @@ from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled
 
 COUNTED = frozenset({"argmax", "argmin", "searchsorted", "bucketize"})
 """Ops with integers alone for results whose flips are counted. Those of comparisons show in what they mask."""
+ASKING = frozenset({"gt", "lt", "ge", "le", "eq", "ne", "all", "any"})
+"""Questions, whose answers are counted where a zero is asked that the reference does not have: an exception may hang on it."""
 TO_INTEGERS = frozenset({"_to_copy", "copy_"})
 CHANCE = 10.0
 """Bits of evidence that numbers are whole because they count something: by chance they would be once in a thousand casts."""
@@ -25,7 +27,8 @@ def decided(call: Any, outputs: list[torch.Tensor]) -> None:
     """Of an op that makes no floats."""
     if not outputs:
         return
-    if call.plan.packet in COUNTED:
+    asked = call.plan.packet in ASKING and outputs[0].numel() <= WHOLES and any(value.zeros for value in call.inputs)
+    if call.plan.packet in COUNTED or asked:
         counted(call, outputs)
     elif call.plan.packet in TO_INTEGERS and outputs[0].dtype is not torch.bool and len(call.floats) == 1:
         unit = call.inputs[0].roundoff

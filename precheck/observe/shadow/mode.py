@@ -22,6 +22,7 @@ from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.collectives import Collectives
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.losses import Losses
+from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.replay import (
@@ -145,7 +146,13 @@ class Shadow(TorchDispatchMode):
         call = Call(self, func, planned, args, kwargs, floats, cells)
         with self.apart():
             call.prepare()
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            dtypes = (*(tensor.dtype for tensor in floats), *args, *kwargs.values())
+            call.operation.refused = next((named(dtype) for dtype in dtypes if isinstance(dtype, torch.dtype) and dtype in self.low), "")
+            self.record(call.operation)
+            raise
         with self.apart():
             call.finish(result)
         return result

@@ -121,6 +121,7 @@ class Operation:
     parameter: int = 0  # identity of the parameter that it reads or writes
     recording: bool = True  # whether autograd was on
     reads: int = 0  # numbers that Python took from its input
+    refused: str = ""  # where torch raised instead of carrying it out: the low format that it was for
     caller: str = ""  # the user's own line behind `source`, which may be a library's; "" where there is none
 
     def __repr__(self) -> str:
@@ -201,6 +202,7 @@ class Observation:
     steps: list[ScalerStep] = dataclasses.field(default_factory=list)
     losses: list[Loss] = dataclasses.field(default_factory=list)
     exponents: list[Binades] = dataclasses.field(default_factory=list)
+    raised: str = ""  # the exception that ended the block, by its class
 
     def add(self, operation: Operation) -> None:
         self.operations.append(operation)

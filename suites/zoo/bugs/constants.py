@@ -92,6 +92,15 @@ def shares(eps: float) -> torch.Tensor:
     return chosen / (chosen.float().sum(-1, keepdim=True) + eps)  # culprit: guarded-sum
 
 
+def notched(least: float) -> torch.Tensor:
+    """A drawn frequency of zero is lifted, as the filter demands; in float16 by nothing, and the filter refuses it."""
+    frequencies, taps = torch.tensor([0.0, 0.25, 0.7]).half().clamp(min=least), torch.arange(-4.0, 5.0).half()  # culprit: lifted-by-nothing
+    for frequency in frequencies:
+        if not 0 < frequency <= 1:
+            raise ValueError("a frequency is in (0, 1]")
+    return torch.sinc(frequencies[:, None] * taps)
+
+
 BUGS = (
     Bug("unit-rows", "pytorch/pytorch#32137", ("vanished-constant",), "aten.clamp_min.default", lambda: unit_rows(1e-12), lambda: unit_rows(1e-4),
         module="Unit", measured=lambda fixed: {"model": Unit(1e-4 if fixed else 1e-12), "inputs": (padded_rows(),), "precision": "16-true"}),
@@ -107,4 +116,6 @@ BUGS = (
         module="0", measured=lambda fixed: {"model": RootMeanSquare(1e-6 if fixed else None), "inputs": (0.055 * normal(4, 32),),
                                             "precision": "bf16-true"}),
     Bug("guarded-sum", "", ("dtype-leak",), "aten.add.Tensor", lambda: shares(torch.finfo(torch.bfloat16).eps), lambda: shares(1e-9)),
+    Bug("lifted-by-nothing", "gfdb/wav2aug#14", ("vanished-constant",), "aten.clamp.default", lambda: notched(1e-12), lambda: notched(1e-6),
+        raises=ValueError),
 )  # fmt: skip

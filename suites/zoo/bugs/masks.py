@@ -54,6 +54,13 @@ def tempered(large: float) -> torch.Tensor:
     return torch.softmax(scores * keep.sum(-1)[:, None, None].log() / 6, -1)
 
 
+def near_infinity(fill: float) -> torch.Tensor:
+    """Filled in place, where torch looks whether the number fits: it raises, and says neither which number nor where."""
+    weights = torch.bmm(normal(2, 5, 8).half(), normal(2, 8, 1, seed=1).half())[..., 0]
+    weights.masked_fill_(torch.arange(5) > 2, fill)  # culprit: refused-fill
+    return torch.softmax(weights, -1)
+
+
 BUGS = (
     Bug("lowest-plus-score", "huggingface/transformers#17306", ("overflow",), "aten.add.Tensor", lambda: padded(False), lambda: padded(True)),
     Bug("constant-buffer", "NVIDIA/apex#93", ("overflow", "nan"), "aten._to_copy.default", lambda: masked(-1e9), lambda: masked(-1e4),
@@ -61,4 +68,6 @@ BUGS = (
     Bug("fill-beyond-half", "huggingface/lerobot#710", ("overflow",), "aten.scalar_tensor.default", lambda: eager_attention(-2.4e38),
         lambda: eager_attention(-1e4)),
     Bug("length-times-infinity", "JunnYu/GAU-alpha-pytorch#1", ("overflow", "nan"), "aten.mul.Tensor", lambda: tempered(1e12), lambda: tempered(1e4)),
+    Bug("refused-fill", "facebookresearch/ParlAI#2536", ("overflow",), "aten.masked_fill_.Scalar", lambda: near_infinity(-1e20),
+        lambda: near_infinity(-6e4), raises=RuntimeError),
 )  # fmt: skip

@@ -1,0 +1,87 @@
+"""A block that raises: its exception comes out as it was, with a note of what was found, and the report is whole."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+import precheck
+
+NOTES = pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions take notes since Python 3.11")
+
+
+class Refused(ValueError):
+    pass
+
+
+def unscaled(length: torch.Tensor) -> float:
+    """Divides by a length that underflowed."""
+    return 1.0 / length.half().item()
+
+
+def overflowing(then: BaseException) -> None:
+    torch.full((4,), 300.0).half().square().sum().item()
+    raise then
+
+
+def healthy(then: BaseException, cause: Exception) -> None:
+    assert torch.ones(3).half().sum() > 0
+    raise then from cause
+
+
+def notes(error: BaseException) -> list[str]:
+    return list(getattr(error, "__notes__", ()))
+
+
+@NOTES
+def test_the_exception_carries_the_first_error() -> None:
+    with pytest.raises(ZeroDivisionError, match="float division by zero") as raised, precheck.watch() as report:
+        unscaled(torch.tensor(1e-9))
+    (finding,) = report.errors
+    assert notes(raised.value) == [f"precheck.watch() found underflow before this: {finding.message}"]
+    assert "1e-09 in the reference became zero here" in finding.message
+    assert "the block raised ZeroDivisionError" in finding.message
+
+
+@NOTES
+def test_one_watch_within_another_notes_it_once() -> None:
+    with pytest.raises(ZeroDivisionError) as raised, precheck.watch(), precheck.watch():
+        unscaled(torch.tensor(1e-9))
+    assert len(notes(raised.value)) == 1
+
+
+def test_an_exception_of_its_own_making_is_left_as_it_is() -> None:
+    """The same object, with its cause and its arguments, and without a note where nothing was found."""
+    mine, why = Refused("no", 3), KeyError("why")
+    with pytest.raises(Refused) as raised, precheck.watch() as report:
+        healthy(mine, why)
+    assert raised.value is mine
+    assert (mine.args, mine.__cause__, notes(mine)) == (("no", 3), why, [])
+    assert not report.findings
+    assert report.facts["shadowed"] > 0
+
+
+def test_what_was_found_before_is_in_the_report() -> None:
+    with pytest.raises(Refused), precheck.watch() as report:
+        overflowing(Refused())
+    assert [finding.rule for finding in report.errors] == ["overflow"]
+
+
+def test_an_exception_that_the_block_catches_is_its_own_affair() -> None:
+    with precheck.watch() as report:
+        scores = torch.zeros(4).half()
+        with pytest.raises(RuntimeError):
+            scores.masked_fill_(torch.arange(4) > 2, -1e20)
+        softened = torch.softmax(scores.masked_fill(torch.arange(4) > 2, -6e4), -1)
+    assert not report.findings, report.summary()
+    assert softened[3] == 0
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
+def test_an_interrupted_block_is_reported_too(ending: type[BaseException]) -> None:
+    with pytest.raises(ending) as raised, precheck.watch() as report:
+        overflowing(ending())
+    assert [finding.rule for finding in report.errors] == ["overflow"]
+    assert not notes(raised.value)
