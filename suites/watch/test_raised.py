@@ -79,6 +79,25 @@ def test_an_exception_that_the_block_catches_is_its_own_affair() -> None:
     assert softened[3] == 0
 
 
+def into(table: torch.Tensor) -> torch.Tensor:
+    rows = torch.ones(3, 4).bfloat16()
+    return table.index_add_(0, torch.arange(3), rows.float() / 3)
+
+
+def test_a_mixture_of_formats_is_traced_to_where_it_began() -> None:
+    with pytest.raises(RuntimeError, match="same scalar type"), precheck.watch() as report:
+        into(torch.zeros(5, 4).bfloat16())
+    (finding,) = report.errors
+    assert (finding.rule, finding.op) == ("dtype-leak", "aten.div.Tensor")
+
+
+@pytest.mark.parametrize("table", [torch.zeros(5, 3), torch.zeros(5, 3).bfloat16()])
+def test_shapes_that_do_not_fit_are_no_matter_of_formats(table: torch.Tensor) -> None:
+    with pytest.raises((RuntimeError, IndexError)), precheck.watch() as report:
+        table.index_add_(0, torch.arange(3), torch.ones(3, 4).to(table.dtype))
+    assert not report.findings
+
+
 @pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
 def test_an_interrupted_block_is_reported_too(ending: type[BaseException]) -> None:
     with pytest.raises(ending) as raised, precheck.watch() as report:

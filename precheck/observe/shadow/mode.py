@@ -24,7 +24,7 @@ from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.losses import Losses
 from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
-from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.operations import Observation, Operation, Refused, Value
 from precheck.observe.shadow.replay import (
     LOW,
     OpPlan,
@@ -148,14 +148,20 @@ class Shadow(TorchDispatchMode):
             call.prepare()
         try:
             result = func(*args, **kwargs)
-        except Exception:
-            dtypes = (*(tensor.dtype for tensor in floats), *args, *kwargs.values())
-            call.operation.refused = next((named(dtype) for dtype in dtypes if isinstance(dtype, torch.dtype) and dtype in self.low), "")
-            self.record(call.operation)
+        except Exception as error:
+            self._refused(call, str(error))
             raise
         with self.apart():
             call.finish(result)
         return result
+
+    def _refused(self, call: Call, why: str) -> None:
+        """Keeps an op that torch raised for: of which formats it was, if it is for these that torch raised."""
+        types = tuple(tensor.dtype for tensor in call.floats)
+        low = next((each for each in (*types, *call.args, *call.kwargs.values()) if isinstance(each, torch.dtype) and each in self.low), None)
+        mixed = len(set(types)) > 1 and len(types) == len(call.inputs) and "type" in why
+        call.operation.refused = Refused("" if low is None else named(low), tuple(map(named, types)) if mixed else ())
+        self.record(call.operation)
 
     def _forgotten(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Lets go of the shadows of bits written by way of an integer view of floats."""

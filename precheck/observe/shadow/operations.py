@@ -95,6 +95,14 @@ class Renumbered:
     reach: float  # the format holds all whole numbers up to this
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """An op that torch raised for."""
+
+    dtype: str  # the low format that it was for; "" where there is none
+    types: tuple[str, ...] = ()  # those of its inputs, in their order, where it raised for these
+
+
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Operation:
     """One op of the run. `inputs` and `outputs` are its floating tensors, in the order of its schema."""
@@ -121,7 +129,7 @@ class Operation:
     parameter: int = 0  # identity of the parameter that it reads or writes
     recording: bool = True  # whether autograd was on
     reads: int = 0  # numbers that Python took from its input
-    refused: str = ""  # where torch raised instead of carrying it out: the low format that it was for
+    refused: Refused | None = None  # where torch raised instead of carrying it out
     caller: str = ""  # the user's own line behind `source`, which may be a library's; "" where there is none
 
     def __repr__(self) -> str:

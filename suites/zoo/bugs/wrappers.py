@@ -72,6 +72,25 @@ class Residual(nn.Module):
         return self.draft(total if self.forgets else total.to(x.dtype))  # culprit: wide-residual
 
 
+class Experts(nn.Module):
+    """Each token's expert answers into a table of the input's dtype; weights of a softmax in float32 make the answers float32."""
+
+    def __init__(self, wide: bool) -> None:
+        super().__init__()
+        self.wide, self.experts = wide, nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        with torch.no_grad():
+            for seed, weight in enumerate(self.parameters()):
+                weight.copy_(normal(*weight.shape, seed=seed) / 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out, share = torch.zeros_like(x), torch.softmax(x[:, :3].float(), -1)  # culprit: expert-answers
+        share = share if self.wide else share.to(x.dtype)
+        for place, expert in enumerate(self.experts):
+            mine = (share.argmax(-1) == place).nonzero()[:, 0]
+            out.index_add_(0, mine, expert(x[mine]) * share[mine, place, None])  # culprit: expert-answers
+        return out
+
+
 class Mixed(nn.Module):
     """Two scalars a layer that stay float32 promote the stream of activations: the network runs in float32 from there."""
 
@@ -218,7 +237,9 @@ BUGS = (
         lambda: gated(torch.tensor([1.0, 0.0, 1.0, 1.0]).to(LOW)), harm=0, expected_miss=WIDER),
     Bug("wide-residual", "vllm-project/vllm#43242", ("dtype-leak",), "aten.add.Tensor",
         lambda: Residual(True).to(LOW)(normal(3, 32).to(LOW), normal(3, 32, seed=1).to(LOW)),
-        lambda: Residual(False).to(LOW)(normal(3, 32).to(LOW), normal(3, 32, seed=1).to(LOW)), raises=RuntimeError, expected_miss=WIDER),
+        lambda: Residual(False).to(LOW)(normal(3, 32).to(LOW), normal(3, 32, seed=1).to(LOW)), raises=RuntimeError),
+    Bug("expert-answers", "unslothai/unsloth-zoo#349", ("dtype-leak",), "aten.mul.Tensor",
+        lambda: Experts(True).to(LOW)(normal(12, 8).to(LOW)), lambda: Experts(False).to(LOW)(normal(12, 8).to(LOW)), raises=RuntimeError),
     Bug("promoting-scalars", "trevin-creator/autoresearch-mlx#3", ("dtype-leak",), "aten.mul.Tensor", lambda: Mixed(False)(normal(4, 16).to(LOW)),
         lambda: Mixed(True)(normal(4, 16).to(LOW)), harm=0, expected_miss=WIDER),
     Bug("autocast-angles", "huggingface/diffusers#13922", ("integer-rounding",), "aten._to_copy.default", lambda: turned(False),
