@@ -161,10 +161,10 @@ class Boundaries:
                 tensor.register_hook(self._gradient_hook(name, key, roundings, self.step))
 
     def _gradient_hook(self, name: str, key: str, roundings: int, step: int) -> Any:
-        def hook(gradient: torch.Tensor) -> torch.Tensor | None:
+        def hook(gradient: torch.Tensor | None) -> torch.Tensor | None:
             if not self.enabled:
                 return None
-            if gradient.layout != torch.strided:
+            if gradient is None or gradient.layout != torch.strided:  # None: of one of several results, which the loss does not depend on
                 return None
             disturbed = gradient if self.disturbance is None else self.disturbance.gradient(key, gradient)
             self.recorder.add("gradient", name, step, disturbed, roundings)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import operator
 import random
 import sys
 import types
@@ -103,7 +104,8 @@ def _held(attributes: Sequence[dict[str, Any]], *, own: Collection[int]) -> Iter
         elif _stateful(value):
             yield vars(value)
         if isinstance(value, (*_CONTAINERS, tuple)) and id(value) not in registered:
-            waiting.extend(value.values() if isinstance(value, dict) else value)
+            for each in value.values() if isinstance(value, dict) else value:  # extend would ask a tuple's class for its length
+                waiting.append(each)
 
 
 def _stateful(value: Any) -> bool:
@@ -113,9 +115,19 @@ def _stateful(value: Any) -> bool:
 
 
 def _refill(target: Any, saved: Any) -> None:
-    """In place, since others hold on to these containers (an RNN's flat weights, hooks)."""
+    """In place, since others hold on to these containers (an RNN's flat weights, hooks), and only where something has changed: a
+    configuration that is frozen can't be written at all."""
+    if _same_items(target, saved):
+        return
     target.clear()
     target.extend(saved) if isinstance(target, (list, deque)) else target.update(saved)
+
+
+def _same_items(target: Any, saved: Any) -> bool:
+    """The very same objects in the same order."""
+    if len(target) != len(saved) or not all(map(operator.is_, target, saved)):
+        return False
+    return not isinstance(target, dict) or all(map(operator.is_, target.values(), saved.values()))
 
 
 def _restore_random() -> Callable[[], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -247,3 +247,32 @@ def test_containers_that_hold_each_other_are_walked_once(net: Net) -> None:
         net.log.clear()
     assert net.log[0] == 1
     assert net.log[1] is net.log
+
+
+class Frozen(OrderedDict[str, int]):
+    """Like the configuration of a diffusers model."""
+
+    def update(self, *others: Any, **named: Any) -> None:
+        raise TypeError("frozen")
+
+
+class Irreps(tuple[int, ...]):
+    """Like e3nn's, whose length is not that of the tuple."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def test_what_cannot_be_written_is_left_alone(net: Net) -> None:
+    config, irreps = Frozen([("a", 1)]), Irreps((1, 2))
+    net.config, net.irreps = config, irreps
+    with state.preserved(net):
+        net.log.append(2)
+    assert (net.config, dict(config), net.irreps, net.log) == (config, {"a": 1}, irreps, [1])
+
+
+def test_the_order_of_a_dictionary_comes_back(net: Net) -> None:
+    net.order = {"a": 1, "b": 2}
+    with state.preserved(net):
+        net.order["a"] = net.order.pop("a")
+    assert list(net.order) == ["a", "b"]

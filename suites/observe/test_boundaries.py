@@ -134,7 +134,7 @@ def test_a_record_tells_size_and_counts(dtype: torch.dtype) -> None:
     assert (facts["shape"], facts["dtype"]) == ((2, 3), str(dtype).removeprefix("torch."))
     assert (facts["norm"], facts["amax"]) == (5.0, 4.0)
     assert (facts["nan"], facts["posinf"], facts["neginf"]) == (1, 1, 1)
-    assert facts["zeros"] == 4  # elements that are not finite are left out, as zeros
+    assert facts["zeros"] == 1
 
 
 @pytest.mark.parametrize("scale", [1e-38, 1e-20, 1.0, 1e20, 1e38])
@@ -154,3 +154,19 @@ def test_empty_and_integer_tensors_have_records() -> None:
     assert reduced(torch.zeros(0, 3))["norm"] == 0.0
     assert reduced(torch.tensor([2**53, 1], dtype=torch.int64))["amax"] == 2.0**53
     assert reduced(torch.tensor([True, False]))["zeros"] == 1
+
+
+@pytest.mark.parametrize("part", [lambda y: y.chunk(2, -1), lambda y: y.unbind(1), lambda y: y.split(4, -1)], ids=["chunk", "unbind", "split"])
+def test_results_that_the_loss_does_not_depend_on_have_no_gradient(part: Any) -> None:
+    """Autograd calls their hooks with None."""
+
+    class Parts(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return part(x)
+
+    model = nn.Sequential(nn.Linear(8, 8), Parts())
+    trace = Trace()
+    with Boundaries(model, trace).attached():
+        model(normal(4, 3, 8))[0].sum().backward()
+    assert "gradient:1[0]@1" in trace.records
+    assert "gradient:1[1]@1" not in trace.records

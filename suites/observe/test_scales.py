@@ -49,6 +49,8 @@ ONE: dict[str, tuple[Op, float]] = {
     "zeroed": (lambda x: x.zero_(), 0), "each": (lambda x: torch._foreach_mul([x, x], 2.0)[1], 1),
     "norms": (lambda x: torch._foreach_norm([x])[0], 1), "roots": (lambda x: torch._foreach_sqrt([x])[0], 0.5),
     "each product": (lambda x: torch._foreach_mul([x], [x])[0], 2),
+    "complex": (lambda x: torch.view_as_real(torch.view_as_complex(x.view(4, 2, 2)) * (1 + 2j)), 1),
+    "modulus": (lambda x: torch.view_as_complex(x.view(4, 2, 2)).abs(), 1),
     "unscaled": (lambda x: x * (1 / SCALE), 0), "shared out": (lambda x: x / (SCALE * 4), 0),
 }  # fmt: skip
 """What is done to a tensor under a scale, and the power of the scale that the result carries."""
@@ -98,7 +100,8 @@ def test_what_is_not_known_accuses_nobody(name: str, scales: Scales) -> None:
 
 @pytest.mark.parametrize("operation", [
     torch.exp, torch.sigmoid, lambda x: torch.cat([x, plain(4)]), lambda x: x.clamp(max=2.0), lambda x: x + plain(4),
-], ids=["exponential", "sigmoid", "joined with others", "clipped", "added to others"])  # fmt: skip
+    torch.fft.rfft, lambda x: torch.fft.irfft(torch.fft.rfft(x)),
+], ids=["exponential", "sigmoid", "joined with others", "clipped", "added to others", "spectrum", "back from the spectrum"])  # fmt: skip
 def test_what_has_no_one_scale_is_not_known(operation: Op, scales: Scales) -> None:
     assert math.isnan(scales.of(operation(scaled(scales, 4))))
 

@@ -48,6 +48,15 @@ def test_a_sample_is_of_the_tensor_and_as_large_as_asked(shape: list[int], turn:
     assert len(set(taken.tolist())) == taken.numel()
 
 
+def test_a_sample_of_a_view_with_gaps_is_of_the_view() -> None:
+    """Of a column what reshape gives is no copy, nor of what is expanded: elements beside them belong to others."""
+    others = torch.arange(1 << 18)
+    column, expanded = others.view(-1, 2)[:, 1], others[7].expand(512, 512)
+    assert set((sampled(column) % 2).tolist()) == {1}
+    assert set(sampled(expanded).tolist()) == {7}
+    assert len(set(sampled(column).tolist())) == len(sampled(column))
+
+
 @pytest.mark.parametrize("shape", [(1 << 20,), (1 << 10, 1 << 10), (16, 64, 1 << 10)], ids=str)
 @pytest.mark.parametrize("layout", ["contiguous", "transposed"])
 def test_drift_is_known_from_a_sample(shape: tuple[int, ...], layout: str) -> None:

@@ -288,7 +288,7 @@ class Call:
                 memory.seed(output, wide.to_real() if wide.is_complex else wide, value)
             return value
         shadow = shadow.to(mode.replay.wide(output.dtype))
-        measuring.measure(self, value, output, shadow, twin)
+        measuring.measure(self, value, output, shadow, twin, place)
         if twin is None and not mode.later.defers(output) and measuring.suspicious(self.operation, value):
             mode.twins, twin = True, twins.shaken(self, place)
             twin = mode.disturbed(shadow) if twin is None else twin

@@ -58,8 +58,8 @@ def suspicious(operation: Operation, value: Value) -> bool:
     return value.dead >= SUSPECT and operation.phase == "forward" and not value.zeros
 
 
-def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
-    """Fills in the value of one output of a call."""
+def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None, place: int) -> None:
+    """Fills in the value of the output that a call has at that place."""
     operation, inputs = call.operation, call.inputs
     if operation.packet.startswith("_amp_"):  # the scaler's own arithmetic: what is not finite stays so
         before = next((source for tensor, source in zip(call.floats, inputs, strict=True) if tensor is output), None)
@@ -84,7 +84,7 @@ def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor,
         _starved(operation, call.floats[-1])
     jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
     if jumped and operation.phase == "forward" and (call.held or not call.written):
-        value.local = off(output, exact(call))
+        value.local = off(output, exact(call, place))
 
 
 def cast(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
@@ -150,11 +150,11 @@ def among(call: Any, known: dict[int, torch.Tensor], tensor: torch.Tensor) -> to
     return tensor.to(call.mode.replay.wide(tensor.dtype)) if tensor.dtype in call.mode.low else tensor
 
 
-def exact(call: Any) -> torch.Tensor:
-    """What exact arithmetic makes of the inputs that the op had."""
+def exact(call: Any, place: int = 0) -> torch.Tensor:
+    """What exact arithmetic makes of the inputs that the op had: the result at that place."""
     replay = call.mode.replay
     wide = {id(tensor): call.held.get(id(tensor), tensor).to(replay.wide(tensor.dtype)) for tensor in call.floats}
-    result: torch.Tensor = replay.call(call.func, call.plan, call.args, call.kwargs, lambda tensor: among(call, wide, tensor))[0]
+    result: torch.Tensor = replay.call(call.func, call.plan, call.args, call.kwargs, lambda tensor: among(call, wide, tensor))[place]
     return result
 
 

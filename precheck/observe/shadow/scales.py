@@ -15,7 +15,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.observe.shadow.operations import FRESH
-from precheck.observe.shadow.replay import OpPlan, tensors_in
+from precheck.observe.shadow.replay import OpPlan, continuous, tensors_in
 from precheck.observe.shadow.steps import ScalingEvent
 
 PRODUCTS = frozenset({"mul", "mm", "bmm", "dot", "mv", "outer", "convolution", "multiply"})
@@ -77,7 +77,7 @@ class Scales:
 
     def before(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], where: Locate) -> list[float]:
         """Before an op runs: what its results will carry, one for each. `where()` describes the op, if something is the matter."""
-        given = [tensor for tensor in tensors_in(*args, *kwargs.values()) if tensor.is_floating_point()]
+        given = [tensor for tensor in tensors_in(*args, *kwargs.values()) if continuous(tensor)]
         base = planned.packet.removeprefix("_foreach_").rstrip("_")
         self._mixture = next((each for each in map(self.mixture, given) if each is not None), None) if self.mixtures else None
         bare = base in FRESH or planned.packet.startswith("_fused_") or all(self.of(tensor) == 1 for tensor in given)
@@ -101,7 +101,7 @@ class Scales:
             return
         outputs = list(tensors_in(result)) or list(tensors_in(args[0]))
         for place, output in enumerate(outputs):
-            if output.is_floating_point() and (len(factors) == 1 or place < len(factors)):
+            if continuous(output) and (len(factors) == 1 or place < len(factors)):
                 self.give(output, factors[min(place, len(factors) - 1)])
                 if self._mixture is not None and output.layout is torch.strided:
                     storage = output.untyped_storage()
@@ -125,7 +125,7 @@ class Scales:
     def _combined(self, planned: OpPlan, operands: list[Any], where: Locate) -> float:
         base = planned.packet.removeprefix("_foreach_").rstrip("_")
         values = [value for operand in operands for value in (operand if isinstance(operand, (list, tuple)) else (operand,)) if _is_number(value)]
-        carried = [self.of(value) for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
+        carried = [self.of(value) for value in values if isinstance(value, torch.Tensor) and continuous(value)]
         first = carried[0] if carried else 1.0
         if planned.collective:
             return float(carried[-1]) if carried else 1.0  # outputs come before inputs
@@ -157,7 +157,7 @@ class Scales:
 
     def _joined(self, values: list[Any], carried: list[float]) -> float:
         """Parts side by side: the factor that they share, zeros aside."""
-        tensors = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
+        tensors = [value for value in values if isinstance(value, torch.Tensor) and continuous(value)]
         factors = [factor for tensor, factor in zip(tensors, carried, strict=True) if factor != 1 or not _nothing(tensor)]
         return factors[0] if factors and all(_same(factor, factors[0]) for factor in factors) else math.nan
 
@@ -214,7 +214,7 @@ class Scales:
 
     def _compared(self, base: str, values: list[Any], first: float, where: Locate) -> float:
         for other in values[1:]:
-            if isinstance(other, torch.Tensor) and other.is_floating_point():
+            if isinstance(other, torch.Tensor) and continuous(other):
                 if not _same(self.of(other), first) and not _nothing(other):
                     self._note("compared", first, self.of(other), where)
                     return math.nan

@@ -28,14 +28,14 @@ def sampled(tensor: torch.Tensor, limit: int = SAMPLE, run: int = _RUN) -> torch
     """1-D: all elements, or `limit` of them in short runs a prime stride apart, so that no column of a matrix is favoured."""
     if tensor.numel() <= limit:
         return tensor.reshape(-1)
-    flat = tensor.reshape(-1) if tensor.is_contiguous() else _dense(tensor)
+    flat = tensor.reshape(-1) if tensor.is_contiguous() else _dense(tensor).contiguous()
     stride = _prime_below(flat.numel() // (limit // run), run)
     rows = flat.numel() // stride
     return flat.as_strided((rows, run), (stride, 1), flat.storage_offset()).reshape(-1)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements in the order of memory where that is without gaps, else in their own order."""
+    """The elements in the order of memory where that is without gaps, else in their own order; of a column, or of what is expanded, a view."""
     order = sorted(range(tensor.dim()), key=lambda dim: tensor.stride(dim), reverse=True)
     return tensor.permute(order).reshape(-1)
 
