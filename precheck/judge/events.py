@@ -14,7 +14,8 @@ from collections.abc import Collection
 
 from precheck import formats
 from precheck.findings import Severity
-from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, SUMS, Origins, determined, half_tiniest, landed, largest, placed, zero_origin
+from precheck.judge import causes
+from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, SUMS, determined, half_tiniest, landed, largest, placed, zero_origin
 from precheck.observe.shadow.operations import FRESH, Observation, Operation, Value
 
 POLES = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow", "div", "reciprocal", "acos", "asin", "acosh", "atanh", "logit",
@@ -53,19 +54,24 @@ def roots(observation: Observation) -> list[Value]:
         source = next((carriers[given] for given in operation.inputs if given in carriers), None)
         carriers[value] = source or value
         opened.setdefault(source or value, []).append(value)
-    return [root for root, carried in opened.items() if root.maker is not None and not _scaled_only(root) and _harmful(root, carried, readers)]
+    harmful = (root for root, carried in opened.items() if root.maker is not None and _harmful(root, carried, readers))
+    return [root for root in harmful if not _scaled_only(root, observation)]
 
 
-def nonfinite(found: list[Value], origins: Origins) -> list[Suspect]:
+def nonfinite(found: list[Value]) -> list[Suspect]:
     """overflow, nan, and whatever else made Inf or NaN out of finite values, at those of `roots`."""
-    return [_named(root, origins) for root in found]
+    return [_named(root) for root in found]
 
 
-def _scaled_only(root: Value) -> bool:
-    """Too large by the loss scale alone: the scaler skips the step and backs off, as it is meant to."""
+def _scaled_only(root: Value, observation: Observation) -> bool:
+    """Too large by the loss scale alone: the scaler skips the step and backs off, as it is meant to. Below 1 too, if the run goes on there."""
     operation = root.maker
     assert operation is not None
-    return operation.phase == "backward" and operation.scale > 1 and root.beyond / operation.scale <= largest(root) != float("inf")
+    if operation.phase != "backward" or largest(root) == math.inf:
+        return False
+    held = [step.scale for step in observation.steps if not step.skipped and step.operation.number > operation.number]
+    reached = min(1.0, *held) if held else 1.0
+    return operation.scale > reached and root.beyond / operation.scale * reached <= largest(root)
 
 
 def _harmful(root: Value, carried: list[Value], readers: dict[Value, list[Operation]]) -> bool:
@@ -112,7 +118,7 @@ def _harms(reader: Operation, maker: Operation) -> bool:
     return False
 
 
-def _named(root: Value, origins: Origins) -> Suspect:
+def _named(root: Value) -> Suspect:
     operation = root.maker
     assert operation is not None
     what = "NaN" if root.nans else "Inf"
@@ -135,11 +141,9 @@ def _named(root: Value, origins: Origins) -> Suspect:
         if guard is not None:
             text = f"its bound rounds onto the pole of {where}, which it guards: {what}, in the reference {root.beyond:.4g}"
             return Suspect("vanished-constant", guard, text, 1.0, WRONG)
-        cause = origins.of(operation.drifting) or operation
-        rule = "cancellation" if cause.base in SUMS else "amplified-rounding"
-        return Suspect(
-            rule, cause, f"this rounding moves an argument of {where} onto its pole: {what}, in the reference {root.beyond:.4g}", 1.0, WRONG
-        )
+        cause = causes.entered(operation.drifting) or operation
+        text = f"this rounding moves an argument of {where} onto its pole: {what}, in the reference {root.beyond:.4g}"
+        return Suspect(causes.kind(cause), cause, text, 1.0, WRONG)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Suspect("nan", operation, f"NaN from inputs that the reference has too; there the result is {root.beyond:.4g}", root.nans, 0)
     return Suspect("overflow", operation, f"{what} where the reference has {root.beyond:.4g}", root.beyond, limit)

@@ -20,7 +20,7 @@ def suspects(observation: Observation) -> list[Suspect]:
     unarrived = updates.unarrived(observation)
     steps = {suspect.operation.source for suspect in unarrived}  # a step by hand that is lost is an addition that was absorbed
     found = [
-        *events.nonfinite(roots, origins),
+        *events.nonfinite(roots),
         *events.flooded(observation, spoiled),
         *events.starved_gradients(observation, spoiled),
         *rounding,

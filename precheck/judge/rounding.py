@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
+from precheck.judge import causes
 from precheck.judge.choices import blurred
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import (
@@ -26,6 +27,7 @@ from precheck.judge.lineage import (
     placed,
     zero_origin,
 )  # fmt: skip
+from precheck.judge.reach import reaches
 from precheck.observe.shadow.operations import Observation, Operation, Renumbered, Value
 
 DEAD = 0.01
@@ -58,14 +60,16 @@ DIGIT = 2.0**-11
 class Rounding:
     """One pass over a run, in order."""
 
-    def __init__(self, observation: Observation, origins: Origins, spoiled: Collection[Value] = ()) -> None:
-        self.observation, self.origins, self.spoiled = observation, origins, spoiled
+    def __init__(self, observation: Observation, origins: Origins, spoiled: Collection[Value] = (), healed: frozenset[Value] = frozenset()) -> None:
+        self.observation, self.origins, self.spoiled, self.healed = observation, origins, spoiled, healed
         self.suspects: list[Suspect] = []
         self.under: dict[Value, tuple[Suspect | None, ...]] = {}  # suspects that a value descends from; None excuses without accusing
         self.unstable: set[Suspect] = set()
         self.opened: dict[Suspect, Value] = {}
         self.scaled: dict[Suspect, Value] = {}
         self.products: dict[Suspect, Value] = {}
+        self.amplified: dict[Suspect, Value] = {}
+        self.converted: dict[Suspect, Value] = {}
 
     def judged(self) -> list[Suspect]:
         for operation in self.observation.operations:
@@ -82,15 +86,26 @@ class Rounding:
             if operation.renumbered is not None and not above:
                 self._renumbered(operation, operation.renumbered)
             self.origins.trace(operation)
+        healed = self._made_good()
+        if healed:  # what does no harm excuses nothing that follows from it
+            return Rounding(self.observation, self.origins, self.spoiled, self.healed | healed).judged()
         self._heal()
         for suspect in self.unstable:
             suspect.rule, suspect.severity = "unstable-reference", "note"
             suspect.message = "float32 does not determine what follows from here either: " + suspect.message
         return self.suspects
 
+    def _made_good(self) -> frozenset[Value]:
+        """Amplified errors that no end of the run shows: log and then exp, a sum of many, a step much smaller than its weight."""
+        readers = self.observation.consumers() if self.amplified else {}
+        return frozenset(value for value in self.amplified.values() if not reaches(value, readers, self.observation))
+
     def _heal(self) -> None:
         """Lets go of what does no harm: a small difference to which something large is added, or that is only compared."""
-        readers = self.observation.consumers() if self.opened or self.scaled or self.products else {}
+        readers = self.observation.consumers() if self.opened or self.scaled or self.products or self.converted else {}
+        for suspect, value in self.converted.items():
+            if not readers.get(value):
+                self.suspects.remove(suspect)  # a buffer that was rounded with its module, and that no forward pass has read
         for suspect, value in self.products.items():
             if not _ends_wrong(value, readers):
                 self.suspects.remove(suspect)  # a layer's small result beside which others are large
@@ -119,6 +134,8 @@ class Rounding:
         suspect = Suspect("integer-rounding", operation, text, value.peak, 1 / value.roundoff)
         self.suspects.append(suspect)
         self.under[value] = (*self.under[value], None)
+        if operation.converts:
+            self.converted[suspect] = value
         if operation.base in SCALED:
             self.scaled[suspect] = value
 
@@ -152,12 +169,16 @@ class Rounding:
             self.unstable.update(suspect for suspect in above if suspect is not None)
         if above or value in self.spoiled:
             return  # downstream of what is suspected already
+        if value in self.healed:
+            return
         suspect = self._suspect(operation, value)
         if suspect is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):
             self.suspects.append(suspect)
             self.under[value] = (suspect,)
             within = suspect.rule == "cancellation" and operation.base in PRODUCTS
             (self.products if within else self.opened)[suspect] = value
+            if operation.base not in SUMS and suspect.rule in ("amplified-rounding", "underflow"):
+                self.amplified[suspect] = value
         elif suspect is None and operation.base in SUMS | REDUCTIONS and self._gain(operation, value) >= AMPLIFICATION / 2:
             self.under[value] = (None,)  # a small difference of wide values: what it is fed with decides, not what follows
 
@@ -173,6 +194,10 @@ class Rounding:
         if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not self._intended(operation, value):
             off, before = value.drift / value.roundoff, max(operation.drift_in / value.roundoff, 0.42)
             text = f"a difference of near-equals: off by {off:.0f} roundings, its terms by {before:.1f}"
+            cause = causes.entered(max(operation.inputs, key=causes.absolute)) if causes.kin(operation) else None
+            if cause is not None and cause is not operation:
+                text = f"its rounding is what {placed(operation)} shows, {text}"
+                return Suspect(causes.kind(cause), cause, text, roundings, SUM_ROUNDINGS)
             return Suspect("cancellation", operation, text, roundings, SUM_ROUNDINGS)
         if starving or value.zeroed >= FAIR:
             return self._starved(operation, value, starving)
@@ -191,8 +216,10 @@ class Rounding:
             return self._gone(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         if operation.base not in MOVING and (loses_digits or (roundings >= PLAIN_ROUNDINGS and gain >= PLAIN)):
-            source = operation.drifting
-            cause = (self.origins.of(source) if source is not None and source.drift else None) or operation
+            if causes.subnormal(value) >= causes.HALF * value.drift:
+                text = f"subnormal here, where {value.dtype} has few bits: off by {value.drift / value.roundoff:.0f} roundings"
+                return Suspect("underflow", operation, text, gain, PLAIN)
+            cause = causes.entered(operation.drifting) or operation
             text = f"its rounding ({operation.drift_in:.2g} relative) is amplified {gain:.0f} times by {placed(operation)}: "
             if loses_digits:
                 text += f"{100 * value.dead:.0f} % of the elements keep no digit"
@@ -221,7 +248,7 @@ class Rounding:
     def _intended(operation: Operation, value: Value) -> bool:
         """Wide arithmetic on numbers that were stored low, a number less its own rounding among it: what is left is what these hold."""
         stored = [source for source in operation.inputs if source.kept_low]
-        return compensating(operation) or (not value.low and all(_given_low(source) for source in stored))
+        return compensating(operation) or (not value.low and all(causes.given_low(source) for source in stored))
 
     def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Suspect | None:
         if not starving or starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
@@ -241,19 +268,6 @@ class Rounding:
         """What a kernel may err that sums n terms in the low format: (1 + √n/2) u; beyond, it stagnates (numerics, 1.2)."""
         terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
         return max(SUM_ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * felt(value)
-
-
-def _given_low(value: Value) -> bool:
-    """Rounded by a cast, and nothing but moved since: stored low, not computed low."""
-    source: Value | None = value
-    while source is not None and source.maker is not None:
-        maker = source.maker
-        if maker.base == "_to_copy" and not any(before.low for before in maker.inputs):
-            return not maker.parameter
-        if maker.base not in MOVING:
-            return False
-        source = maker.drifting
-    return True
 
 
 def _ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:

@@ -28,18 +28,36 @@ def faults(observation: Observation) -> list[Suspect]:
     found = list(skips(observation, collapsed=bool(collapses)))
     if collapses:
         told = next((event for event in collapses if _writes_nan(event.factor)), collapses[0])
-        found.append(Suspect("scaler-collapse", told.operation, _collapse(told.factor), told.factor, 1.0))
+        found.append(_collapsed(told, observation.steps))
     for event in observation.scaling:
         if event.kind != "collapsed" and (event.kind != "scheduled" or event.factor >= AHEAD):
             found.append(_order(event))
     return found
 
 
-def _collapse(scale: float) -> str:
+def _collapsed(event: ScalingEvent, steps: list[ScalerStep]) -> Suspect:
+    """A scale below 1: an error, but a warning where float16 gradients alone explain it and steps go through again."""
+    scale = event.factor
+    skipped = [step for step in steps if step.skipped and step.scale != 1]  # a scale of 1 leaves no trace on what carries it
+    worst = max(skipped, key=lambda step: step.backward.beyond, default=None)
+    explained = worst is not None and all(step.backward.overflowed is not None for step in skipped) and worst.backward.beyond > HALF_MAX
+    text = f"the loss scale fell to {scale:.3g}: "
     if _writes_nan(scale):
-        text = f"the loss scale fell to {scale:.3g}: the next step divides by it, and writes NaN into the weights without a word"
-        return text if scale == 0 else text.replace("divides by it", "multiplies by its reciprocal, which is Inf")
-    return f"the loss scale fell to {scale:.3g}: steps are skipped at any scale, so the gradients are not finite for another reason"
+        way = "divides by it" if scale == 0 else "multiplies by its reciprocal, which is Inf"
+        return Suspect("scaler-collapse", event.operation, f"{text}the next step {way}, and writes NaN into the weights without a word", scale, 1.0)
+    if worst is None or not explained:
+        text += "steps are skipped at any scale, so the gradients are not finite for another reason"
+        return Suspect("scaler-collapse", event.operation, text, scale, 1.0)
+    text += f"float16 holds no gradients of {worst.backward.beyond:.3g} at a scale of 1 either, {_safe(worst.backward)}"
+    lived = all(_held(step, steps) for step in skipped)
+    return Suspect("scaler-collapse", event.operation, text, scale, 1.0, "warning" if lived else "error")
+
+
+def _held(skipped: ScalerStep, steps: list[ScalerStep]) -> bool:
+    """Whether the scaler went on to a scale, below 1 perhaps, at which what overflowed fits, and a step was taken there."""
+    beyond, number = skipped.backward.beyond, skipped.operation.number
+    later = (step for step in steps if step.scaler == skipped.scaler and not step.skipped and step.operation.number > number)
+    return any(step.scale * beyond <= HALF_MAX for step in later)
 
 
 def _writes_nan(scale: float) -> bool:
@@ -81,13 +99,13 @@ def _updates(observation: Observation, scaler: int) -> list[ScalerStep]:
 
 
 def _beyond_scaling(steps: list[ScalerStep]) -> list[Suspect]:
-    """What overflows at a scale of 1 too, once for each op."""
+    """What overflows at a scale of 1 too, once for each op. A scale below 1, which a scaler may come to, mends it at the cost of small gradients."""
     found: dict[str, Suspect] = {}
     for step in steps:
         back = step.backward
-        if step.skipped and back.overflowed is not None and back.beyond > HALF_MAX:
-            text = (f"the step is skipped, and would be at any loss scale: this makes gradients of {back.beyond:.3g}, beyond the largest float16, "
-                    f"{HALF_MAX:.0f}; the first to become so is that of {back.parameter or 'no parameter'}")  # fmt: skip
+        if step.skipped and back.overflowed is not None and back.beyond > HALF_MAX and not _held(step, steps):
+            text = (f"the step is skipped, and would be at any loss scale from 1 up: this makes gradients of {back.beyond:.3g}, beyond the largest "
+                    f"float16, {HALF_MAX:.0f}; the first to become so is that of {back.parameter or 'no parameter'}")  # fmt: skip
             operation = dataclasses.replace(back.overflowed, step=step.operation.step)
             found.setdefault(placed(operation), Suspect("scaler-skip", operation, text, back.beyond, HALF_MAX))
     return list(found.values())

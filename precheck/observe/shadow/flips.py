@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from precheck.observe.shadow import masked
 from precheck.observe.shadow.operations import Flips, Operation, Renumbered
 from precheck.observe.shadow.replay import PAYLOADS, OpPlan, chosen, continuous
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled
@@ -64,7 +65,8 @@ def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torc
 
 
 def followed(call: Any, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
-    """Values that an op chose by index follow the run's indices; `inputs` are what `shadows` were made of."""
+    """Values that an op chose by index follow the run's indices, and masked rows the run's; `inputs` are what `shadows` were made of."""
+    masked.followed(call, outputs, shadows)
     if len(outputs) < 2 or not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.packet in PAYLOADS:
         return
     if inputs is call.shadows:

@@ -129,6 +129,7 @@ class Operation:
     parameter: int = 0  # identity of the parameter that it reads or writes
     recording: bool = True  # whether autograd was on
     reads: int = 0  # numbers that Python took from its input
+    converts: bool = False  # a module's own conversion of what it holds, as model.to(dtype) is
     refused: Refused | None = None  # where torch raised instead of carrying it out
     caller: str = ""  # the user's own line behind `source`, which may be a library's; "" where there is none
 

@@ -22,6 +22,7 @@ RUNNER = str(Path("observe") / "training.py")
 """Of precheck, what runs the user's model: beyond it lies the code that asked for a measurement, which is not part of the run."""
 INSTALLED = tuple({str(Path(path).resolve()) for name in ("purelib", "platlib", "stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
 _PASSED_OVER = ("<", str(Path(contextlib.__file__)))
+CONVERSION = torch.nn.Module._apply.__code__
 REMEMBERED = 1 << 17
 """Forward ops whose lines are remembered for the backward pass: more than any one step of a model of 10 000 layers has."""
 
@@ -97,6 +98,16 @@ class Frames:
     def own(self, line: str, depth: int) -> tuple[str, bool]:
         """`caller`, for an op that is at `line`: itself, where that is the user's own."""
         return (line, False) if line and self.kind(line.rpartition(":")[0]) == "user" else self.caller(depth + 1)
+
+
+    def converting(self, depth: int) -> bool:
+        """Whether the op is a module's own conversion, `model.to(dtype)`: of what it holds, which nothing has asked for yet."""
+        frame: Any = sys._getframe(depth)
+        while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
+            if frame.f_code is CONVERSION:
+                return True
+            frame = frame.f_back
+        return False
 
 
 def _kind(filename: str) -> str:

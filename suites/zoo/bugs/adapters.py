@@ -183,9 +183,8 @@ BUGS = (
     Bug("late-alpha", "xmarre/ComfyUI-DoRA-Dynamic-LoRA-Loader#16", ("underflow",), "aten.mm.default", lambda: adapter(False),
         lambda: adapter(True)),
     Bug("dead-row", "huggingface/peft#3237", ("underflow",), "aten._to_copy.default", lambda: rows(0.0), lambda: rows(1e-4)),
-    Bug("believed-variance", "juntang-zhuang/Adabelief-Optimizer#31", ("amplified-rounding", "vanished-constant", "underflow"),
-        "aten._to_copy.default", lambda: belief(HALF), lambda: belief(WIDE),
-        note="the cast of the gradient is named; its square, a subnormal number, is where the digits go"),
+    Bug("believed-variance", "juntang-zhuang/Adabelief-Optimizer#31", ("underflow", "vanished-constant", "amplified-rounding"),
+        "aten.pow.Tensor_Scalar", lambda: belief(HALF), lambda: belief(WIDE)),
     Bug("end-of-schedule", "tinygrad/tinygrad#4297", ("integer-rounding", "cancellation"), "aten._to_copy.default", lambda: last_rates(HALF),
         lambda: last_rates(WIDE)),
 )  # fmt: skip

@@ -99,7 +99,7 @@ BUGS = (
         lambda: exponentials(True)),
     Bug("gumbel-noise", "pytorch/pytorch#41663", ("cancellation", "amplified-rounding"), "aten.rsub.Scalar", lambda: gumbel(False),
         lambda: gumbel(True)),
-    Bug("unmerged-adapter", "huggingface/diffusers#4473", ("cancellation", "absorption"), "aten.sub.Tensor", lambda: unmerged(False),
-        lambda: unmerged(True)),
+    Bug("unmerged-adapter", "huggingface/diffusers#4473", ("amplified-rounding", "absorption", "cancellation"), "aten._to_copy.default",
+        lambda: unmerged(False), lambda: unmerged(True)),
     Bug("kl-estimate", "unslothai/unsloth-zoo#1240", ("cancellation",), "aten.sub.Tensor", lambda: divergence(False), lambda: divergence(True)),
 )  # fmt: skip

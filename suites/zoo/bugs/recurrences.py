@@ -160,7 +160,7 @@ BUGS = (
     Bug("lanes-of-squares", "sgl-project/sglang#27540", ("absorption",), "aten.add.Tensor", lambda: Lanes(False)(outliers().to(LOW)),
         lambda: Lanes(True)(outliers().to(LOW)), module="Lanes", measured=lambda fixed: asked(Lanes(fixed), outliers(), "bf16-true")),
     Bug("event-times", "numpy/numpy#24443", ("absorption",), "aten.add.Tensor", lambda: arrivals(LOW), lambda: arrivals(WIDE)),
-    Bug("moved-pixels", "princeton-vl/RAFT#54", ("cancellation", "absorption"), "aten.sub.Tensor",
+    Bug("moved-pixels", "princeton-vl/RAFT#54", ("absorption", "cancellation"), "aten.add.Tensor",
         lambda: Flow(False)(pixels().half()), lambda: Flow(True)(pixels().half()), module="Flow",
         measured=lambda fixed: asked(Flow(fixed), pixels(), "16-true")),
     Bug("stuck-moment", "Nerogar/OneTrainer#1005", ("accumulated-drift", "absorption"), "aten.mul_.Tensor", lambda: quieter(LOW),

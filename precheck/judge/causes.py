@@ -1,0 +1,133 @@
+"""Which rounding an error that is amplified comes from: back along what carried it, to the last op that made half of it.
+
+Errors add up in squares, so an op whose own rounding is half of what is amplified is there to be mended whatever came before it, and is
+nearest to where it matters. In a sum it is absolute errors that add up, in all else relative ones.
+"""
+
+from __future__ import annotations
+
+import math
+
+from precheck import formats
+from precheck.judge.lineage import GUARDS, MOVING, SUMS, elements
+from precheck.observe.shadow.operations import Operation, Value
+
+HALF = 0.5
+"""Share of an error from which it is an op's own; the rest of it, √(1 - ½²), is what came in."""
+ADDING = SUMS | MOVING | GUARDS | frozenset({"floor", "ceil", "round", "trunc", "frac", "floor_divide", "remainder", "fmod"})
+"""Ops that add to numbers, or cut them, and leave them what they are: coordinates, times, phases."""
+SWALLOWED = 0.25
+"""Error of a sum over its smaller term, root mean squares, from which less than two bits of what it adds arrive."""
+BEHIND = 64
+"""Ops looked through for what a term of a difference is made of."""
+
+
+def entered(value: Value | None) -> Operation | None:
+    """The op whose rounding a value's error is; None where the block was given it."""
+    cause = None
+    while value is not None and value.maker is not None and value.drift:
+        cause = value.maker
+        source = _carrier(cause)
+        if source is None or cause.opaque or _its_own(cause, value, source):
+            return cause
+        value = source
+    return cause
+
+
+def subnormal(value: Value) -> float:
+    """What rounding to its format's smallest spacing costs a value, relative to its norm: 1/√12 of a spacing each. 0 where it is stored wide."""
+    size = value.norm / math.sqrt(elements(value) or 1)
+    return formats.of_dtype(value.dtype).min_subnormal / math.sqrt(12) / size if value.low and size else 0.0
+
+
+def own(value: Value) -> float:
+    """What storing a value costs, relative to its norm: one rounding of its format, or of its subnormals. 0 where it is stored wide."""
+    return max(value.rounded, subnormal(value)) if value.low else 0.0
+
+
+def kind(cause: Operation) -> str:
+    """The rule that a rounding goes by: a sum whose terms cancel, one that swallows what it adds (or is stored so), or any other."""
+    value = cause.outputs[0]
+    if cause.base in SUMS and value.drift > 2 * max(cause.drift_in, value.rounded):
+        return "cancellation"
+    before = cause.inputs[0].maker if cause.base == "_to_copy" else cause
+    terms = [term.norm / math.sqrt(elements(term) or 1) for term in before.inputs] if before is not None and before.base in SUMS else []
+    return "absorption" if len(terms) == 2 and absolute(value) >= SWALLOWED * min(terms) > 0 else "amplified-rounding"
+
+
+def kin(operation: Operation) -> bool:
+    """Whether the terms of a difference are parts of one tensor, or one of them is the other, added to or cut: x₀ + Σδ - x₀, x - floor(x).
+
+    It gives back what the larger one holds beyond the other, without an error of its own: what is lost was lost when that was stored.
+    """
+    if operation.base not in SUMS or len(operation.inputs) != 2:
+        return False
+    one, other = (_moved(value) for value in operation.inputs)
+    return one is other or _made_of(one, other) or _made_of(other, one)
+
+
+def absolute(value: Value) -> float:
+    """Root mean square of the error; 0 where the reference is zero, beside which no error has a size."""
+    return value.drift * value.norm / math.sqrt(elements(value) or 1) if math.isfinite(value.drift) else 0.0
+
+
+def _carrier(operation: Operation) -> Value | None:
+    """The input that most of the error comes with."""
+    by = absolute if operation.base in SUMS | MOVING else _relative
+    source = max(operation.inputs, key=by, default=None)
+    return source if source is not None and source.drift else None
+
+
+def _relative(value: Value) -> float:
+    return value.drift
+
+
+def _its_own(operation: Operation, value: Value, source: Value) -> bool:
+    if operation.base in MOVING and not value.low:
+        return False
+    summed = operation.base in SUMS
+    if summed and not kin(operation) and value.drift > 2 * operation.drift_in:
+        return True  # a cancellation
+    carried, total = (absolute(source), absolute(value)) if summed else (source.drift, value.drift)
+    if summed and elements(source) > elements(value):
+        carried = min(carried, math.sqrt(1 - HALF**2) * total)  # a part of it, whose error is not known by itself
+    if 2 * carried < total:
+        return not summed or elements(source) <= elements(value) or value.low
+    return own(value) >= HALF * value.drift and carried <= math.sqrt(1 - HALF**2) * total
+
+
+def _moved(value: Value) -> Value:
+    """What was moved about, or cast, to become the value."""
+    while value.maker is not None and value.maker.base in MOVING and value.maker.inputs:
+        value = value.maker.inputs[0]
+    return value
+
+
+def _made_of(value: Value, other: Value) -> bool:
+    waiting, seen = [value], {value}
+    while waiting and len(seen) < BEHIND:
+        maker = waiting.pop(0).maker
+        for source in maker.inputs if maker is not None and maker.base in ADDING else ():
+            if source is other or _moved(source) is other:
+                return True
+            if source not in seen:
+                seen.add(source)
+                waiting.append(source)
+    return False
+
+
+def given_low(value: Value) -> bool:
+    """Rounded by a cast, and nothing but moved since: stored low, not computed low. Or a gradient, which is derived, not written: under
+    autocast nobody has it otherwise, and projections, variance reductions and penalties subtract one from another.
+    """
+    source: Value | None = value
+    while source is not None and source.maker is not None:
+        maker = source.maker
+        if maker.derived:
+            return True
+        if maker.base == "_to_copy" and not any(before.low for before in maker.inputs):
+            return not maker.parameter
+        if maker.base not in MOVING:
+            return False
+        source = maker.drifting
+    return True
