@@ -15,7 +15,7 @@ from collections.abc import Collection
 from precheck import formats
 from precheck.findings import Severity
 from precheck.judge import causes
-from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, SUMS, determined, half_tiniest, landed, largest, placed, zero_origin
+from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, SUMS, determined, half_tiniest, hands_on, landed, largest, placed, zero_origin
 from precheck.observe.shadow.operations import FRESH, Observation, Operation, Value
 
 POLES = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow", "div", "reciprocal", "acos", "asin", "acosh", "atanh", "logit",
@@ -80,17 +80,12 @@ def _harmful(root: Value, carried: list[Value], readers: dict[Value, list[Operat
     open_ends = []
     for value in carried:
         readings = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in FRESH]
-        consumers = [reader for reader in readings if not _hands_on(reader, value)]
+        consumers = [reader for reader in readings if not hands_on(reader, value)]
         if any(_harms(reader, maker) for reader in consumers):
             return True
         if not consumers or (consumers == readings and not any(reader.outputs for reader in consumers)):
             open_ends.append(value)
     return any(not _laid_down(root, maker, end) for end in open_ends)
-
-
-def _hands_on(reader: Operation, value: Value) -> bool:
-    """Whether an op gives out what it was given, in another dtype or layout, and nothing else."""
-    return bool(reader.outputs) and all(made is value for made in reader.outputs)
 
 
 def _laid_down(root: Value, maker: Operation, end: Value) -> bool:
@@ -204,7 +199,7 @@ def _drowns(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     while waiting:
         lost = waiting.pop()
         results = [made for reader in readers.get(lost, ()) for made in reader.outputs if made not in seen]
-        if not results and lost.alive and not readers.get(lost):
+        if not results and lost.alive and all(hands_on(reader, lost) for reader in readers.get(lost, ())):
             return True
         for made in results:
             seen.add(made)

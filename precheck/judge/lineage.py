@@ -173,6 +173,11 @@ def determined(operation: Operation, value: Value) -> bool:
     return value.norm >= 2.0**-17 * scale
 
 
+def hands_on(reader: Operation, value: Value) -> bool:
+    """Whether an op gives out what it was given, in another dtype or layout, and nothing else: who reads that copy reads the value."""
+    return bool(reader.outputs) and all(made is value for made in reader.outputs)
+
+
 def descendants(observation: Observation, roots: list[Value]) -> set[Value]:
     """The values that anything of `roots` went into, roots included."""
     reached = set(roots)

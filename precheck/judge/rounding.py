@@ -24,6 +24,7 @@ from precheck.judge.lineage import (
     determined,
     elements,
     felt,
+    hands_on,
     placed,
     zero_origin,
 )  # fmt: skip
@@ -275,7 +276,7 @@ def _ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     waiting, seen = [value], {value}
     while waiting:
         made = waiting.pop()
-        consumers = [reader for reader in readers.get(made, ()) if reader.phase == "forward"]
+        consumers = [reader for reader in readers.get(made, ()) if reader.phase == "forward" and not hands_on(reader, made)]
         if made.drift > GONE and (any(reader.reads for reader in consumers) or (made.alive and not consumers)):
             return True
         fresh = {result for reader in consumers for result in reader.outputs if result not in seen}

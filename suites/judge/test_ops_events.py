@@ -96,6 +96,16 @@ def test_a_copy_consumes_nothing() -> None:
     assert graph.rules() == [("overflow", 1)]
 
 
+def test_what_was_flushed_and_only_copied_is_lost() -> None:
+    """Widened and returned: zeros that are float32's by now."""
+    graph = Graph()
+    flushed = graph.op("mul.Tensor", given("float16"), makes=ZERO | {"zeros": 64, "zeroed": 1.0, "alive": True})
+    handed_on(graph, flushed)
+    assert graph.rules() == [("underflow", 1)]
+    graph.op("add.Tensor", flushed, given("float32"), makes={"dtype": "float32"})
+    assert graph.rules() == []
+
+
 def test_a_copy_beside_what_heals_it_harms_nobody() -> None:
     graph, infinite = overflowed()
     handed_on(graph, infinite, "clone.default")
