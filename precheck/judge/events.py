@@ -15,7 +15,20 @@ from collections.abc import Collection
 from precheck import formats
 from precheck.findings import Severity
 from precheck.judge import causes
-from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, SUMS, determined, half_tiniest, hands_on, landed, largest, placed, zero_origin
+from precheck.judge.lineage import (
+    CONSTANTS,
+    GUARDS,
+    MOVING,
+    SUMS,
+    determined,
+    half_tiniest,
+    hands_on,
+    landed,
+    largest,
+    placed,
+    smallest_normal,
+    zero_origin,
+)
 from precheck.observe.shadow.operations import FRESH, Observation, Operation, Value
 
 POLES = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow", "div", "reciprocal", "acos", "asin", "acosh", "atanh", "logit",
@@ -183,6 +196,8 @@ def flooded(observation: Observation, spoiled: Collection[Value]) -> list[Suspec
     for operation, value in observation.made():
         if not value.low or value.zeroed < LOST or value.maker is not operation or operation.phase != "forward" or value in spoiled:
             continue
+        if value.largest_zeroed > smallest_normal(value):
+            continue  # the format could hold it: a threshold of zero that rounding moved values across
         if operation.parameter and operation.base in MOVING:
             continue  # weights are as given: a cast of ones that the format cannot hold at all is no fault of the code
         if any(source.zeros for source in operation.inputs) or not determined(operation, value) or zero_origin(value)[0] != "underflow":

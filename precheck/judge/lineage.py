@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from precheck import formats
-from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.operations import LONGEST, Observation, Operation, Value
 from precheck.observe.shadow.source import packaged, shortened
 
 SAMPLE = 1 << 16  # as of observe.statistics, which needs torch
@@ -34,6 +35,10 @@ LOGARITHMS = frozenset({"log", "log2", "log10", "log1p"})
 def half_tiniest(value: Value) -> float:
     """Magnitudes up to this are rounded to zero in the format of `value`."""
     return formats.of_dtype(value.dtype).min_subnormal / 2 if value.low else 0.0
+
+
+def smallest_normal(value: Value) -> float:
+    return formats.of_dtype(value.dtype).min_normal if value.low else 0.0
 
 
 def largest(value: Value) -> float:
@@ -187,3 +192,18 @@ def descendants(observation: Observation, roots: list[Value]) -> set[Value]:
         if any(value in reached for value in operation.inputs):
             reached.update(operation.outputs)
     return reached
+
+
+def turns(value: Value) -> int:
+    """How often the op of a module that most often worked on what it had made itself did so, on the way to a value from what was given.
+
+    The way is by the input that is furthest off. A state that a loop carries on passes the same op of the same module each time; a
+    network's depth does not.
+    """
+    seen: Counter[tuple[str, ...]] = Counter()
+    source: Value | None = value
+    while source is not None and source.maker is not None and seen.total() < LONGEST:
+        operation = source.maker
+        seen[operation.module, operation.source, operation.name] += 1
+        source = operation.drifting
+    return max(seen.values(), default=0)

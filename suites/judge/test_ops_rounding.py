@@ -102,6 +102,29 @@ def test_half_of_the_elements_gone_by_no_single_op_is_accumulated_drift(nudge: A
     assert judged("mul.Tensor", makes, fed) == ([("accumulated-drift", 1)] if accused else [])
 
 
+@pytest.mark.parametrize(("turns", "modules", "severity"), [(rounding.RECURRENT - 1, 1, "note"), (rounding.RECURRENT, 1, "error"), (40, 40, "note")])
+def test_drift_adds_up_where_an_op_works_on_its_own_results(turns: int, modules: int, severity: str) -> None:
+    """In a network as deep, in which each module has one turn, correct rounding may do as much."""
+    graph, made = Graph(), given(drift=0.2)
+    for turn in range(turns):
+        drift = 0.2 + 0.5 * (turn + 1) / turns
+        makes = {"drift": drift, "dead": rounding.GONE if turn == turns - 1 else 0.0, "alive": turn == turns - 1}
+        made = graph.op("mul.Tensor", made, makes=makes, source="model.py:1", module=f"layers.{turn % modules}")
+    (finding,) = graph.found()
+    assert (finding.rule, finding.severity) == ("accumulated-drift", severity)
+    assert ("correct rounding may do as much in so deep a network, which precheck.measure tells" in finding.message) is (severity == "note")
+
+
+def test_zeros_of_what_the_format_can_hold_are_no_underflow() -> None:
+    """A ReLU whose input rounding has moved across zero; and a product of numbers beyond the format's end."""
+    for largest, accused in ((below(2.0**-126), True), (0.5, False)):
+        makes = {"drift": 0.3, "dead": 0.3, "zeros": 20, "zeroed": 0.3, "largest_zeroed": largest}
+        graph = Graph()
+        made = graph.op("relu.default", given(drift=0.1), makes=makes)
+        graph.op("mul.Tensor", made, makes={"drift": 0.3, "dead": 0.3, "alive": True})
+        assert ("underflow" in [rule for rule, _ in graph.rules()]) is accused
+
+
 @pytest.mark.parametrize(("size", "accused"), [(7, False), (8, True)])
 def test_a_few_numbers_are_too_few_for_a_share(size: int, accused: bool) -> None:
     makes, fed = {"drift": 0.5, "dead": 1.0, "shape": (size,)}, given(drift=0.4)

@@ -266,7 +266,7 @@ def test_a_subclass_sees_the_users_calls_alone() -> None:
 
 
 def test_statistics_beside_a_result_are_compared_with_their_own() -> None:
-    """GroupNorm gives a mean and a deviation of other shapes after its result; of a mean that is all rounding what exact arithmetic makes is asked."""
+    """GroupNorm gives a mean and a deviation of other shapes after its result; where they are all rounding, exact arithmetic is asked too."""
     torch.manual_seed(0)
     linear, norm = nn.Linear(64, 64), nn.GroupNorm(4, 64)
     with precheck.watch() as report, torch.autocast("cpu", torch.bfloat16):
