@@ -117,3 +117,39 @@ def test_a_root_of_zero_collapses_and_its_mended_twin_does_not() -> None:
 
     assert [finding.rule for finding in watched(code, 0.0).errors] == ["scaler-collapse"]
     assert not told(watched(code, 1e-8))
+
+
+def steep(floor: bool) -> Report:
+    """Gradients of 1e5: too large for half at a scale of 1, and not at 1/4."""
+    loop = Loop(scale=8.0, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-5))
+
+    def code() -> None:
+        for _ in range(12):
+            loop.optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                out = loop.model(loop.x)
+                loss = ((out - (4000 * loop.y).half()).float() ** 2).sum() * 4
+            loop.scaler.scale(loss).backward()
+            loop.step()
+            if floor and loop.scaler.get_scale() < 1:
+                loop.scaler.update(new_scale=1.0)
+
+    return watched(code)
+
+
+def test_a_scale_below_one_that_holds_is_told_and_is_no_error() -> None:
+    report = steep(floor=False)
+    assert not report.errors, report.summary()
+    (finding,) = (each for each in told(report) if each.rule == "scaler-collapse")
+    assert (finding.severity, finding.phase) == ("warning", "scaler")
+    assert "fell to 0.5: float16 holds no gradients of" in finding.message
+    assert "at a scale of 1 either, and the largest safe one is 2^-" in finding.message
+    assert [skipped for _, skipped in report.scaler["history"]][-5:] == [False] * 5
+
+
+def test_a_scale_that_may_not_go_below_one_skips_every_step() -> None:
+    report = steep(floor=True)
+    assert {"overflow", "scaler-skip", "scaler-collapse"} <= {finding.rule for finding in report.errors}, report.summary()
+    (finding,) = (each for each in report.errors if each.rule == "scaler-skip")
+    assert "skipped, and would be at any loss scale from 1 up" in finding.message
+    assert all(skipped for _, skipped in report.scaler["history"])

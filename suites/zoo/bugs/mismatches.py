@@ -205,6 +205,21 @@ def gradient_penalty(wrong: bool) -> torch.Tensor:
     return loop.moved
 
 
+def orthogonal_part(wrong: bool) -> torch.Tensor:
+    """GSAM: the second of two gradients less a part of the first, which is kept as it lies in .grad."""
+    loop = Loop()
+    loop.scaler.scale(loop.loss(slice(0, 12))).backward()
+    first = [gradient / (1.0 if wrong else loop.scaler.get_scale()) for gradient in loop.gradients]
+    loop.backward()
+    loop.scaler.unscale_(loop.optimizer)
+    second = loop.gradients
+    along = torch.stack([(a * b).sum() for a, b in zip(first, second, strict=True)]).sum() / torch.stack([b.square().sum() for b in second]).sum()
+    for parameter, a, b in zip(loop.model.parameters(), first, second, strict=True):
+        parameter.grad = b - 0.4 * (a - along * b)  # at fault
+    loop.step()
+    return loop.moved
+
+
 CLIPPED = r"scaled by 1024 is compared with, or clipped by, one scaled by 1: call scaler\.unscale_\(optimizer\) first"
 CLIPPED_BY = CLIPPED.replace("1024", "1/1024")
 ADDED = r"is added to one scaled by .*scaler\.scale, or unscale_ first"
@@ -218,6 +233,7 @@ FAULTS = (
     Fault(noise, ADDED, link="rwth-i6/returnn#1595"), Fault(decay_by_hand, ADDED), Fault(update_between_micro_batches, ADDED),
     Fault(update_between_optimizers, STEPPED, link="neosr-project/neosr#9"),
     Fault(step_on_a_threshold, CLIPPED), Fault(average_of_norms, ADDED), Fault(gradient_penalty, ADDED),
+    Fault(orthogonal_part, ADDED, link="davda54/sam#97"),
 )  # fmt: skip
 MECHANISM = "scaling"
 BUGS = tuple(fault.bug() for fault in FAULTS)

@@ -32,6 +32,27 @@ def rows_without_keys() -> torch.Tensor:
     return torch.where(some, torch.softmax(scores, -1), torch.zeros((), dtype=scores.dtype))
 
 
+def padded_queries() -> torch.Tensor:
+    """A padded query attends to nothing; half adds -10000 to its scores and they are gone, where float32 would keep them. Nobody reads it."""
+    scores, seen = 5 * normal(4, 8, 8), torch.ones(4, 8, 8)
+    seen[2:, 6:], seen[:, :, 7] = 0, 0
+    out = torch.softmax(scores.half() - 10_000 * (1 - seen.half()), -1) @ normal(4, 8, 16, seed=1).half()
+    return out[:2]
+
+
+def gradient_differences() -> torch.Tensor:
+    """The part of one gradient that is orthogonal to another nearly like it: a small difference, of what autocast computed in bfloat16."""
+    layer = torch.nn.Linear(16, 16, bias=False)
+    with torch.no_grad():
+        layer.weight.copy_(normal(16, 16))
+    found = []
+    for seed in (1, 2):
+        with torch.autocast("cpu", dtype=LOW):
+            loss = (layer(normal(64, 16, seed=1) + 0.01 * normal(64, 16, seed=seed)) ** 2).mean()
+        found.append(torch.autograd.grad(loss.float(), [layer.weight])[0])
+    return found[0] - (found[0] * found[1]).sum() / found[1].square().sum() * found[1]
+
+
 def streaming_softmax() -> torch.Tensor:
     """The running maximum starts at -Inf, the running sum at zero; both are float32."""
     q, k, v = (normal(16, 8, seed=seed).to(LOW) for seed in range(3))
@@ -110,5 +131,5 @@ def capped_energies() -> torch.Tensor:
     return torch.stack([energies.clamp(max=1000.0) for _log in (energies.float(), energies.cpu())])
 
 
-IDIOMS = (causal_mask, large_negative_mask, rows_without_keys, streaming_softmax, rotary_in_float32, distance_bias, position_buckets, fused_attention,
-          beams, nucleus, masks_handed_out, logged_copies, capped_energies)  # fmt: skip
+IDIOMS = (causal_mask, large_negative_mask, rows_without_keys, padded_queries, gradient_differences, streaming_softmax, rotary_in_float32,
+          distance_bias, position_buckets, fused_attention, beams, nucleus, masks_handed_out, logged_copies, capped_energies)  # fmt: skip
