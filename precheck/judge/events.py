@@ -104,11 +104,12 @@ def _harmful(root: Value, carried: list[Value], readers: dict[Value, list[Operat
 def _laid_down(root: Value, maker: Operation, end: Value) -> bool:
     """Whether an Inf that nothing consumes is what a constant became, or its sum with something: a mask, or what it has masked.
 
-    Gradients are no constants, NaN masks nothing; nor is it a mask that more numbers became, if it is there still when the block ends.
+    Gradients are no constants, NaN masks nothing; nor is it a mask, if it is there still when the block ends, that more numbers became,
+    or one above zero: what masks is added to scores or put in their place, and lies below all of them.
     """
     if maker.base not in CONSTANTS or end.maker is None or end.nans or (maker.derived and maker.phase == "backward"):
         return False
-    if root.beyonds > FILLS and end.alive:
+    if root.beyonds and end.alive and (root.beyonds > FILLS or not root.negative):
         return False
     return end.maker.base in CONSTANTS or (end.maker.base in SUMS and root.negative and root.beyonds <= FILLS)
 

@@ -113,12 +113,14 @@ def test_a_copy_beside_what_heals_it_harms_nobody() -> None:
     assert graph.rules() == []
 
 
-@pytest.mark.parametrize(("beyonds", "alive", "accused"), [
-    (events.FILLS, True, False), (events.FILLS + 1, True, True), (events.FILLS + 1, False, False),
+@pytest.mark.parametrize(("beyonds", "negative", "alive", "accused"), [
+    (events.FILLS, True, True, False), (events.FILLS + 1, True, True, True), (events.FILLS + 1, False, False, False),
+    (1, False, True, True), (1, False, False, False), (0, False, True, False),
 ])  # fmt: skip
-def test_what_more_numbers_became_than_masks_have_is_no_mask(beyonds: int, alive: bool, accused: bool) -> None:
+def test_what_more_numbers_became_than_masks_have_or_one_above_zero_is_no_mask(beyonds: int, negative: bool, alive: bool, accused: bool) -> None:
+    """Where only samples are looked at, nothing may be known of the numbers."""
     graph = Graph()
-    cast = graph.op("_to_copy.default", given("float32"), makes=INF | {"beyonds": beyonds, "alive": alive})
+    cast = graph.op("_to_copy.default", given("float32"), makes=INF | {"beyonds": beyonds, "negative": negative, "alive": alive})
     handed_on(graph, cast)
     assert (graph.rules() == [("overflow", 1)]) is accused
 

@@ -133,6 +133,13 @@ def converted(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
     return tuple(each.to(dtype) for each in (normal(8, 8), torch.logspace(0, 6, 20)))  # culprit: smaller-checkpoint
 
 
+def logged_total(wide: bool) -> torch.Tensor:
+    """One number, narrowed to the format of the log and widened when it is shown."""
+    total = (3 * normal(64, 32)).square().sum() * 10
+    log = total if wide else total.half()  # culprit: narrow-log
+    return log.float()
+
+
 BUGS = (
     Bug("scale-cast", "Azure/MS-AMP#47", ("overflow",), "aten._to_copy.default", lambda: dequantised(False), lambda: dequantised(True)),
     Bug("box-area", "pytorch/vision#3371", ("overflow",), "aten.mul.Tensor", lambda: overlap(boxes().half()), lambda: overlap(boxes())),
@@ -146,4 +153,5 @@ BUGS = (
     Bug("variance-cast", "apple/coreai-torch#54", ("overflow",), "aten._to_copy.default", lambda: standardised(False), lambda: standardised(True)),
     Bug("widened-too-late", "", ("overflow",), "aten.pow.Tensor_Scalar", lambda: distances(False), lambda: distances(True)),
     Bug("smaller-checkpoint", "", ("overflow",), "aten._to_copy.default", lambda: converted(torch.float16), lambda: converted(torch.bfloat16)),
+    Bug("narrow-log", "", ("overflow",), "aten._to_copy.default", lambda: logged_total(False), lambda: logged_total(True)),
 )  # fmt: skip
