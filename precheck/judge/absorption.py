@@ -8,7 +8,7 @@ displacement arrived, never whether bits changed: stochastic rounding and Kahan 
 from __future__ import annotations
 
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import SUMS, compensating, elements, felt
+from precheck.judge.lineage import CONSTANTS, MOVING, PRODUCTS, SUMS, compensating, elements, felt, hands_on
 from precheck.observe.shadow.operations import Absorbed, Observation, Operation, Value
 
 TIMES = 4
@@ -32,7 +32,7 @@ def absorbed(observation: Observation) -> list[Suspect]:
         if operation.absorbed is not None and operation.outputs:
             if any(_carries_on(reader, readers) for value in operation.outputs for reader in readers.get(value, ())):
                 continue
-            suspect = _judged(operation, operation.outputs[0], operation.absorbed)
+            suspect = _judged(operation, operation.outputs[0], operation.absorbed, readers)
             if suspect is not None:
                 found.append(suspect)
     return found
@@ -43,7 +43,7 @@ def _carries_on(reader: Operation, readers: dict[Value, list[Operation]]) -> boo
     return compensating(reader) and any(later.base in SUMS for value in reader.outputs for later in readers.get(value, ()))
 
 
-def _judged(operation: Operation, value: Value, seen: Absorbed) -> Suspect | None:
+def _judged(operation: Operation, value: Value, seen: Absorbed, readers: dict[Value, list[Operation]]) -> Suspect | None:
     u = felt(value)
     if not value.roundoff or (operation.parameter and operation.in_optimizer):
         return None  # updates of weights are judged by what of the whole step arrived
@@ -63,16 +63,31 @@ def _judged(operation: Operation, value: Value, seen: Absorbed) -> Suspect | Non
             f"{100 * max(0.0, seen.arrived):.0f} % of {seen.additions} updates arrived, the rest is less than half a spacing of what it is added to"
         )
         return Suspect("absorption", operation, text, seen.arrived, ARRIVED)
-    return _merged(operation, value, seen)
+    return _merged(operation, value, seen, readers)
 
 
-def _merged(operation: Operation, value: Value, seen: Absorbed) -> Suspect | None:
-    """One addition to something kept, most of which is lost: a low-rank update merged into its weight."""
-    kept = operation.in_place or operation.parameter
-    if operation.base not in ("add", "sub") or not kept or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
+def _merged(operation: Operation, value: Value, seen: Absorbed, readers: dict[Value, list[Operation]]) -> Suspect | None:
+    """One addition to something kept, most of which is lost: a low-rank update merged into its weight.
+
+    Of what is just computed less than a rounding is rounding: noise against a division by zero, a branch that is scaled down.
+    """
+    if operation.base not in ("add", "sub") or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
         return None
     small = seen.additions == 1 and seen.intended < value.roundoff and elements(value) >= 16
-    if small and seen.share > 0.5 and seen.lost > ARRIVED:
+    if small and seen.share > 0.5 and seen.lost > ARRIVED and _kept(operation, value, readers):
         text = f"{100 * seen.lost:.0f} % of what is added is lost: {100 * seen.share:.0f} % of the elements keep their bits"
         return Suspect("absorption", operation, text, seen.lost, ARRIVED)
     return None
+
+
+def _kept(operation: Operation, value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether something stored is added to where it is, or a weight, all of it, and what is made is used as one."""
+    if operation.in_place:
+        target = operation.inputs[0].maker
+        return target is None or target.base in MOVING | CONSTANTS
+    whole = any(source.maker is None and elements(source) == elements(value) for source in operation.inputs)
+    return bool(operation.parameter) and whole and all(_weighs(reader, value) for reader in readers.get(value, ()) if reader.phase == "forward")
+
+
+def _weighs(reader: Operation, value: Value) -> bool:
+    return hands_on(reader, value) or reader.base in MOVING or (reader.base in PRODUCTS and reader.inputs[-1] is value)

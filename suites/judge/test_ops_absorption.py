@@ -98,6 +98,25 @@ def test_a_merge_is_one_addition_to_something_kept(facts: dict[str, Any], accuse
     assert bool(judged(MERGED, **facts)) is accused
 
 
+@pytest.mark.parametrize(("maker", "accused"), [("_to_copy.default", True), ("mean.dim", False), ("mm.default", False)])
+def test_what_is_merged_into_was_stored_not_computed(maker: str, accused: bool) -> None:
+    graph = Graph()
+    graph.op("add_.Tensor", graph.op(maker, given()), given(), absorbed=MERGED, in_place=True)
+    assert bool(graph.rules()) is accused
+
+
+@pytest.mark.parametrize(("reader", "first", "shape", "accused"), [
+    ("mm.default", False, (64,), True), ("mm.default", True, (64,), False), ("native_layer_norm.default", True, (64,), False),
+    ("mm.default", False, (16,), False),
+])  # fmt: skip
+def test_a_sum_with_a_parameter_is_a_merge_where_it_is_used_as_a_weight(reader: str, first: bool, shape: tuple[int, ...], accused: bool) -> None:
+    """All of the parameter, that is: a token or a bias that is spread over a batch is a term of an activation."""
+    graph, other = Graph(), given()
+    made = graph.op("add.Tensor", given(shape=shape), graph.op("mm.default", other), absorbed=MERGED, parameter=1)
+    graph.op(reader, *((made, other) if first else (other, made)))
+    assert bool(graph.rules()) is accused
+
+
 @pytest.mark.parametrize(("size", "accused"), [(15, False), (16, True)])
 def test_a_few_numbers_are_too_few_for_a_share(size: int, accused: bool) -> None:
     graph = Graph()
