@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from precheck.diagnosis import diagnose
-from precheck.findings import Report
-from precheck.judge import boundaries, decisions, drift, extent, updates
+from precheck.findings import Finding, Report
+from precheck.formats import FP32
+from precheck.judge import boundaries, decisions, drift, extent, selections, updates
 from precheck.judge.losses import losses
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
@@ -24,6 +25,7 @@ from precheck.observe.job import EXAMPLE, InputError, Job
 from precheck.observe.listeners import doing
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
+from precheck.observe.selections import Selection
 from precheck.precisions import Precision, resolve
 
 FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, 8, 4
@@ -135,6 +137,8 @@ class Measurement:
         if self.brief:
             return report
         report.add(decisions.flipped(self._flips(), self.precision))
+        if not report.errors and self.precision.gemm and self.precision.compute is FP32:
+            report.add(self._moved(rows))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
         report.facts |= {"noise_runs": len(self.noises), "decisions": total, "flips": flips}
         self._located(report)
@@ -148,6 +152,13 @@ class Measurement:
             self._look(FIRST_LOOK),
             drift.compare(self.low, self.reference, drift.spreads(self.reference, closer), self.precision, samples=THIRD_LOOK),
         ]
+
+    def _moved(self, rows: list[drift.Comparison]) -> list[Finding]:
+        """Results that float32 would hand on unchanged, and that are off because products move them."""
+        made: list[Selection] = []
+        job = dataclasses.replace(self.job, loss=None, optimizer=None, steps=1)
+        exact = run(job, dataclasses.replace(low(self.precision), selections=made))
+        return selections.moved(rows, exact, made, self.precision)
 
     def _refer(self) -> None:
         self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape, decides=self.own))

@@ -17,6 +17,7 @@ from precheck.observe.decisions import Recording, Tape
 from precheck.observe.following import Following
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
+from precheck.observe.selections import Selection, Selections
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.whereabouts import Whereabouts
@@ -39,6 +40,7 @@ class Setting:
     weighs: bool = False  # whether to find out which records a sample could stand for
     handed: bool = False  # whether to record what modules hand to one another too
     buffers: torch.dtype | None = None  # what the run compared with keeps its floating buffers in
+    selections: list[Selection] | None = None  # where to list products that only move values, which are carried out exactly then
 
 
 def low(precision: Precision, *, records: Tape | None = None) -> Setting:
@@ -121,6 +123,8 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
     with contextlib.ExitStack() as stack:
         if setting.precision is not None:
             stack.enter_context(setting.precision.step(device))
+        if setting.selections is not None:
+            stack.enter_context(Selections(setting.selections, position))
         if setting.disturbance is not None:
             stack.enter_context(setting.disturbance.products())
         if setting.records is not None:

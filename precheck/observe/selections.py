@@ -1,0 +1,51 @@
+"""Products that compute nothing, in a run that rounds the operands of its products (tf32).
+
+A product with zeros and ones moves values or selects among them: an identity, a permutation, rows of one-hot numbers. float32 carries
+it out without any rounding, as float64 shows, and so tf32's rounding of the operands is all that happens to what it moves. A product
+that computes is never exact: two significands of 24 bits need 48.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from precheck import float32
+from precheck.observe.boundaries import Position, in_backward
+from precheck.observe.shadow.source import Frames, shortened
+
+aten = torch.ops.aten
+_FACTORS = {aten.mm: (0, 1), aten.bmm: (0, 1), aten.addmm: (1, 2), aten.baddbmm: (1, 2)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Selection:
+    """Where one was made: "aten.mm.default", "models/pose.py:12", "encoder.pose"."""
+
+    op: str
+    source: str
+    module: str
+
+
+class Selections(TorchDispatchMode):
+    """Carries selections of the forward pass out as float32 does, past the modes that round, and lists them."""
+
+    def __init__(self, found: list[Selection], position: Position) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found, self.position, self.frames = found, position, Frames()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs, places = kwargs or {}, _FACTORS.get(func.overloadpacket)
+        if places is None or in_backward() or args[places[0]].dtype is not torch.float32:
+            return func(*args, **kwargs)
+        left, right = (args[place] for place in places)
+        with _disable_current_modes(), float32.products(tf32=False):
+            exact = torch.equal(torch.matmul(left, right).double(), torch.matmul(left.double(), right.double()))
+            result = func(*args, **kwargs) if exact else None
+        if not exact:
+            return func(*args, **kwargs)
+        self.found.append(Selection(str(func), shortened(self.frames.line(1)[0]), self.position.call.split("#")[0]))
+        return result
