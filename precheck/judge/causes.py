@@ -22,15 +22,18 @@ BEHIND = 64
 """Ops looked through for what a term of a difference is made of."""
 
 
-def entered(value: Value | None) -> Operation | None:
-    """The op whose rounding a value's error is; None where the block was given it."""
-    cause = None
+def entered(value: Value | None, known: dict[Value, Operation] | None = None) -> Operation | None:
+    """The op whose rounding a value's error is; None where the block was given it. `known` remembers answers, for chains asked about often."""
+    cause, passed = None, []
+    known = {} if known is None else known
     while value is not None and value.maker is not None and value.drift:
-        cause = value.maker
+        cause = known.get(value, value.maker)
+        passed.append(value)
         source = _carrier(cause)
-        if source is None or cause.opaque or _its_own(cause, value, source):
-            return cause
+        if value in known or source is None or cause.opaque or _its_own(cause, value, source):
+            break
         value = source
+    known.update((each, cause) for each in passed if cause is not None)
     return cause
 
 

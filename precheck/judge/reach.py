@@ -20,25 +20,21 @@ GARBAGE = 0.5
 """Half of a step without a digit is harm however large the weight is that it is added to: the weight shows it after many steps only."""
 
 
-def reaches(value: Value, readers: dict[Value, list[Operation]], observation: Observation) -> bool:
-    """Whether anything that `value` ends up in is off by more than ordinary rounding.
+def shown(observation: Observation) -> set[Value]:
+    """The values of which something that they end up in is off by more than ordinary rounding: one pass over the run, from its end.
 
     Ends are what no op reads, what Python reads or is made whole numbers of, gradients of parameters, and what the shadow could not
     follow. What is only compared is a decision of the run, which the shadow takes over; flips are judged by themselves.
     """
-    gradients = {gradient for _, gradient, _ in observation.gradients.values()}
-    waiting, seen = [value], {value}
-    while waiting:
-        made = waiting.pop()
-        consumers = [reader for reader in readers.get(made, ()) if reader.base not in FRESH and made not in reader.outputs]  # copies aside
-        results = [result for reader in consumers for result in reader.outputs]
-        last = made in gradients or not consumers or any(_ends(reader) for reader in consumers)
-        if (last and _shows(made)) or any(_thrown_off(reader, made) for reader in consumers):
-            return True
-        fresh = {result for result in results if result not in seen}
-        seen |= fresh
-        waiting += fresh
-    return False
+    reading = [operation for operation in observation.operations if operation.base not in FRESH]
+    read = {value for operation in reading for value in operation.inputs if value not in operation.outputs}  # a copy is no reader
+    found = {value for _, value in observation.made() if value not in read and _shows(value)}
+    found |= {value for _, value, _ in observation.gradients.values() if _shows(value)}
+    for operation in reversed(reading):
+        onwards = any(value in found for value in operation.outputs)
+        last = _ends(operation)
+        found.update(value for value in operation.inputs if onwards or (last and _shows(value)) or _thrown_off(operation, value))
+    return found
 
 
 def _ends(reader: Operation) -> bool:

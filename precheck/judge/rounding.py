@@ -7,6 +7,7 @@ itself determines the result: a twin of the shadow, disturbed by 2^-20, tells th
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection
 
@@ -30,7 +31,7 @@ from precheck.judge.lineage import (
     turns,
     zero_origin,
 )  # fmt: skip
-from precheck.judge.reach import reaches
+from precheck.judge.reach import shown
 from precheck.observe.shadow.operations import Observation, Operation, Renumbered, Value
 
 DEAD = 0.01
@@ -66,16 +67,16 @@ DIGIT = 2.0**-11
 class Rounding:
     """One pass over a run, in order."""
 
-    def __init__(self, observation: Observation, origins: Origins, spoiled: Collection[Value] = (), healed: frozenset[Value] = frozenset()) -> None:
-        self.observation, self.origins, self.spoiled, self.healed = observation, origins, spoiled, healed
+    def __init__(self, observation: Observation, origins: Origins, spoiled: Collection[Value] = ()) -> None:
+        self.observation, self.origins, self.spoiled = observation, origins, spoiled
         self.suspects: list[Suspect] = []
         self.under: dict[Value, tuple[Suspect | None, ...]] = {}  # suspects that a value descends from; None excuses without accusing
         self.unstable: set[Suspect] = set()
         self.opened: dict[Suspect, Value] = {}
         self.scaled: dict[Suspect, Value] = {}
         self.products: dict[Suspect, Value] = {}
-        self.amplified: dict[Suspect, Value] = {}
         self.converted: dict[Suspect, Value] = {}
+        self.causes: dict[Value, Operation] = {}  # of errors that were asked about
 
     def judged(self) -> list[Suspect]:
         for operation in self.observation.operations:
@@ -92,19 +93,15 @@ class Rounding:
             if operation.renumbered is not None and not above:
                 self._renumbered(operation, operation.renumbered)
             self.origins.trace(operation)
-        healed = self._made_good()
-        if healed:  # what does no harm excuses nothing that follows from it
-            return Rounding(self.observation, self.origins, self.spoiled, self.healed | healed).judged()
         self._heal()
         for suspect in self.unstable:
             suspect.rule, suspect.severity = "unstable-reference", "note"
             suspect.message = "float32 does not determine what follows from here either: " + suspect.message
         return self.suspects
 
-    def _made_good(self) -> frozenset[Value]:
-        """Amplified errors that no end of the run shows: log and then exp, a sum of many, a step much smaller than its weight."""
-        readers = self.observation.consumers() if self.amplified else {}
-        return frozenset(value for value in self.amplified.values() if not reaches(value, readers, self.observation))
+    @functools.cached_property
+    def _shown(self) -> set[Value]:
+        return shown(self.observation)
 
     def _heal(self) -> None:
         """Lets go of what does no harm: a small difference to which something large is added, or that is only compared."""
@@ -175,16 +172,12 @@ class Rounding:
             self.unstable.update(suspect for suspect in above if suspect is not None)
         if above or value in self.spoiled:
             return  # downstream of what is suspected already
-        if value in self.healed:
-            return
         suspect = self._suspect(operation, value)
         if suspect is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):
             self.suspects.append(suspect)
             self.under[value] = (suspect,)
             within = suspect.rule == "cancellation" and operation.base in PRODUCTS
             (self.products if within else self.opened)[suspect] = value
-            if operation.base not in SUMS and suspect.rule in ("amplified-rounding", "underflow"):
-                self.amplified[suspect] = value
         elif suspect is None and operation.base in SUMS | REDUCTIONS and self._gain(operation, value) >= AMPLIFICATION / 2:
             self.under[value] = (None,)  # a small difference of wide values: what it is fed with decides, not what follows
 
@@ -201,7 +194,7 @@ class Rounding:
         if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not self._intended(operation, value):
             off, before = value.drift / value.roundoff, max(operation.drift_in / value.roundoff, 0.42)
             text = f"a difference of near-equals: off by {off:.0f} roundings, its terms by {before:.1f}"
-            cause = causes.entered(max(operation.inputs, key=causes.absolute)) if causes.kin(operation) else None
+            cause = causes.entered(max(operation.inputs, key=causes.absolute), self.causes) if causes.kin(operation) else None
             if cause is not None and cause is not operation:
                 text = f"its rounding is what {placed(operation)} shows, {text}"
                 return Suspect(causes.kind(cause), cause, text, roundings, SUM_ROUNDINGS)
@@ -224,10 +217,12 @@ class Rounding:
             return self._gone(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         if operation.base not in MOVING and (loses_digits or (roundings >= PLAIN_ROUNDINGS and gain >= PLAIN)):
+            if value not in self._shown:
+                return None  # log and then exp, a sum of many, a step much smaller than its weight
             if causes.subnormal(value) >= causes.HALF * value.drift:
                 text = f"subnormal here, where {value.dtype} has few bits: off by {value.drift / value.roundoff:.0f} roundings"
                 return Suspect("underflow", operation, text, gain, PLAIN)
-            cause = causes.entered(operation.drifting) or operation
+            cause = causes.entered(operation.drifting, self.causes) or operation
             text = f"its rounding ({operation.drift_in:.2g} relative) is amplified {gain:.0f} times by {placed(operation)}: "
             if loses_digits:
                 text += f"{100 * value.dead:.0f} % of the elements keep no digit"
