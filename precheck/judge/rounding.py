@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Collection
 
+from precheck.findings import Severity
 from precheck.judge import causes
 from precheck.judge.choices import blurred
 from precheck.judge.events import Suspect
@@ -175,7 +176,8 @@ class Rounding:
         suspect = self._suspect(operation, value)
         if suspect is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):
             self.suspects.append(suspect)
-            self.under[value] = (suspect,)
+            if suspect.severity != "warning":  # what is made good excuses nothing that follows from it
+                self.under[value] = (suspect,)
             within = suspect.rule == "cancellation" and operation.base in PRODUCTS
             (self.products if within else self.opened)[suspect] = value
         elif suspect is None and operation.base in SUMS | REDUCTIONS and self._gain(operation, value) >= AMPLIFICATION / 2:
@@ -217,17 +219,18 @@ class Rounding:
             return self._gone(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         if operation.base not in MOVING and (loses_digits or (roundings >= PLAIN_ROUNDINGS and gain >= PLAIN)):
-            if value not in self._shown:
-                return None  # log and then exp, a sum of many, a step much smaller than its weight
+            severity: Severity = "error" if value in self._shown else "warning"  # log and then exp, a sum of many, a step small beside its weight
+            healed = "" if severity == "error" else "; all that it ends in here is right to a few roundings"
             if causes.subnormal(value) >= causes.HALF * value.drift:
                 text = f"subnormal here, where {value.dtype} has few bits: off by {value.drift / value.roundoff:.0f} roundings"
-                return Suspect("underflow", operation, text, gain, PLAIN)
+                return Suspect("underflow", operation, text + healed, gain, PLAIN, severity)
             cause = causes.entered(operation.drifting, self.causes) or operation
             text = f"its rounding ({operation.drift_in:.2g} relative) is amplified {gain:.0f} times by {placed(operation)}: "
             if loses_digits:
-                text += f"{100 * value.dead:.0f} % of the elements keep no digit"
-                return Suspect("amplified-rounding", cause, text, value.dead, DEAD)
-            return Suspect("amplified-rounding", cause, text + f"off by {value.drift / value.roundoff:.0f} roundings", gain, PLAIN)
+                text += f"{100 * value.dead:.0f} % of the elements keep no digit{healed}"
+                return Suspect("amplified-rounding", cause, text, value.dead, DEAD, severity)
+            text += f"off by {value.drift / value.roundoff:.0f} roundings{healed}"
+            return Suspect("amplified-rounding", cause, text, gain, PLAIN, severity)
         return self._gone(operation, value) if spread else None
 
     @staticmethod

@@ -15,6 +15,10 @@ SPOILT = {"drift": 0.9, "dead": 0.9}
 FOUND, HEALED = [("amplified-rounding", 1)], []
 
 
+def accused(graph: Graph) -> list[tuple[str, int]]:
+    return [(finding.rule, int(finding.source.rpartition(":")[2])) for finding in graph.found() if finding.severity == "error"]
+
+
 def through(*later: dict[str, Any], name: str = "exp.default") -> Graph:
     """A logarithm that is off, and what each op that follows makes of it."""
     graph = Graph()
@@ -26,25 +30,32 @@ def through(*later: dict[str, Any], name: str = "exp.default") -> Graph:
 
 @pytest.mark.parametrize(("nudge", "found"), [(below, HEALED), (above, FOUND)])
 def test_an_end_shows_eight_roundings_or_a_hundredth_without_a_digit(nudge: Any, found: list[Any]) -> None:
-    assert through({"drift": nudge(reach.ROUNDINGS * U)}).rules() == found
-    assert through({"drift": U, "dead": nudge(reach.DEAD)}).rules() == found
+    assert accused(through({"drift": nudge(reach.ROUNDINGS * U)})) == found
+    assert accused(through({"drift": U, "dead": nudge(reach.DEAD)})) == found
 
 
 def test_an_end_that_is_not_finite_shows_whatever_the_rest_is() -> None:
     graph = through({"drift": 0.0})
     graph.last.outputs[0].nonfinite = 1
     graph.last.inputs[0].nonfinite = 1  # handed on, so that no event opens here
-    assert ("amplified-rounding", 1) in graph.rules()
+    assert ("amplified-rounding", 1) in accused(graph)
 
 
 def test_what_is_off_on_the_way_alone_is_made_good() -> None:
-    assert through({"drift": 0.9}, {"drift": 0.9}, {"drift": U}).rules() == HEALED
+    assert accused(through({"drift": 0.9}, {"drift": 0.9}, {"drift": U})) == HEALED
+
+
+def test_what_is_made_good_is_a_warning_that_says_so() -> None:
+    """Other data, or other weights than these, might not make it good."""
+    (finding,) = through({"drift": 0.9}, {"drift": U}).found()
+    assert (finding.rule, finding.severity) == ("amplified-rounding", "warning")
+    assert finding.message.endswith("; all that it ends in here is right to a few roundings")
 
 
 def test_a_number_that_python_reads_is_an_end() -> None:
     graph = through({"drift": 0.9}, {"drift": U})
     graph.read(graph.observation.operations[1].outputs[0])
-    assert graph.rules() == FOUND
+    assert accused(graph) == FOUND
 
 
 def test_what_becomes_an_index_is_an_end_and_what_is_compared_is_none() -> None:
@@ -52,19 +63,19 @@ def test_what_becomes_an_index_is_an_end_and_what_is_compared_is_none() -> None:
         graph = through({"drift": 0.9}, {"drift": U})
         graph.op(name, graph.observation.operations[1].outputs[0])
         graph.last.outputs = ()
-        assert graph.rules() == found, name
+        assert accused(graph) == found, name
 
 
 def test_a_gradient_is_an_end_although_the_optimizer_reads_it() -> None:
     graph = through({"drift": 0.9}, {"drift": U})
     graph.observation.gradients[1] = ("weight", graph.observation.operations[1].outputs[0], 1.0)
-    assert graph.rules() == FOUND
+    assert accused(graph) == FOUND
 
 
 def test_what_the_shadow_could_not_follow_is_an_end() -> None:
     graph = through({"drift": 0.9}, {"drift": 0.0})
     graph.last.opaque = "not followed"
-    assert graph.rules() == FOUND
+    assert accused(graph) == FOUND
 
 
 @pytest.mark.parametrize(("nudge", "found"), [(below, HEALED), (above, FOUND)])
@@ -72,21 +83,21 @@ def test_a_step_that_is_garbage_is_harm_however_large_its_weight(nudge: Any, fou
     graph = through({"drift": 0.9, "dead": nudge(reach.GARBAGE)})
     step = graph.last.outputs[0]
     graph.op("sub_.Tensor", given(), step, makes={"drift": U / 8}, in_place=True)
-    assert graph.rules() == found
+    assert accused(graph) == found
 
 
 def test_a_copy_of_an_end_is_the_same_end() -> None:
     graph = through({"drift": 0.9})
     graph.op("_to_copy.default", graph.last.outputs[0])
     graph.last.outputs = graph.last.inputs
-    assert graph.rules() == FOUND
+    assert accused(graph) == FOUND
 
 
 def test_what_is_made_good_excuses_nothing_that_follows() -> None:
     graph = through({"drift": U / 8})
     small = graph.op("sub.Tensor", graph.last.outputs[0], makes={"drift": 40 * U})
     graph.op("exp.default", small, makes={"drift": U})
-    assert graph.rules() == [("cancellation", 3)]
+    assert accused(graph) == [("cancellation", 3)]
 
 
 @pytest.mark.parametrize(("converts", "read", "found"), [(True, False, HEALED), (True, True, [("integer-rounding", 1)]),
@@ -96,4 +107,4 @@ def test_a_buffer_that_was_cast_with_its_module_is_no_result(converts: bool, rea
     positions = graph.op("_to_copy.default", given("float32"), makes={"drift": U, "wholes_moved": 9, "peak": 2047.0}, converts=converts)
     if read:
         graph.op("mul.Tensor", positions, makes={"drift": U})
-    assert graph.rules() == found
+    assert accused(graph) == found
