@@ -49,6 +49,9 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: dict[Va
         return None  # updates of weights are judged by what of the whole step arrived
     if operation.in_place and seen.first is not None and seen.first.inputs and seen.first.inputs[0].drift >= ASTRAY:
         return None  # it was something else already
+    held = seen.first.inputs[0] if seen.first is not None and seen.first.inputs else None
+    if not operation.in_place and held is not None and held.drift * held.norm >= seen.drift * value.norm / 2:
+        return None  # most of what it is off by it was off by before: a stream of residuals, in which each branch is small
     if seen.share >= 0.5 and seen.times >= TIMES and seen.drift >= ROUNDINGS * u and seen.intended >= INTENDED * u and seen.arrived < 1:
         text = f"{seen.times} additions left at least half of it unchanged; it is {100 * seen.drift:.0f} % off"
         return Suspect("absorption", operation, text, seen.drift / u, ROUNDINGS)

@@ -19,6 +19,7 @@ from precheck.judge.lineage import (
     CONSTANTS,
     GUARDS,
     MOVING,
+    PRODUCTS,
     SUMS,
     determined,
     half_tiniest,
@@ -143,7 +144,7 @@ def _named(root: Value) -> Suspect:
     if not root.nans and not at_pole and root.beyond > limit * (1 - root.roundoff):
         text = f"{root.beyond:.4g} in the reference is beyond the largest {root.dtype}, {limit:.5g}"
         return Suspect("overflow", operation, text, root.beyond, limit)
-    if zero is not None:
+    if zero is not None and (operation.base not in LINEAR or any(source.nonfinite for source in operation.inputs)):
         return of_zero(zero, f"{where} made {what} of it")
     if operation.base.removesuffix("_backward") in POLES:
         guard = _failed_guard(operation)
@@ -156,6 +157,10 @@ def _named(root: Value) -> Suspect:
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Suspect("nan", operation, f"NaN from inputs that the reference has too; there the result is {root.beyond:.4g}", root.nans, 0)
     return Suspect("overflow", operation, f"{what} where the reference has {root.beyond:.4g}", root.beyond, limit)
+
+
+LINEAR = PRODUCTS | SUMS | frozenset({"mul", "addcmul", "mean", "sum"})
+"""Ops that make neither Inf nor NaN of a zero and finite numbers."""
 
 
 def of_zero(zero: Value, then: str) -> Suspect:

@@ -7,7 +7,7 @@ the run ends: results, gradients, numbers that Python reads.
 
 from __future__ import annotations
 
-from precheck.judge.lineage import SUMS, felt
+from precheck.judge.lineage import MOVING, SUMS, felt, hands_on
 from precheck.observe.shadow.operations import FRESH, Observation, Operation, Value
 
 ROUNDINGS = 8.0
@@ -18,6 +18,8 @@ COMPARED = frozenset({"gt", "lt", "ge", "le", "eq", "ne", "isnan", "isinf", "isf
 """Ops that give a yes or no for each element. Other results without floats, as indices are, are ends: the shadow takes them over."""
 GARBAGE = 0.5
 """Half of a step without a digit is harm however large the weight is that it is added to: the weight shows it after many steps only."""
+WRONG = 0.5
+"""Drift of a number from which it is off by more than half of itself."""
 
 
 def shown(observation: Observation) -> set[Value]:
@@ -28,13 +30,27 @@ def shown(observation: Observation) -> set[Value]:
     """
     reading = [operation for operation in observation.operations if operation.base not in FRESH]
     read = {value for operation in reading for value in operation.inputs if value not in operation.outputs}  # a copy is no reader
-    found = {value for _, value in observation.made() if value not in read and _shows(value)}
+    dropped = _dropped(observation)
+    found = {value for _, value in observation.made() if value not in read and value not in dropped and _shows(value)}
     found |= {value for _, value, _ in observation.gradients.values() if _shows(value)}
+    lasting: set[Value] = set()  # what ends alive, and what was there before it in its place
     for operation in reversed(reading):
+        lasting.update(value for value in operation.outputs if value.alive)
+        if operation.in_place and operation.inputs and any(value in lasting for value in operation.outputs):
+            lasting.add(operation.inputs[0])
         onwards = any(value in found for value in operation.outputs)
         last = _ends(operation)
-        found.update(value for value in operation.inputs if onwards or (last and _shows(value)) or _thrown_off(operation, value))
+        thrown = operation.parameter or operation.in_optimizer or (operation.inputs and operation.inputs[0] in lasting)
+        found.update(value for value in operation.inputs if onwards or (last and _shows(value)) or (thrown and _thrown_off(operation, value)))
     return found
+
+
+def _dropped(observation: Observation) -> set[Value]:
+    """What a forward pass made and nobody took: no op, not even a copy, no gradient and not the user, in a run that went on to gradients."""
+    if not observation.gradients:
+        return set()
+    taken = {value for operation in observation.operations for value in operation.inputs}
+    return {value for operation, value in observation.made() if operation.phase == "forward" and not value.alive and value not in taken}
 
 
 def _ends(reader: Operation) -> bool:
@@ -46,5 +62,34 @@ def _shows(value: Value) -> bool:
 
 
 def _thrown_off(reader: Operation, step: Value) -> bool:
-    """Whether it adds a step most of which is garbage to something kept."""
+    """Whether it adds a step most of which is garbage."""
     return reader.in_place and reader.base in SUMS and step.dead >= GARBAGE and step is not reader.inputs[0]
+
+
+def exponentiated(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether a difference becomes an exponent, scaled at most: a ratio near one is right to a rounding whatever the difference was, and
+    what it tells is by how much it is not one."""
+    waiting, seen = [value], {value}
+    while waiting:
+        for reader in readers.get(waiting.pop(), ()):
+            if reader.base in ("exp", "expm1", "exp2"):
+                return True
+            if reader.base in MOVING or (reader.base == "mul" and reader.phase == "forward"):
+                fresh = {made for made in reader.outputs if made not in seen}
+                seen |= fresh
+                waiting += fresh
+    return False
+
+
+def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether a number that Python reads, or a result that nothing reads and the user keeps, is off by more than half of itself."""
+    waiting, seen = [value], {value}
+    while waiting:
+        made = waiting.pop()
+        consumers = [reader for reader in readers.get(made, ()) if reader.phase == "forward" and not hands_on(reader, made)]
+        if made.drift > WRONG and (any(reader.reads for reader in consumers) or (made.alive and not consumers)):
+            return True
+        fresh = {result for reader in consumers for result in reader.outputs if result not in seen}
+        seen |= fresh
+        waiting += fresh
+    return False

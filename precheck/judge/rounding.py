@@ -26,13 +26,12 @@ from precheck.judge.lineage import (
     determined,
     elements,
     felt,
-    hands_on,
     placed,
     smallest_normal,
     turns,
     zero_origin,
 )  # fmt: skip
-from precheck.judge.reach import shown
+from precheck.judge.reach import ends_wrong, exponentiated, shown
 from precheck.observe.shadow.operations import Observation, Operation, Renumbered, Value
 
 DEAD = 0.01
@@ -63,6 +62,9 @@ SHAKEN = 0.1
 """Share of dead elements from which a descendant's wander counts against a suspect."""
 DIGIT = 2.0**-11
 """Relative wander that is visible beside a drift without a digit; smaller ones are the disturbance itself."""
+
+
+_HEALED = "; all that it ends in here is right to a few roundings"
 
 
 class Rounding:
@@ -111,7 +113,7 @@ class Rounding:
             if not readers.get(value):
                 self.suspects.remove(suspect)  # a buffer that was rounded with its module, and that no forward pass has read
         for suspect, value in self.products.items():
-            if not _ends_wrong(value, readers):
+            if not ends_wrong(value, readers):
                 self.suspects.remove(suspect)  # a layer's small result beside which others are large
         for suspect, value in self.scaled.items():
             consumers = readers.get(value, ())
@@ -196,11 +198,13 @@ class Rounding:
         if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not self._intended(operation, value):
             off, before = value.drift / value.roundoff, max(operation.drift_in / value.roundoff, 0.42)
             text = f"a difference of near-equals: off by {off:.0f} roundings, its terms by {before:.1f}"
+            severity: Severity = "error" if value in self._shown or exponentiated(value, self.observation.consumers()) else "warning"
+            text += "" if severity == "error" else _HEALED
             cause = causes.entered(max(operation.inputs, key=causes.absolute), self.causes) if causes.kin(operation) else None
             if cause is not None and cause is not operation:
                 text = f"its rounding is what {placed(operation)} shows, {text}"
-                return Suspect(causes.kind(cause), cause, text, roundings, SUM_ROUNDINGS)
-            return Suspect("cancellation", operation, text, roundings, SUM_ROUNDINGS)
+                return Suspect(causes.kind(cause), cause, text, roundings, SUM_ROUNDINGS, severity)
+            return Suspect("cancellation", operation, text, roundings, SUM_ROUNDINGS, severity)
         if starving or (value.zeroed >= FAIR and _flushed(value)):
             return self._starved(operation, value, starving)
         if self._local(operation, value):
@@ -219,8 +223,8 @@ class Rounding:
             return self._gone(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         if operation.base not in MOVING and (loses_digits or (roundings >= PLAIN_ROUNDINGS and gain >= PLAIN)):
-            severity: Severity = "error" if value in self._shown else "warning"  # log and then exp, a sum of many, a step small beside its weight
-            healed = "" if severity == "error" else "; all that it ends in here is right to a few roundings"
+            severity = "error" if value in self._shown else "warning"  # log and then exp, a sum of many, a step small beside its weight
+            healed = "" if severity == "error" else _HEALED
             if causes.subnormal(value) >= causes.HALF * value.drift:
                 text = f"subnormal here, where {value.dtype} has few bits: off by {value.drift / value.roundoff:.0f} roundings"
                 return Suspect("underflow", operation, text + healed, gain, PLAIN, severity)
@@ -282,17 +286,3 @@ class Rounding:
 def _flushed(*made: Value) -> bool:
     """Whether zeros are the end of the format's doing, not a threshold's at zero that rounding moved values across."""
     return any(value.zeros and value.largest_zeroed <= smallest_normal(value) for value in made)
-
-
-def _ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
-    """Whether a number that Python reads, or a result that nothing reads and the user keeps, is off by more than half of itself."""
-    waiting, seen = [value], {value}
-    while waiting:
-        made = waiting.pop()
-        consumers = [reader for reader in readers.get(made, ()) if reader.phase == "forward" and not hands_on(reader, made)]
-        if made.drift > GONE and (any(reader.reads for reader in consumers) or (made.alive and not consumers)):
-            return True
-        fresh = {result for reader in consumers for result in reader.outputs if result not in seen}
-        seen |= fresh
-        waiting += fresh
-    return False

@@ -296,3 +296,12 @@ def test_a_gradient_that_float32_does_not_know_either_is_let_be() -> None:
     """A key's bias: products of 1e-8 that cancel to 1e-17."""
     assert starved(1.0, norm=1e-8 * below(2.0**-17)).rules() == []
     assert starved(1.0, norm=1e-8 * above(2.0**-17)).rules() == [("gradient-underflow", 1)]
+
+
+@pytest.mark.parametrize(("name", "rules"), [("div.Tensor", ["underflow"]), ("convolution_backward.default", ["nan"]), ("mul.Tensor", ["nan"])])
+def test_a_product_of_finite_numbers_makes_no_nan_of_a_zero(name: str, rules: list[str]) -> None:
+    """A kernel that does is wrong; a quotient of zeros is none."""
+    graph = Graph()
+    zero = graph.op("mul.Tensor", given("float16"), makes=ZERO | {"zeros": 64, "zeroed": 1.0})
+    graph.op(name, given("float16"), zero, makes=NAN | {"alive": True})
+    assert [finding.rule for finding in graph.found()] == rules

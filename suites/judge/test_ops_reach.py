@@ -82,8 +82,39 @@ def test_what_the_shadow_could_not_follow_is_an_end() -> None:
 def test_a_step_that_is_garbage_is_harm_however_large_its_weight(nudge: Any, found: list[Any]) -> None:
     graph = through({"drift": 0.9, "dead": nudge(reach.GARBAGE)})
     step = graph.last.outputs[0]
-    graph.op("sub_.Tensor", given(), step, makes={"drift": U / 8}, in_place=True)
+    graph.op("sub_.Tensor", given(), step, makes={"drift": U / 8, "alive": True}, in_place=True)
     assert accused(graph) == found
+
+
+def test_a_step_that_is_garbage_is_none_of_a_sum_that_the_block_uses_up() -> None:
+    """A logarithm of a determinant near 1 that is added to a log-probability; the same into what stays is harm, however long it takes."""
+    for alive, found in ((False, HEALED), (True, FOUND)):
+        graph = through({"drift": 0.9, "dead": above(reach.GARBAGE)})
+        total = graph.op("add_.Tensor", given(), graph.last.outputs[0], makes={"drift": U / 8}, in_place=True)
+        graph.op("mul_.Tensor", total, makes={"drift": U / 8, "alive": alive}, in_place=True)
+        assert accused(graph) == found
+
+
+@pytest.mark.parametrize(("gradients", "alive", "phase", "found"), [
+    (True, False, "forward", HEALED), (False, False, "forward", FOUND), (True, True, "forward", FOUND), (True, False, "backward", FOUND),
+])  # fmt: skip
+def test_what_nobody_takes_is_dropped_in_a_run_that_goes_on_to_gradients(gradients: bool, alive: bool, phase: str, found: list[Any]) -> None:
+    """A loss' part whose weight is 0; without a backward pass in the block it may be what the block is for."""
+    graph = through({"drift": 0.9, "alive": alive})
+    graph.last.phase = phase
+    if gradients:
+        graph.observation.gradients[1] = ("weight", given(), 1.0)
+    assert accused(graph) == found
+
+
+def test_a_difference_that_is_made_good_is_a_warning_unless_it_is_an_exponent() -> None:
+    for reader, severity in (("mul.Tensor", "warning"), ("exp.default", "error")):
+        graph = Graph()
+        small = graph.op("sub.Tensor", given(), given(), makes={"drift": 40 * U})
+        graph.op(reader, graph.op("mul.Scalar", small, makes={"drift": 40 * U}), makes={"drift": U})
+        (finding,) = graph.found()
+        assert (finding.rule, finding.severity) == ("cancellation", severity)
+        assert finding.message.endswith("; all that it ends in here is right to a few roundings") is (severity == "warning")
 
 
 def test_a_copy_of_an_end_is_the_same_end() -> None:
