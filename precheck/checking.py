@@ -75,7 +75,7 @@ class Checking:
         elif self.precision.name == "32-true":
             report = self._float32()
         else:
-            report = self.verdict(*self.seen())
+            report = self._glance() or self.verdict(*self.seen())
         report.facts["golden"] = path
         return report
 
@@ -99,6 +99,13 @@ class Checking:
         found = staleness.settings(self.golden.provenance, provenance)
         return found or staleness.moved(rows, self.recorded, now, weights_differ=differ), rows
 
+    def _glance(self) -> Report | None:
+        """The verdict on a run of which no decision is written down, since each op would cost; None where something may be amiss."""
+        if not self._judges():
+            return None
+        trace = run(self.job, low(self.precision))
+        return self._passed(trace, self.against_golden(trace))
+
     def seen(self) -> tuple[Trace, Tape]:
         """The run that the precision prescribes, and what it decided."""
         tape = Tape()
@@ -107,10 +114,9 @@ class Checking:
     def verdict(self, trace: Trace, tape: Tape, *, brief: bool = False) -> Report:
         """On a run under a low precision, made as `seen` makes it. `brief`: an error, if there is one, is enough."""
         rows = self.against_golden(trace)
-        if rows is not None:
-            report = judged(trace, self.recorded, rows, self.precision)
-            if not report.findings and not any(row.failed or row.doubtful for row in rows if row.record.kind != "update"):
-                return report
+        passed = self._passed(trace, rows)
+        if passed is not None:
+            return passed
         if brief:
             report = Measurement(self.job, self.precision, seen=(trace, tape), brief=True).report()
             if report.errors:
@@ -124,12 +130,23 @@ class Checking:
 
     def against_golden(self, trace: Trace) -> list[drift.Comparison] | None:
         """`trace` beside the golden; None where the golden has no floor to judge by, or not these tensors."""
+        if not self._judges() or trace.records.keys() - self.recorded.records.keys():
+            return None
         spreads = self._spreads(self.precision.placement, self.precision.roundoff)
-        if self.precision.gemm or not self.precision.is_low or not spreads or any(math.isnan(spread) for spread in spreads.values()):
-            return None
-        if trace.records.keys() - self.recorded.records.keys():
-            return None
         return drift.compare(trace, self.recorded, spreads, self.precision, samples=FIRST_LOOK)
+
+    def _judges(self) -> bool:
+        """Whether the golden alone can settle a run."""
+        floors = [each[self.precision.placement] for each in self.floors.values()]
+        return self.precision.is_low and not self.precision.gemm and bool(floors) and not any(map(math.isnan, floors))
+
+    def _passed(self, trace: Trace, rows: list[drift.Comparison] | None) -> Report | None:
+        """The report on a run in which the golden shows nothing amiss."""
+        if rows is None:
+            return None
+        report = judged(trace, self.recorded, rows, self.precision)
+        amiss = report.findings or any(row.failed or row.doubtful for row in rows if row.record.kind != "update")
+        return None if amiss else report
 
     def _spreads(self, placement: str, roundoff: float) -> dict[str, float]:
         return {key: floors[placement] * roundoff for key, floors in self.floors.items()}

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from precheck.observe.boundaries import LOW, Position, in_backward
 from precheck.observe.shadow.source import Frames
+from precheck.observe.substitutes import SUBSTITUTED, substitute
 
 aten = torch.ops.aten
 STEP_FUNCTIONS = {aten.round, aten.floor, aten.ceil, aten.trunc, aten.sign, aten.sgn, aten.heaviside, aten.floor_divide,
@@ -36,14 +37,6 @@ UNROUNDED = {aten.detach, aten.clone, aten.copy_, aten.fill_, aten.zero_, aten.m
              aten.zeros_like, aten.ones_like, aten.new_zeros, aten.zeros, aten.ones, aten.full, aten.empty, aten.empty_like, aten.topk,
              aten.sort, aten.index, aten.roll, aten.flip, aten.tril, aten.triu, aten.clamp, aten.amax, aten.amin, aten.repeat}  # fmt: skip
 """Ops that move values or choose among them; their results are as exact as their inputs."""
-
-NARROW_ACCUMULATION = {aten.native_layer_norm_backward, aten.embedding_dense_backward}
-"""CPU kernels that sum rows in the low format, where CUDA's accumulate in float32: their error grows with the root of the number
-of rows (measured 1.6 to 28 u for layer norm's weight, 88 % for embeddings), on no hardware that the run stands in for."""
-
-WINDOWS = {aten.convolution, aten.mkldnn_convolution}
-"""oneDNN's bfloat16 convolution of a channels-last input whose window covers all of it (an output of one pixel) is wrong by
-100 % (torch 2.13, any CPU with AMX); a contiguous copy of the same input is right."""
 
 UNDECIDED = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adagrad,
              torch.optim.Adadelta, torch.optim.RMSprop, torch.optim.ASGD}  # fmt: skip
@@ -78,8 +71,7 @@ class Nature:
     mutable: bool
     recurrent: bool
     masked: bool
-    narrow: bool
-    windowed: bool
+    substituted: bool
     view: bool  # nothing is decided, drawn or rounded
 
 
@@ -96,8 +88,7 @@ def nature(func: Any) -> Nature:
         mutable=func._schema.is_mutable,
         recurrent="rnn" in name or "lstm" in name,
         masked=packet in MASKED_GRADIENTS,
-        narrow=packet in NARROW_ACCUMULATION,
-        windowed=packet in WINDOWS,
+        substituted=packet in SUBSTITUTED,
         view=func.is_view,
     )
 
@@ -143,9 +134,7 @@ class Recording(TorchDispatchMode):
         if kind.view:
             return func(*args, **kwargs)
         mask = gradient_mask(func, args) if kind.masked else None
-        if kind.windowed and args[0].dtype in LOW and args[0].device.type == "cpu":
-            args = (args[0].contiguous(), *args[1:])
-        result = accumulated_wide(func, args, kwargs) if kind.narrow else func(*args, **kwargs)
+        result = substitute(func, args, kwargs) if kind.substituted else func(*args, **kwargs)
         outputs = outputs_of(result)
         if not outputs:
             return result
@@ -185,29 +174,6 @@ def _counts(low: torch.Tensor) -> bool:
     """Whole numbers beyond what the format holds one by one: positions, not data that is rounded on purpose."""
     exact = 2 / torch.finfo(low.dtype).eps
     return low.numel() > 1 and float(low.abs().amax()) > exact and bool((low == low.round()).all())
-
-
-def accumulated_wide(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The kernel on float32 inputs, its results rounded once to the dtype of its first argument."""
-    dtype = args[0].dtype
-    if dtype not in LOW or args[0].device.type != "cpu":
-        return func(*args, **kwargs)
-    if func.overloadpacket is aten.embedding_dense_backward and args[2] > 2 * args[1].numel():
-        return _rows_of_embedding(func, *args)
-    result = func(*(arg.float() if isinstance(arg, torch.Tensor) and arg.dtype in LOW else arg for arg in args), **kwargs)
-    if isinstance(result, torch.Tensor):
-        return result.to(dtype)
-    return tuple(item.to(dtype) if isinstance(item, torch.Tensor) else item for item in result)
-
-
-def _rows_of_embedding(func: Any, gradient: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, scaled: bool) -> torch.Tensor:
-    """The same, without a float32 copy of a vocabulary of which a batch uses few words."""
-    used, places = torch.unique(indices, return_inverse=True)
-    result = gradient.new_zeros(rows, gradient.shape[-1])
-    result[used] = func(gradient.float(), places, used.numel(), -1, scaled).to(gradient.dtype)
-    if padding >= 0:
-        result[padding] = 0
-    return result
 
 
 def outputs_of(result: Any) -> list[torch.Tensor]:

@@ -21,6 +21,7 @@ from precheck.observe.selections import Selection, Selections
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.whereabouts import Whereabouts
+from precheck.observe.substitutes import substituted
 from precheck.observe.training import Training
 from precheck.precisions import Precision
 
@@ -129,6 +130,8 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
             stack.enter_context(setting.disturbance.products())
         if setting.records is not None:
             recording = stack.enter_context(Recording(setting.records, position))
+        elif setting.precision is not None and setting.shadow is None and device == "cpu":
+            stack.enter_context(substituted())
         following = None
         if setting.follows is not None and setting.dtype is not None:
             disturb = setting.disturbance.result if setting.disturbance and setting.disturbance.everywhere else None

@@ -45,8 +45,8 @@ def sketch(tensor: torch.Tensor, *, finite: bool = True) -> numpy.ndarray:
 def fold(tensor: torch.Tensor, *, finite: bool = True) -> torch.Tensor:
     """The same on the tensor's own device, with no wait for it. Raises TypeError for a complex tensor."""
     folding = Folding(tensor)
-    for block, part in folding.parts():
-        folding.add(block, part, finite=finite)
+    for block, bits in folding.parts():
+        folding.add(block, bits, finite=finite)
     return folding.told()[:WIDTH]
 
 
@@ -85,65 +85,55 @@ class Folding:
         if flat.device.type == "mps":  # has no float64
             flat = flat.cpu()
         self.flat = flat if flat.is_floating_point() and flat.element_size() > 1 else flat.double()
-        self.whole = self.flat.numel() // BLOCK
         self.signs = signs_of(self.flat)
-        self.sums: list[tuple[torch.Tensor, int]] = []  # of parts' rows (blocks, 127), signed but for W, and the number of the first block
-        self.norms: list[torch.Tensor] = []  # of parts
-        self.few = min(_CPU_BLOCKS if flat.device.type == "cpu" else _ACCELERATOR_BLOCKS, self.whole)
+        self.bits = self.flat.view(self.signs.t.dtype)
+        self.sums: list[torch.Tensor] = []  # of parts' rows (blocks, 127), signed but for W
+        self.norms: list[torch.Tensor] = []  # of parts' blocks
+        self.few = min(_CPU_BLOCKS if flat.device.type == "cpu" else _ACCELERATOR_BLOCKS, -(-flat.numel() // BLOCK))
 
     def told(self) -> torch.Tensor:
         """The sketch of what was added, and the sum of its squares: (128,) float64 on the tensor's device."""
         if not self.sums:
             return torch.zeros(WIDTH + 1, dtype=torch.float64, device=self.flat.device)
-        signed = [sums.double() * self.signs.w[block : block + len(sums)] for sums, block in self.sums]
-        squares = torch.stack([norm.double() for norm in self.norms]).square().sum()
-        return torch.cat([torch.cat(signed).sum(0), squares[None]])
+        sums = torch.cat(self.sums).double().mul_(self.signs.w[: sum(map(len, self.sums))])
+        return torch.cat([sums.sum(0), torch.cat(self.norms).double().square().sum(0, keepdim=True)])
 
     def parts(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """All elements, 1-D, a few whole blocks at a time and the unfinished block last; and the number of each part's first block."""
-        for block in range(0, self.whole, self.few or 1):
-            yield block, self.flat[block * BLOCK : min(block + self.few, self.whole) * BLOCK]
-        if self.whole * BLOCK < self.flat.numel():
-            yield self.whole, self.flat[self.whole * BLOCK :]
+        """All elements, 1-D, as integers of their bits, a few blocks at a time; and the number of each part's first block."""
+        for start in range(0, self.flat.numel(), max(1, self.few) * BLOCK):
+            yield start // BLOCK, self.bits[start : start + self.few * BLOCK]
 
-    def scratch(self, part: torch.Tensor) -> torch.Tensor:
+    def scratch(self, bits: torch.Tensor) -> torch.Tensor:
         """Integers, one for each element of a part, to be written before the part is added."""
-        return self._buffer(self.signs.t.dtype).view(-1)[: part.numel()]
+        return self._buffer(bits.dtype).view(-1)[: bits.numel()]
 
-    def add(self, block: int, part: torch.Tensor, *, finite: bool = True, tame: bool = False) -> None:
-        """Without `finite`, non-finite elements count as zero. `tame` vouches that float32 holds a million of the part's squares."""
-        wide = torch.float32 if tame and part.element_size() == 2 else torch.float64
-        if part.numel() < BLOCK:
-            self._add_rest(block, part, wide, finite=finite)
-            return
-        blocks = part.view(-1, WIDTH, WIDTH)
-        stop = block + len(blocks)
-        bits = self._buffer(self.signs.t.dtype)[: len(blocks)]
-        flipped = torch.bitwise_xor(blocks.view(bits.dtype), self.signs.t, out=bits).bitwise_xor_(self.signs.v[block:stop, :, None])
-        values = _zeroed(self._buffer(wide)[: len(blocks)].copy_(flipped.view(part.dtype)), finite=finite)
-        self._sum(values.sum(1), block, values)
-
-    def _add_rest(self, block: int, part: torch.Tensor, wide: torch.dtype, *, finite: bool) -> None:
-        """An unfinished block, filled up with zeros to whole rows."""
-        rows = -(-part.numel() // WIDTH)
-        padded = part.new_zeros(rows * WIDTH)
-        padded[: part.numel()] = part
-        flipped = padded.view(rows, WIDTH).view(self.signs.t.dtype).bitwise_xor_(self.signs.t[:rows]).bitwise_xor_(self.signs.v[block, :rows, None])
-        values = _zeroed(flipped.view(part.dtype).to(wide), finite=finite)
-        self._sum(values.sum(0, keepdim=True), block, values)
-
-    def _sum(self, sums: torch.Tensor, block: int, values: torch.Tensor) -> None:
-        self.sums.append((sums, block))
-        self.norms.append(torch.linalg.vector_norm(values))
+    def add(self, block: int, bits: torch.Tensor, *, finite: bool = True, tame: bool = False) -> None:
+        """Without `finite`, non-finite elements count as zero. `tame` vouches that float32 holds the squares of a block."""
+        count = -(-bits.numel() // BLOCK)
+        flipped = self._buffer(bits.dtype)[:count]
+        if bits.numel() < count * BLOCK:  # the last block is filled up with zeros
+            flat = flipped.view(-1)
+            flat[: bits.numel()] = bits
+            flat[bits.numel() :] = 0
+            flipped.bitwise_xor_(self.signs.t)
+        else:
+            torch.bitwise_xor(bits.view(-1, WIDTH, WIDTH), self.signs.t, out=flipped)
+        flipped.bitwise_xor_(self.signs.v[block : block + count, :, None])
+        values = self._buffer(torch.float32 if tame and bits.element_size() == 2 else torch.float64)[:count]
+        values.copy_(flipped.view(self.flat.dtype))
+        if not finite:
+            values.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        self.sums.append(values.sum(1))
+        self.norms.append(torch.linalg.vector_norm(values, dim=(1, 2)))
 
     def _buffer(self, dtype: torch.dtype) -> torch.Tensor:
         """(blocks, 127, 127). On a CPU each thread keeps its own, since new memory costs more than what is done in it."""
         if self.flat.device.type != "cpu":
-            return torch.empty((max(self.few, 1), WIDTH, WIDTH), dtype=dtype, device=self.flat.device)
+            return torch.empty((self.few, WIDTH, WIDTH), dtype=dtype, device=self.flat.device)
         kept: dict[torch.dtype, torch.Tensor] = _kept.__dict__.setdefault("buffers", {})
         if dtype not in kept or len(kept[dtype]) < self.few:
             with torch.inference_mode(False), _disable_current_modes():
-                kept[dtype] = torch.empty((max(self.few, 1), WIDTH, WIDTH), dtype=dtype)
+                kept[dtype] = torch.empty((self.few, WIDTH, WIDTH), dtype=dtype)
         return kept[dtype]
 
 
@@ -178,7 +168,3 @@ def _table(name: str, rows: int) -> numpy.ndarray:
     digest = hashlib.shake_256(f"{_SEED} {name}".encode()).digest((count + 7) // 8)
     bits = numpy.unpackbits(numpy.frombuffer(digest, numpy.uint8), count=count)
     return (bits.astype(numpy.int8) * 2 - 1).reshape(rows, WIDTH)
-
-
-def _zeroed(values: torch.Tensor, *, finite: bool) -> torch.Tensor:
-    return values if finite else values.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)

@@ -130,8 +130,8 @@ def test_float32_sums_of_short_formats_are_off_by_less_than_they_may_be(dtype: t
     """Of 127 elements each: 127 * 2^-24 of their magnitudes, of which a number of the sketch sums all of a column."""
     values = normal(3 * BLOCK + 50).to(dtype)
     folding = Folding(values)
-    for block, part in folding.parts():
-        folding.add(block, part, tame=True)
+    for block, bits in folding.parts():
+        folding.add(block, bits, tame=True)
     allowed = 127 * 2.0**-24 * by_definition(values.double().abs().numpy(), signs=False)
     off = numpy.abs(folding.told()[:WIDTH].numpy() - by_definition(values.double().numpy()))
     assert (off <= allowed).all()
