@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -17,7 +18,7 @@ UNDETERMINED = 0.5
 """Share of a tensor's norm that correct rounding may explain before nothing can be said about it at this precision."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Comparison:
     """One tensor of the run beside its reference. `drift` and `floor` are Euclidean norms; r is their ratio."""
 
@@ -27,13 +28,13 @@ class Comparison:
     floor: float
     allowed: float  # r above which it has failed
 
-    @property
+    @functools.cached_property
     def r(self) -> float:
         if self.excess_nonfinite:
             return math.inf
         return self.drift / self.floor if self.floor > 0 else (0.0 if self.drift == 0 else math.inf)
 
-    @property
+    @functools.cached_property
     def excess_nonfinite(self) -> int:
         """Elements that are NaN or Inf here and not in the reference, by count: masks hold -inf in both."""
         return max(0, self.record.nonfinite - self.reference.nonfinite)

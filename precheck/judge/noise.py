@@ -6,6 +6,7 @@ second term is the tensor's own last rounding, the third the spacing eta of valu
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -42,6 +43,7 @@ def roundoff(precision_roundoff: float) -> float:
     return max(precision_roundoff, REASSOCIATED)
 
 
+@functools.cache
 def allowed(numel: int, samples: int) -> float:
     """The ratio above which a tensor of `numel` elements, judged against `samples` noise runs, has failed."""
     table = _SMALL_SAMPLE[max((k for k in _SMALL_SAMPLE if k <= samples), default=2)]

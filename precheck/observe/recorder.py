@@ -6,12 +6,11 @@ A program that asks a GPU for a number waits for all that the GPU was given befo
 from __future__ import annotations
 
 import bisect
-import contextlib
 import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Protocol
 
 import numpy
@@ -72,7 +71,7 @@ class Recorder:
         key = f"{kind}:{name}@{step}"
         passing = kind in ("output", "gradient", "handed") and tensor.dtype is not torch.float16
         sample: Sample = "" if key not in self.sampled else "alone" if passing else "folded"
-        with _undisturbed(tensor):
+        with _Undisturbed(tensor):
             self._put(Record(kind=kind, name=name, step=step, roundings=roundings, **facts(tensor, sample), **_UNKNOWN), tensor, sample)
             self._weigh(key, tensor)
         if self.witness is not None:
@@ -84,13 +83,15 @@ class Recorder:
         self.trace.records[key] = record
         if record.sampled and record.kind == "output":
             self.parts.pop(key, None)
-            with _undisturbed(tensor):
+            with _Undisturbed(tensor):
                 self._put(record, tensor, "folded")
 
     def moves(self, step: int, moved: Sequence[Moved], *, broken: bool) -> None:
         """Records what parameters have moved by. `broken`: some parameter is not finite any more; elements that are not have moved there."""
-        for each in moved:
-            with _undisturbed(each.parameter):
+        if not moved:
+            return
+        with _Undisturbed(moved[0].parameter):
+            for each in moved:
                 move, elements = each.now - each.start, each.parameter.numel()  # exact, unless a weight has doubled or halved (Sterbenz)
                 part = move.numel() != elements
                 whole = facts(each.parameter, "folded" if part else "")
@@ -127,7 +128,7 @@ class Recorder:
         values = real(tensor.detach()).reshape(-1)
         elements = elements or values.numel()
         if values.numel() <= SAMPLE:
-            self.parts[record.key] = _Part(values.clone(), elements, known)
+            self.parts[record.key] = _Part(values.clone() if record.kind != "update" else values, elements, known)  # moves are made for this
         elif sample == "alone":
             self.parts[record.key] = _Part(thinned(values), elements, known)
         elif sample == "folded" and math.isfinite((found := reduce.extent(values))[0]):
@@ -147,7 +148,7 @@ class Recorder:
             together = max(1, _TOGETHER // _LENGTHS[size])
             for start in range(0, len(keys), together):
                 few = [parts[key] for key in keys[start : start + together]]
-                with _undisturbed(few[0].values):
+                with _Undisturbed(few[0].values):
                     told_of = reduce.reduced_together([each.values for each in few], [each.elements for each in few])
                 for key, part, found in zip(keys[start:], few, told_of, strict=False):
                     self._set(key, found | part.known)
@@ -168,9 +169,10 @@ class Recorder:
 
 def _size(weight: torch.Tensor, elements: int) -> torch.Tensor:
     """The norm of a weight of so many elements, from a sample: it is only told, and weighs luck."""
-    few = real(sampled(weight))
-    size: torch.Tensor = torch.linalg.vector_norm(few, dtype=torch.float64 if few.dtype is torch.float64 else torch.float32).double()
-    return size.mul_(math.sqrt(elements / max(1, sampled(weight).numel())))
+    few = sampled(weight)
+    values = real(few)
+    size: torch.Tensor = torch.linalg.vector_norm(values, dtype=torch.float64 if values.dtype is torch.float64 else torch.float32).double()
+    return size.mul_(math.sqrt(elements / max(1, few.numel())))
 
 
 def _weighing(found: Sequence[torch.Tensor]) -> dict[str, float]:
@@ -178,13 +180,22 @@ def _weighing(found: Sequence[torch.Tensor]) -> dict[str, float]:
     return {"weight_norm": sizes[0] if math.isfinite(sizes[0]) else 0.0} if sizes else {}
 
 
-@contextlib.contextmanager
-def _undisturbed(tensor: torch.Tensor) -> Iterator[None]:
-    """Nothing that is done to a tensor here is the run's own."""
-    device = tensor.device.type
-    with torch.no_grad(), torch._C._DisableTorchDispatch():
-        if not torch.is_autocast_enabled(device):
-            yield
-            return
-        with torch.autocast(device, enabled=False):
-            yield
+class _Undisturbed:
+    """Nothing that is done to such a tensor inside is the run's own. Entered for each tensor that passes, hence no generator."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.device = tensor.device.type
+
+    def __enter__(self) -> None:
+        self.gradients, self.cast = torch.is_grad_enabled(), torch.is_autocast_enabled(self.device)
+        self.dispatch = torch._C._DisableTorchDispatch()
+        self.dispatch.__enter__()
+        torch._C._set_grad_enabled(False)
+        if self.cast:
+            torch.set_autocast_enabled(self.device, False)
+
+    def __exit__(self, *raised: object) -> None:
+        if self.cast:
+            torch.set_autocast_enabled(self.device, True)
+        torch._C._set_grad_enabled(self.gradients)
+        self.dispatch.__exit__(*raised)

@@ -6,6 +6,7 @@ counts. The same records are compared in memory (`precheck.measure`) and written
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -44,10 +45,7 @@ class Record:
 
     @property
     def numel(self) -> int:
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return math.prod(self.shape)
 
     @property
     def nonfinite(self) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from precheck.observe.shadow.statistics import sampled
-from precheck.observe.sketch import BLOCK, WIDTH, Folding, stacked
+from precheck.observe.sketch import BLOCK, WIDTH, Folding, space, stacked
 
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
 _TAME = 1e-15, 1e15
@@ -54,7 +54,7 @@ def reduced_together(values: Sequence[torch.Tensor], elements: Sequence[int]) ->
     by one. They are filled up with zeros to one length, which no sum minds.
     """
     lengths = [each.numel() for each in values]
-    rows = pad_sequence([*values, values[0].new_zeros(_padded(max(1, *lengths)))], batch_first=True)[:-1]
+    rows = _rows(values, _padded(max(1, *lengths)))
     extents = _extents(rows, lengths)
     whole = all(math.isfinite(amax) for amax, _ in extents)
     if not whole:
@@ -71,12 +71,20 @@ def reduced_together(values: Sequence[torch.Tensor], elements: Sequence[int]) ->
     return found
 
 
+def _rows(values: Sequence[torch.Tensor], length: int) -> torch.Tensor:
+    """(k, length)"""
+    if any(each.numel() != length for each in values):
+        return pad_sequence([*values, values[0].new_zeros(length)], batch_first=True)[:-1]
+    rows = space(values[0].dtype, len(values) * length, values[0].device, "rows").view(len(values), length)
+    return torch.stack(list(values), out=rows)
+
+
 def _extents(rows: torch.Tensor, lengths: Sequence[int]) -> list[tuple[float, int]]:
     """What `extent` finds of each row (k, n), of which so many elements count."""
     if rows.dtype not in _BITS:
         return [_extent(row[:length]) for row, length in zip(rows, lengths, strict=True)]
     bits = rows.view(_BITS[rows.dtype])
-    magnitudes = bits.bitwise_and(torch.iinfo(bits.dtype).max)
+    magnitudes = torch.bitwise_and(bits, torch.iinfo(bits.dtype).max, out=space(bits.dtype, bits.numel(), bits.device).view(bits.shape))
     least, most = magnitudes.amin(1), magnitudes.amax(1)  # aminmax by rows takes twenty times as long
     each = zip(least.tolist(), most.view(rows.dtype).tolist(), magnitudes.numpy(), lengths, strict=True)
     return [(amax, length - int(numpy.count_nonzero(row[:length])) if low == 0 else 0) for low, amax, row, length in each]

@@ -55,12 +55,14 @@ def stacked(rows: torch.Tensor, *, tame: bool = False) -> torch.Tensor:
 
     n is a number of whole blocks, or a multiple of WIDTH within one. `tame` is as in `Folding.add`.
     """
-    blocks = rows.view(len(rows), -1, min(rows.shape[1] // WIDTH, WIDTH), WIDTH)
-    count, height = blocks.shape[1:3]
+    height = min(rows.shape[1] // WIDTH, WIDTH)
+    count = rows.shape[1] // (height * WIDTH)
     signs = signs_of(rows, count)
-    flipped = torch.bitwise_xor(blocks.view(signs.t.dtype), signs.t[:height]).bitwise_xor_(signs.v[:count, :height, None])
-    values = flipped.view(rows.dtype).to(torch.float32 if tame and rows.element_size() == 2 else torch.float64)
-    sketches = (values.sum(2).double() * signs.w[:count]).sum(1)
+    shape, wide = (len(rows), count, height, WIDTH), torch.float32 if tame and rows.element_size() == 2 else torch.float64
+    bits, values = (space(dtype, rows.numel(), rows.device).view(shape) for dtype in (signs.t.dtype, wide))
+    torch.bitwise_xor(rows.view(bits.dtype).view(shape), signs.t[:height], out=bits).bitwise_xor_(signs.v[:count, :height, None])
+    values.copy_(bits.view(rows.dtype))
+    sketches = values.sum(2).double().mul_(signs.w[:count]).sum(1)
     return torch.cat([sketches, torch.linalg.vector_norm(values.flatten(1), dim=1, keepdim=True).double().square()], 1)
 
 
@@ -127,14 +129,20 @@ class Folding:
         self.norms.append(torch.linalg.vector_norm(values, dim=(1, 2)))
 
     def _buffer(self, dtype: torch.dtype) -> torch.Tensor:
-        """(blocks, 127, 127). On a CPU each thread keeps its own, since new memory costs more than what is done in it."""
-        if self.flat.device.type != "cpu":
-            return torch.empty((self.few, WIDTH, WIDTH), dtype=dtype, device=self.flat.device)
-        kept: dict[torch.dtype, torch.Tensor] = _kept.__dict__.setdefault("buffers", {})
-        if dtype not in kept or len(kept[dtype]) < self.few:
-            with torch.inference_mode(False), _disable_current_modes():
-                kept[dtype] = torch.empty((self.few, WIDTH, WIDTH), dtype=dtype)
-        return kept[dtype]
+        """(blocks, 127, 127)"""
+        return space(dtype, self.few * BLOCK, self.flat.device).view(-1, WIDTH, WIDTH)
+
+
+def space(dtype: torch.dtype, elements: int, device: torch.device, use: str = "") -> torch.Tensor:
+    """Memory to work in until the next call of that dtype and use. On a CPU each thread keeps its own: what is new has to be given by
+    the operating system page by page, which costs more than all that is done in it."""
+    if device.type != "cpu":
+        return torch.empty(elements, dtype=dtype, device=device)
+    kept: dict[tuple[torch.dtype, str], torch.Tensor] = _kept.__dict__.setdefault("buffers", {})
+    if (dtype, use) not in kept or kept[dtype, use].numel() < elements:
+        with torch.inference_mode(False), _disable_current_modes():
+            kept[dtype, use] = torch.empty(elements, dtype=dtype)
+    return kept[dtype, use][:elements]
 
 
 _kept = threading.local()

@@ -184,10 +184,15 @@ class Training:
         if self.optimizer is None:
             return {}
         pulled = [each for each in self.moved if each.parameter.grad is not None and each.parameter.grad.layout is torch.strided]
-        low = [each for each in pulled if each.parameter.dtype in LOW]
+        low = [each for each in pulled if each.parameter.dtype in LOW and self._may_stand(each.name)]
         still = {id(each.parameter): each.name for each, (stuck, moving) in zip(low, self._standing(low), strict=True) if 2 * stuck > moving}
         found = ageing.aged(self.optimizer, set(still), another)
         return {still[number]: (each.arrived, each.steps) for number, each in found.items()}
+
+    def _may_stand(self, name: str) -> bool:
+        """Whether some of its elements have not moved, by what was written down of its last move."""
+        record = self.trace.records[f"update:{name}@{self.updated}"]
+        return bool(record.zeros or record.nonfinite)
 
     def _standing(self, moved: Sequence[Moved]) -> list[list[int]]:
         """Of each, how many elements with a gradient are where they were, and how many have one."""

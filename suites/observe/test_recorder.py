@@ -131,14 +131,15 @@ def test_that_can_fail() -> None:
     assert {each.partition(":")[0] for each in differ} == {"update"}
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_a_step_asks_once_and_twice_from_the_second_on(deferring: list[str], steps: int) -> None:
-    """Whether all weights are finite after it; and whether its loss is, since a run that has failed learns no more. In the end whether
-    any weight stood still. Torch's own AdamW asks for its step count, which lies on the host: `item`."""
+@pytest.mark.parametrize(("steps", "still"), [(1, 0), (3, 1)])
+def test_a_step_asks_once_and_twice_from_the_second_on(deferring: list[str], steps: int, still: int) -> None:
+    """Whether all weights are finite after it; and whether its loss is, since a run that has failed learns no more. In the end how many
+    stood still, if any is where it was: after three steps one has come back. Torch's own AdamW asks for its step count, which lies on
+    the host: `item`."""
     traced(job(steps=steps), "bf16-true")
     own = len(list(Net().parameters())) * steps
     assert deferring.count("__bool__") == steps + (steps - 1)
-    assert deferring.count("tolist") == 1
+    assert deferring.count("tolist") == still
     assert deferring.count("item") <= own
     assert set(deferring) <= {"__bool__", "tolist", "item"}
 
