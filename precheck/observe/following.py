@@ -45,7 +45,13 @@ class Following(TorchDispatchMode):
     def ignore_compile_internals(cls) -> bool:
         return True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # as in Recording
+
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if nature(func).view and not kwargs and not any(isinstance(arg, torch.dtype) for arg in args):
+            return func(*args)
         meant = self._meant(func, args, kwargs or {}) if self.tape.meant and func.overloadpacket is aten._to_copy else None
         if meant is not None:
             return meant

@@ -91,7 +91,7 @@ class Noise:
         if not value.is_floating_point():
             return value
         with torch._C._DisableTorchDispatch():
-            return value * self._draws(value).mul_(_UNIFORM * (self.roundoff if roundoff is None else roundoff)).add_(1)
+            return value * self._draws(value, about=1.0, within=_UNIFORM * (self.roundoff if roundoff is None else roundoff))
 
     def _disturb(self, value: torch.Tensor, roundings: int, *, scale: float = 1.0) -> None:
         """In place: relative noise of that many roundings; then what is left of a value that close to zero."""
@@ -99,12 +99,12 @@ class Noise:
             error = _rounded(value, self.roundoff, shift=float(self._draws(value.new_zeros(1)))).sub_(value)
             value.add_(error.nan_to_num_(nan=0.0).mul_(math.sqrt(roundings)))  # Inf - Inf: a mask stays
         else:
-            value.mul_(self._draws(value).mul_(_UNIFORM * self.roundoff * math.sqrt(roundings)).add_(1))
+            value.mul_(self._draws(value, about=1.0, within=_UNIFORM * self.roundoff * math.sqrt(roundings)))
         if self.bottom is not None and not value.is_complex():
             _settle(value, self.bottom, scale)
 
-    def _draws(self, like: torch.Tensor) -> torch.Tensor:
-        """U(-1, 1) in steps of 2^-15, from a generator of this run's own, so that the model's random numbers stay as they are.
+    def _draws(self, like: torch.Tensor, *, about: float = 0.0, within: float = 1.0) -> torch.Tensor:
+        """U(about - within, about + within) in 2^16 steps, from a generator of this run's own, so that the model's random numbers stay as they are.
 
         Four numbers of each draw of 64 bits: a draw for each would cost as much as the run.
         """
@@ -116,7 +116,7 @@ class Noise:
         bits = torch.empty(min(_DRAWN, -(-drawn.numel() // 4)), dtype=torch.int64, device=like.device)
         for part in drawn.view(-1).split(4 * _DRAWN):
             few = bits[: -(-part.numel() // 4)].random_(-(2**63), None, generator=self._generators[device])
-            part.copy_(few.view(torch.int16)[: part.numel()]).add_(0.5).mul_(2.0**-15)
+            part.copy_(few.view(torch.int16)[: part.numel()]).mul_(within * 2.0**-15).add_(about + within * 2.0**-16)
         return drawn
 
 

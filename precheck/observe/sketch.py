@@ -91,7 +91,8 @@ class Folding:
         self.bits = self.flat.view(self.signs.t.dtype)
         self.sums: list[torch.Tensor] = []  # of parts' rows (blocks, 127), signed but for W
         self.norms: list[torch.Tensor] = []  # of parts' blocks
-        self.few = min(_CPU_BLOCKS if flat.device.type == "cpu" else _ACCELERATOR_BLOCKS, -(-flat.numel() // BLOCK))
+        blocks, together = -(-flat.numel() // BLOCK), _CPU_BLOCKS if flat.device.type == "cpu" else _ACCELERATOR_BLOCKS
+        self.few = -(-blocks // max(1, round(blocks / together)))  # parts of one length, since a short one costs as many calls
 
     def told(self) -> torch.Tensor:
         """The sketch of what was added, and the sum of its squares: (128,) float64 on the tensor's device."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +21,7 @@ WINDOWS = {aten.convolution, aten.mkldnn_convolution}
 """oneDNN's bfloat16 convolution of a channels-last input whose window covers all of it (an output of one pixel) is wrong by
 100 % (torch 2.13, any CPU with AMX); a contiguous copy of the same input is right."""
 
+_AT_ONCE = 1 << 17  # elements: half a megabyte of float32, which stays in the cache and is not asked of the operating system anew
 SUBSTITUTED = NARROW_ACCUMULATION | WINDOWS
 
 
@@ -29,9 +31,11 @@ def substitute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
     if func.overloadpacket in WINDOWS:
         return func(args[0].contiguous(), *args[1:], **kwargs)
-    if func.overloadpacket is aten.embedding_dense_backward and args[2] > 2 * args[1].numel():
+    if func.overloadpacket is aten.native_layer_norm_backward:
+        return _layer_norm_by_rows(func, *args)
+    if args[2] > 2 * args[1].numel():
         return _rows_of_embedding(func, *args)
-    return _accumulated_wide(func, args, kwargs)
+    return func(args[0].float(), *args[1:]).to(args[0].dtype)
 
 
 @contextlib.contextmanager
@@ -79,13 +83,26 @@ def _kernel(op: Any) -> Callable[..., Any]:
     return kernel
 
 
-def _accumulated_wide(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The kernel on float32 inputs, its results rounded once to the dtype of its first argument."""
-    dtype = args[0].dtype
-    result = func(*(arg.float() if isinstance(arg, torch.Tensor) and arg.dtype in LOW else arg for arg in args), **kwargs)
-    if isinstance(result, torch.Tensor):
-        return result.to(dtype)
-    return tuple(item.to(dtype) if isinstance(item, torch.Tensor) else item for item in result)
+def _layer_norm_by_rows(
+    func: Any, gradient: torch.Tensor, values: torch.Tensor, shape: list[int], mean: torch.Tensor, scale: torch.Tensor,
+    weight: torch.Tensor | None, bias: torch.Tensor | None, wanted: list[bool],
+) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
+    """The kernel on float32 copies of a few rows at a time, its sums over rows rounded once."""
+    count = math.prod(values.shape[: values.dim() - len(shape)])
+    gradients, values = gradient.reshape(count, *shape), values.reshape(count, *shape)
+    mean, scale = (each.float().reshape(count, *[1] * len(shape)) for each in (mean, scale))
+    weight, bias = (None if each is None else each.float() for each in (weight, bias))
+    result = torch.empty_like(gradients) if wanted[0] else None
+    sums: list[torch.Tensor | None] = [None, None]
+    few = max(1, _AT_ONCE // max(1, math.prod(shape)))
+    for start in range(0, max(1, count), few):
+        rows = slice(start, start + few)
+        found = func(gradients[rows].float(), values[rows].float(), shape, mean[rows], scale[rows], weight, bias, wanted)
+        if result is not None:
+            result[rows] = found[0]
+        sums = [more if so_far is None else so_far.add_(more) for so_far, more in zip(sums, found[1:], strict=True)]
+    low = [None if each is None else each.to(gradient.dtype) for each in sums]
+    return None if result is None else result.view(gradient.shape), *low
 
 
 def _rows_of_embedding(func: Any, gradient: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, scaled: bool) -> torch.Tensor:

@@ -31,7 +31,7 @@ def sampled(tensor: torch.Tensor, limit: int = SAMPLE, run: int = _RUN) -> torch
     flat = tensor.reshape(-1) if tensor.is_contiguous() else _dense(tensor).contiguous()
     stride = _prime_below(flat.numel() // (limit // run), run)
     rows = flat.numel() // stride
-    return flat.as_strided((rows, run), (stride, 1), flat.storage_offset()).reshape(-1)
+    return flat.as_strided((rows, run), (stride, 1)).reshape(-1)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
