@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from allocator import keep
 from budgets import KINDS, results
 from sized import SHAPES
 from startup import startup
@@ -29,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (default: cpu)")
     parser.add_argument("--json", type=Path, default=HERE / "results.json", help="where figures are kept and added to (default: beside this)")
     parser.add_argument("--page", type=Path, default=HERE / "README.md", help="whose table is made anew (default: beside this)")
+    parser.add_argument("--keep-memory", action=argparse.BooleanOptionalAction, default=True, help="no turn asks the system for pages anew (default)")
     asked = parser.parse_args()
     if asked.rounds < 1:
         parser.error(f"--rounds={asked.rounds}: at least one has to count")
@@ -36,7 +38,9 @@ def arguments() -> argparse.Namespace:
         parser.error(f"--device={asked.device}: torch {torch.__version__} sees no CUDA device here; use cpu")
     try:
         asked.clock = clock_for(torch.device(asked.device))
-        asked.figures = read(asked.json, machine(asked.clock.facts()))
+        facts = machine(asked.clock.facts())
+        facts["memory"] = "kept between turns" if asked.keep_memory and keep() else "the allocator's own way"
+        asked.figures = read(asked.json, facts)
     except (ValueError, RuntimeError) as error:
         parser.error(str(error))
     return asked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import platform
 import runpy
 import subprocess
 import sys
@@ -149,9 +150,31 @@ def test_the_table_goes_between_its_marks_and_nowhere_else(tmp_path: Path) -> No
         into(page, figures)
 
 
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="these are glibc's switches")
+@pytest.mark.parametrize("keep", [True, False])
+def test_memory_that_is_kept_is_not_asked_for_again(keep: bool) -> None:
+    """64 MB are 16 thousand pages of 4 KB, or 32 huge ones. A heap that is kept has room after a few turns, if not at once."""
+    code = f"""
+import resource, sys
+sys.path.insert(0, {str(HERE)!r})
+from allocator import keep
+if {keep}:
+    assert keep()
+import torch
+faults = []
+for _ in range(20):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(2**24)
+    faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(min(faults))
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (int(told.stdout) < 16) is keep
+
+
 def program(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
     """What `python suites/bench` ends with."""
-    monkeypatch.setattr(sys, "argv", ["bench", *words])
+    monkeypatch.setattr(sys, "argv", ["bench", "--no-keep-memory", *words])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(HERE / "__main__.py"), run_name="__main__")
     return ended.value.code

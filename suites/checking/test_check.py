@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import precheck
 from precheck.goldens.lifecycle import refresh
@@ -83,6 +84,17 @@ def test_a_fault_that_both_runs_share_does_not_pass(golden: Path, precision: str
     assert [finding.rule for finding in report.errors] == ["accumulated-drift"]
     assert report.errors[0].module == "1"  # the block's own code, which hands it to 1.out
     report.errors[0].message.index(f"noise floors under {precision}")
+
+
+@pytest.mark.parametrize(("faulty", "modes"), [(False, [0]), (True, [0, 1])], ids=["healthy", "faulty"])
+def test_a_healthy_run_is_looked_at_once_and_plainly(golden: Path, faulty: bool, modes: list[int]) -> None:
+    """No mode is asked about its ops. Where something may be amiss it is run again and its decisions are written down, then measured."""
+    checked, seen = model(positions=torch.bfloat16 if faulty else torch.float32), []
+    checked.register_forward_pre_hook(lambda module, args: seen.append(len(_get_current_dispatch_mode_stack())))
+    report = precheck.check(checked, inputs(), golden=golden, precision="bf16-mixed", loss=loss)
+    assert bool(report.errors) is faulty
+    assert seen[: len(modes)] == modes
+    assert (len(seen) > 2) is faulty
 
 
 STALE: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
