@@ -71,7 +71,7 @@ class Recorder:
         key = f"{kind}:{name}@{step}"
         passing = kind in ("output", "gradient", "handed") and tensor.dtype is not torch.float16
         sample: Sample = "" if key not in self.sampled else "alone" if passing else "folded"
-        with _Undisturbed(tensor):
+        with torch._C._DisableTorchDispatch():
             self._put(Record(kind=kind, name=name, step=step, roundings=roundings, **facts(tensor, sample), **_UNKNOWN), tensor, sample)
             self._weigh(key, tensor)
         if self.witness is not None:
@@ -83,7 +83,7 @@ class Recorder:
         self.trace.records[key] = record
         if record.sampled and record.kind == "output":
             self.parts.pop(key, None)
-            with _Undisturbed(tensor):
+            with torch._C._DisableTorchDispatch():
                 self._put(record, tensor, "folded")
 
     def moves(self, step: int, moved: Sequence[Moved], *, broken: bool) -> None:
@@ -122,7 +122,9 @@ class Recorder:
         self.trace.add(record)
         known, more = known or {}, [] if weight is None else [weight]
         if self.later.defers(tensor):
-            self.later([reduce.numbers(tensor, sample), *more], functools.partial(self._fill, record.key, elements / max(1, tensor.numel()), known))
+            with _Undisturbed(tensor):
+                found = [reduce.numbers(tensor, sample), *more]
+                self.later(found, functools.partial(self._fill, record.key, elements / max(1, tensor.numel()), known))
             return
         known |= _weighing(more)
         values = real(tensor.detach()).reshape(-1)
@@ -131,10 +133,11 @@ class Recorder:
             self.parts[record.key] = _Part(values.clone() if record.kind != "update" else values, elements, known)  # moves are made for this
         elif sample == "alone":
             self.parts[record.key] = _Part(thinned(values), elements, known)
-        elif sample == "folded" and math.isfinite((found := reduce.extent(values))[0]):
-            self.parts[record.key] = _Part(thinned(values), elements, known | {"amax": found[0], "zeros": found[1]})
+        elif sample == "folded" and math.isfinite((extent := reduce.extent(values))[0]):
+            self.parts[record.key] = _Part(thinned(values), elements, known | {"amax": extent[0], "zeros": extent[1]})
         else:
-            self._set(record.key, reduce.reduced(tensor, sample) | known)
+            with _Undisturbed(tensor):
+                self._set(record.key, reduce.reduced(tensor, sample) | known)
         if len(self.parts) >= _WAITING:
             self._reduce_parts()
 
@@ -163,8 +166,10 @@ class Recorder:
         self.trace.records[key] = dataclasses.replace(self.trace.records[key], **found)
 
     def _weigh(self, key: str, tensor: torch.Tensor) -> None:
-        if self.weighs and reduce.even(tensor):
-            self.trace.even.add(key)
+        if self.weighs:
+            with _Undisturbed(tensor):
+                if reduce.even(tensor):
+                    self.trace.even.add(key)
 
 
 def _size(weight: torch.Tensor, elements: int) -> torch.Tensor:
@@ -181,7 +186,7 @@ def _weighing(found: Sequence[torch.Tensor]) -> dict[str, float]:
 
 
 class _Undisturbed:
-    """Nothing that is done to such a tensor inside is the run's own. Entered for each tensor that passes, hence no generator."""
+    """Nothing that is done to such a tensor inside is the run's own, nor autocast's. Entered for many tensors, hence no generator."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.device = tensor.device.type

@@ -12,7 +12,7 @@ import numpy
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from precheck.observe.shadow.statistics import sampled
+from precheck.observe.shadow.statistics import prime_below
 from precheck.observe.sketch import BLOCK, WIDTH, Folding, space, stacked
 
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
@@ -169,7 +169,15 @@ def even(tensor: torch.Tensor) -> bool:
 
 def thinned(values: torch.Tensor) -> torch.Tensor:
     """The sample of a tensor's elements in their own order, 1-D: the same places for the same number of elements."""
-    return sampled(values.reshape(-1), SAMPLE, _RUN)[:SAMPLE]
+    flat = values.reshape(-1).contiguous()
+    return flat if flat.numel() <= SAMPLE else flat.as_strided(*_places(flat.numel())).reshape(-1)
+
+
+@functools.cache
+def _places(elements: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Size and strides of the sample of so many elements: short runs a prime apart, so that no column of a matrix is favoured."""
+    stride = prime_below(elements // (SAMPLE // _RUN), _RUN)
+    return (min(elements // stride, SAMPLE // _RUN), _RUN), (stride, 1)
 
 
 def _scanned(values: torch.Tensor, *, sample: bool) -> dict[str, Any] | None:

@@ -29,7 +29,7 @@ def sampled(tensor: torch.Tensor, limit: int = SAMPLE, run: int = _RUN) -> torch
     if tensor.numel() <= limit:
         return tensor.reshape(-1)
     flat = tensor.reshape(-1) if tensor.is_contiguous() else _dense(tensor).contiguous()
-    stride = _prime_below(flat.numel() // (limit // run), run)
+    stride = prime_below(flat.numel() // (limit // run), run)
     rows = flat.numel() // stride
     return flat.as_strided((rows, run), (stride, 1)).reshape(-1)
 
@@ -41,7 +41,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=4096)
-def _prime_below(number: int, run: int) -> int:
+def prime_below(number: int, run: int) -> int:
     """The greatest prime up to `number` that is above `run`, or just more than a run where there is none."""
     for candidate in range(max(number, run + 1), run, -1):
         if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
