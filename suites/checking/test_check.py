@@ -110,6 +110,34 @@ STALE: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
 }
 
 
+class Particular(nn.Module):
+    """Does not run under some precisions, as a model whose ops have no kernel for them."""
+
+    def __init__(self, *refused: str) -> None:
+        super().__init__()
+        self.refused, self.up = refused, nn.Linear(8, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        how = "bf16-mixed" if torch.is_autocast_enabled("cpu") else "bf16-true" if x.dtype is torch.bfloat16 else ""
+        if how in self.refused:
+            raise RuntimeError(f"not implemented under {how}")
+        return self.up(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("refused", [("bf16-true",), ("bf16-mixed",), ("bf16-mixed", "bf16-true")], ids=" ".join)
+def test_a_golden_without_floors_is_not_stale_for_it(tmp_path: Path, refused: tuple[str, ...]) -> None:
+    """float32 is still what was recorded, and a change is still noticed."""
+    torch.manual_seed(0)
+    particular, path = Particular(*refused), tmp_path / "particular.safetensors"
+    assert refresh(path, job_of(particular, inputs())).status == "written"
+    assert precheck.check(particular, inputs(), golden=path, precision="32-true").errors == []
+    with torch.no_grad():
+        particular.up.weight[0, 0] += 0.01
+    report = precheck.check(particular, inputs(), golden=path, precision="32-true")
+    assert [finding.rule for finding in report.errors] == ["golden-stale"]
+    report.errors[0].message.index("the weights are not those recorded")
+
+
 def reweighted(by: float = 1e-4) -> nn.Module:
     changed = model()
     with torch.no_grad():
