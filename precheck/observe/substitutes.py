@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from precheck.observe.boundaries import LOW
+
 aten = torch.ops.aten
-LOW = (torch.bfloat16, torch.float16)
 
 NARROW_ACCUMULATION = {aten.native_layer_norm_backward, aten.embedding_dense_backward}
 """CPU kernels that sum rows in the low format, where CUDA's accumulate in float32: their error grows with the root of the number
@@ -92,7 +93,7 @@ def _layer_norm_by_rows(
     gradients, values = gradient.reshape(count, *shape), values.reshape(count, *shape)
     mean, scale = (each.float().reshape(count, *[1] * len(shape)) for each in (mean, scale))
     weight, bias = (None if each is None else each.float() for each in (weight, bias))
-    result = torch.empty_like(gradients) if wanted[0] else None
+    result = gradients.new_empty(gradients.shape) if wanted[0] else None
     sums: list[torch.Tensor | None] = [None, None]
     few = max(1, _AT_ONCE // max(1, math.prod(shape)))
     for start in range(0, max(1, count), few):
