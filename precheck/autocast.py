@@ -12,10 +12,11 @@ autocast keeps in float32 (avg_pool3d, stft, ctc_loss, most of linalg). Those st
 from __future__ import annotations
 
 import contextlib
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
+
+from precheck.overrides import Overrides
 
 LOW = """conv_tbc prelu addmv addr mv linalg_vecdot einsum chain_matmul linalg_multi_dot lstm_cell gru_cell
     rnn_tanh_cell rnn_relu_cell""".split()
@@ -32,27 +33,10 @@ FLOAT32_UNLESS_DTYPE = """prod prod.dim_int softmax.int log_softmax.int cumprod 
     linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList""".split()
 WIDEST = "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
 
-_lock = threading.RLock()
-_users = 0
-_library: Any = None
 
-
-@contextlib.contextmanager
-def cuda_policy_on_cpu() -> Iterator[None]:
+def cuda_policy_on_cpu() -> contextlib.AbstractContextManager[None]:
     """CPU autocast follows CUDA's op lists inside the block; nests, and restores torch's own kernels after the last exit."""
-    global _users, _library
-    with _lock:
-        if _users == 0:
-            _library = _install()
-        _users += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                _library._destroy()
-                _library = None
+    return _policy.held()
 
 
 def _install() -> Any:
@@ -133,3 +117,6 @@ def _in_widest(op: Any) -> Callable[..., Any]:
         return torch.float32 if torch.float32 in dtypes else torch.get_autocast_dtype("cpu")
 
     return _in_dtype(op, widest)
+
+
+_policy = Overrides(_install)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from precheck.observe.boundaries import LOW
+from precheck.overrides import Overrides
 
 aten = torch.ops.aten
 
@@ -39,31 +39,15 @@ def substitute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return func(args[0].float(), *args[1:]).to(args[0].dtype)
 
 
-@contextlib.contextmanager
-def substituted() -> Iterator[None]:
+def substituted() -> contextlib.AbstractContextManager[None]:
     """Every such op of the process runs its substitute inside the block, backward too, and nothing else is touched: a mode that picked
     them out would be asked about every op. Nests.
 
     They are put under a dispatch key below autograd's, at which these ops have no kernel.
     """
-    global _users, _library
-    with _lock:
-        if _users == 0:
-            _library = _installed()
-        _users += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _users -= 1
-            if _users == 0:
-                _library._destroy()
-                _library = None
+    return _overrides.held()
 
 
-_lock = threading.RLock()
-_users = 0
-_library: Any = None
 _KEY = "ADInplaceOrView"
 
 
@@ -82,6 +66,9 @@ def _kernel(op: Any) -> Callable[..., Any]:
             return substitute(op, args, kwargs)
 
     return kernel
+
+
+_overrides = Overrides(_installed)
 
 
 def _layer_norm_by_rows(
