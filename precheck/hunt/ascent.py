@@ -103,6 +103,6 @@ def _run(job: Job, precision: Precision) -> Iterator[None]:
     with state.preserved(job.model), torch.inference_mode(False), torch.enable_grad():
         wide = state.floats_to(torch.float32)
         state.refresh(job.model, parameter=wide, buffer=wide)
-        torch.manual_seed(job.seed)
+        state.seed(job.seed)
         with precision.autocast(job.device):
             yield

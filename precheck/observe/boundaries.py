@@ -69,11 +69,11 @@ class Boundaries:
     """Records into `trace` what passes the module boundaries of `model` while attached."""
 
     def __init__(
-        self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, witness: Witness | None = None,
-        sampled: Container[str] = (), weighs: bool = False,
+        self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, brief: bool = False,
+        witness: Witness | None = None, sampled: Container[str] = (), weighs: bool = False,
     ) -> None:  # fmt: skip
-        self.model, self.trace, self.disturbance, self.handed = model, trace, disturbance, handed
-        self.recorder = Recorder(trace, sampled=sampled, weighs=weighs, witness=witness)
+        self.model, self.trace, self.disturbance, self.handed, self.brief = model, trace, disturbance, handed, brief
+        self.recorder = Recorder(trace, sampled=sampled, weighs=weighs, brief=brief, witness=witness)
         self.position = Position()
         self.enabled = True
         self.result = "output" if not hasattr(model, "output") else "output[]"  # beside a child of that name
@@ -157,7 +157,7 @@ class Boundaries:
         self.made[id(tensor)] = (tensor, version, key)
         if not in_backward():
             self.recorder.add("output", name, self.step, tensor, roundings)
-            if tensor.requires_grad:
+            if tensor.requires_grad and not self.brief:
                 tensor.register_hook(self._gradient_hook(name, key, roundings, self.step))
 
     def _gradient_hook(self, name: str, key: str, roundings: int, step: int) -> Any:

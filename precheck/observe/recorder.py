@@ -24,7 +24,7 @@ from precheck.observe.shadow.statistics import sampled
 from precheck.observe.sketch import BLOCK, WIDTH
 
 _TOGETHER = 16 * SAMPLE  # elements reduced in one go: 1 to 4 MB
-_WAITING = 128  # tensors that wait for it at most: 8 to 32 MB if all are samples of large ones
+_WAITING = 256  # tensors that wait for it at most: 16 to 64 MB if all are samples of large ones
 _LENGTHS = (16 * WIDTH, BLOCK, SAMPLE)  # tensors filled up to one length are no more than so long
 _UNKNOWN: dict[str, Any] = {"sketch": numpy.zeros(WIDTH), "norm": math.nan, "amax": math.nan}
 
@@ -55,10 +55,13 @@ class Witness(Protocol):
 
 
 class Recorder:
-    """`sampled` are the records of which a sample is enough; `weighs` finds out which these could be."""
+    """`sampled` are the records of which a sample is enough; `weighs` finds out which these could be. `brief`: of these, zeros that the
+    sample has are enough."""
 
-    def __init__(self, trace: Trace, *, sampled: Container[str] = (), weighs: bool = False, witness: Witness | None = None) -> None:
-        self.trace, self.sampled, self.weighs, self.witness = trace, sampled, weighs, witness
+    def __init__(
+        self, trace: Trace, *, sampled: Container[str] = (), weighs: bool = False, brief: bool = False, witness: Witness | None = None
+    ) -> None:
+        self.trace, self.sampled, self.weighs, self.brief, self.witness = trace, sampled, weighs, brief, witness
         self.later = Later(fetched=sys.maxsize)
         self.parts: dict[str, _Part] = {}  # by record, to be reduced together
 
@@ -91,13 +94,16 @@ class Recorder:
         if not moved:
             return
         with _Undisturbed(moved[0].parameter):
-            for each in moved:
-                move, elements = each.now - each.start, each.parameter.numel()  # exact, unless a weight has doubled or halved (Sterbenz)
-                part = move.numel() != elements
+            elements = [each.parameter.numel() for each in moved]
+            now, start = [each.now for each in moved], [each.start for each in moved]
+            moves = torch._foreach_sub(now, start)  # exact, unless a weight has doubled or halved (Sterbenz)
+            weights = _sizes(now, elements)
+            for each, move, weight, count in zip(moved, moves, weights, elements, strict=True):
+                part = move.numel() != count
                 whole = facts(each.parameter, "folded" if part else "")
                 counts = reduce.nonfinite_counts(real(each.parameter.detach())) if broken and part else {}
                 record = Record(kind="update", name=each.name, step=step, **whole, **_UNKNOWN)
-                self._put(record, move, "", elements=elements, known=counts, weight=_size(each.now, elements))
+                self._put(record, move, "", elements=count, known=counts, weight=weight)
                 self._weigh(record.key, move)
 
     def learn(self) -> None:
@@ -133,13 +139,20 @@ class Recorder:
             self.parts[record.key] = _Part(values.clone() if record.kind != "update" else values, elements, known)  # moves are made for this
         elif sample == "alone":
             self.parts[record.key] = _Part(thinned(values), elements, known)
-        elif sample == "folded" and math.isfinite((extent := reduce.extent(values))[0]):
-            self.parts[record.key] = _Part(thinned(values), elements, known | {"amax": extent[0], "zeros": extent[1]})
+        elif sample == "folded" and math.isfinite((extent := self._extent(values))["amax"]):
+            self.parts[record.key] = _Part(thinned(values), elements, known | extent)
         else:
             with _Undisturbed(tensor):
                 self._set(record.key, reduce.reduced(tensor, sample) | known)
         if len(self.parts) >= _WAITING:
             self._reduce_parts()
+
+    def _extent(self, values: torch.Tensor) -> dict[str, Any]:
+        """What of the whole a sample cannot tell."""
+        if self.brief:
+            return {"amax": reduce.peak(values)}
+        amax, zeros = reduce.extent(values)
+        return {"amax": amax, "zeros": zeros}
 
     def _reduce_parts(self) -> None:
         parts, self.parts = self.parts, {}
@@ -172,12 +185,12 @@ class Recorder:
                     self.trace.even.add(key)
 
 
-def _size(weight: torch.Tensor, elements: int) -> torch.Tensor:
-    """The norm of a weight of so many elements, from a sample: it is only told, and weighs luck."""
-    few = sampled(weight)
-    values = real(few)
-    size: torch.Tensor = torch.linalg.vector_norm(values, dtype=torch.float64 if values.dtype is torch.float64 else torch.float32).double()
-    return size.mul_(math.sqrt(elements / max(1, few.numel())))
+def _sizes(weights: Sequence[torch.Tensor], elements: Sequence[int]) -> list[torch.Tensor]:
+    """The norms of weights of so many elements, from samples: they are only told, and weigh luck."""
+    few = [sampled(weight) for weight in weights]
+    values = [real(each) for each in few]
+    norms = torch._foreach_norm(values, 2, dtype=torch.float64 if any(each.dtype is torch.float64 for each in values) else torch.float32)
+    return [norm.double().mul_(math.sqrt(count / max(1, each.numel()))) for norm, each, count in zip(norms, few, elements, strict=True)]
 
 
 def _weighing(found: Sequence[torch.Tensor]) -> dict[str, float]:

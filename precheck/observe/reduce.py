@@ -97,6 +97,11 @@ def extent(values: torch.Tensor) -> tuple[float, int]:
     return _greatest(extents), sum(zeros for _, zeros in extents)
 
 
+def peak(values: torch.Tensor) -> float:
+    """The first of what `extent` finds, at half its cost."""
+    return _greatest([(_amax(values), 0)])
+
+
 def facts(tensor: torch.Tensor, sample: Sample = "") -> dict[str, Any]:
     """Of `reduced` what is known without a look at the elements."""
     return {"shape": tuple(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch."), "sampled": bool(sample)}
@@ -244,10 +249,12 @@ def _greatest(extents: Sequence[tuple[float, int]]) -> float:
 
 
 def _extent(part: torch.Tensor) -> tuple[float, int]:
-    if not part.numel():
-        return 0.0, 0
-    amax = max(map(abs, torch.stack(part.aminmax()).tolist()), key=lambda each: math.inf if math.isnan(each) else each)
-    return amax, part.numel() - int(torch.count_nonzero(part))
+    return _amax(part), part.numel() - int(torch.count_nonzero(part))
+
+
+def _amax(part: torch.Tensor) -> float:
+    ends = map(float, part.aminmax()) if part.numel() else (0.0,)
+    return max(map(abs, ends), key=lambda each: math.inf if math.isnan(each) else each)
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:

@@ -40,6 +40,7 @@ class Setting:
     shadow: Shadow | None = None  # what watches every op
     weighs: bool = False  # whether to find out which records a sample could stand for
     handed: bool = False  # whether to record what modules hand to one another too
+    brief: bool = False  # whether to leave out what a cause alone is told by: gradients that pass between modules, zeros of large tensors
     buffers: torch.dtype | None = None  # what the run compared with keeps its floating buffers in
     selections: list[Selection] | None = None  # where to list products that only move values, which are carried out exactly then
 
@@ -73,8 +74,9 @@ def run(job: Job, setting: Setting) -> Trace:
     with state.preserved(job.model), _undisturbed(job.device), float32.products(tf32=False), _kernels(job, setting), exemption.set_apart(job.model):
         witness = None if setting.shadow is None else setting.shadow.exponents
         boundaries = Boundaries(
-            job.model, trace, disturbance=setting.disturbance, handed=setting.handed, witness=witness, sampled=job.sampled, weighs=setting.weighs
-        )
+            job.model, trace, disturbance=setting.disturbance, handed=setting.handed, brief=setting.brief, witness=witness,
+            sampled=job.sampled, weighs=setting.weighs,
+        )  # fmt: skip
         _prepare(job, setting)
         with _modes(setting, job.device, boundaries.position, trace) as recording, boundaries.attached():
             training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision, recording=recording)
@@ -110,7 +112,7 @@ def _prepare(job: Job, setting: Setting) -> None:
     state.refresh(job.model, parameter=parameter, buffer=lambda value: wide(value) if value.data_ptr() in kept else copy(stored(value)))
     if setting.dtype is not None:
         exemption.converted(job.model, setting.dtype)
-    torch.manual_seed(job.seed)
+    state.seed(job.seed)
     random.seed(job.seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:

@@ -67,10 +67,16 @@ def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
 
 def _restore_held(model: torch.nn.Module) -> Callable[[], None]:
     attributes = [(module.__dict__, dict(module.__dict__)) for module in model.modules()]
-    held = list(_held([saved for _, saved in attributes], own={id(p) for p in _unique_parameters(model)}))
-    containers = [(value, value.copy() if type(value) in _CONTAINERS else copy.copy(value)) for value in held if isinstance(value, _CONTAINERS)]
-    plain = [(value, value.detach().clone()) for value in held if isinstance(value, torch.Tensor)]
-    generators = [(value, value.get_state()) for value in held if isinstance(value, torch.Generator)]
+    containers: list[tuple[Any, Any]] = []
+    plain: list[tuple[torch.Tensor, torch.Tensor]] = []
+    generators: list[tuple[torch.Generator, torch.Tensor]] = []
+    for value in _held([saved for _, saved in attributes], own={id(p) for p in _unique_parameters(model)}):
+        if isinstance(value, _CONTAINERS):
+            containers.append((value, value.copy() if type(value) in _CONTAINERS else copy.copy(value)))
+        elif isinstance(value, torch.Tensor):
+            plain.append((value, value.detach().clone()))
+        else:
+            generators.append((value, value.get_state()))
 
     def restore() -> None:
         for target, saved in (*attributes, *containers):
@@ -143,6 +149,12 @@ def _restore_random() -> Callable[[], None]:
             put_back(state)
 
     return restore
+
+
+def seed(number: int) -> None:
+    """Seeds torch's generators, of devices only those in use: the seed that a user has given to others waits where nobody could put it back."""
+    in_use = torch.cuda.is_initialized() or torch.xpu.is_initialized() or torch.backends.mps.is_available()
+    (torch.manual_seed if in_use else torch.default_generator.manual_seed)(number)
 
 
 @contextlib.contextmanager

@@ -228,5 +228,5 @@ def _finite(parameters: Iterable[torch.Tensor]) -> bool:
         for parameter in parameters:
             values = (torch.view_as_real(parameter) if parameter.is_complex() else parameter).detach()
             if values.numel():
-                found.setdefault(values.device, []).append(torch.stack(values.aminmax()).isfinite().all())
-        return all(bool(torch.stack(each).all()) for each in found.values())
+                found.setdefault(values.device, []).extend(values.aminmax())
+        return all(bool(torch.stack(each).isfinite().all()) for each in found.values())

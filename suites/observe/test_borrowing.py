@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import precheck
 from precheck.observe import state
 
 
@@ -276,3 +277,14 @@ def test_the_order_of_a_dictionary_comes_back(net: Net) -> None:
     with state.preserved(net):
         net.order["a"] = net.order.pop("a")
     assert list(net.order) == ["a", "b"]
+
+
+def test_a_seed_that_waits_for_a_device_is_not_replaced() -> None:
+    """torch keeps the last seed for a device that nobody has used yet, and gives it when somebody does."""
+    if torch.cuda.is_initialized():
+        pytest.skip("the device is in use, and its random state comes back as others do")
+    torch.cuda.manual_seed_all(1234)
+    waiting = list(torch.cuda._lazy_seed_tracker.get_calls())
+    precheck.measure(nn.Linear(4, 4), torch.ones(2, 4), precision="bf16-true")
+    assert list(torch.cuda._lazy_seed_tracker.get_calls()) == waiting
+    assert any(waiting)
