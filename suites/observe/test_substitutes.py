@@ -51,7 +51,13 @@ def off(function: Callable[..., torch.Tensor], *given: torch.Tensor) -> float:
 
 @pytest.mark.parametrize(
     ("function", "shapes", "roundings"),
-    [(normed, [(ROWS, 64), (64,)], 2), (normed, [(3 * ROWS, 64), (64,)], 2), (normed, [(16, 32, 8, 64), (8, 64)], 2), (embedded, [(5, 16)], 1), (embedded, [(4 * ROWS, 16)], 1)],
+    [
+        (normed, [(ROWS, 64), (64,)], 2),
+        (normed, [(3 * ROWS, 64), (64,)], 2),
+        (normed, [(16, 32, 8, 64), (8, 64)], 2),
+        (embedded, [(5, 16)], 1),
+        (embedded, [(4 * ROWS, 16)], 1),
+    ],
     ids=["layer norm", "layer norm of rows by and by", "layer norm of two dimensions", "embedding", "embedding with many words"],
 )
 def test_sums_over_a_batch_are_rounded_once(function: Callable[..., torch.Tensor], shapes: list[tuple[int, ...]], roundings: int) -> None:
