@@ -212,7 +212,8 @@ class Measurement:
             return explained | gradients.keys()
         if gradients:
             explained |= self._within(gradients, self._closer(200, everywhere=True))
-        return explained
+        failed = {key for key, row in suspects.items() if row.failed}
+        return set(suspects) if failed and failed <= explained else explained
 
     def _flips(self) -> list[decisions.Place]:
         """The places with more flips than rounding at boundaries explains, if they make a difference."""
