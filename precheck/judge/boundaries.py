@@ -60,10 +60,11 @@ def _harmful(guilty: Sequence[Comparison]) -> bool:
 
 def _drift(row: Comparison, precision: Precision, severity: str, *, others: int) -> Finding:
     more = f"; {others} more tensor(s) too" if others > 0 else ""
+    limit = f"({row.allowed:.3g} allowed)" if row.failed else f"(near the {row.allowed:.3g} allowed)"
     return Finding(
         "accumulated-drift",
         severity,  # type: ignore[arg-type]
-        f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} noise floors under {precision} ({row.allowed:.3g} allowed), "
+        f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} noise floors under {precision} {limit}, "
         f"{row.relative:.2%} of its norm where rounding explains {_share(row):.2%}{more}",
         phase=phase_of(row.record.kind), module=module_of(row.record.name, row.record.kind), step=row.record.step,
         tensor=row.record.name, measured=row.r, limit=row.allowed,
