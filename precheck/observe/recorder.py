@@ -190,6 +190,8 @@ def _sizes(weights: Sequence[torch.Tensor], elements: Sequence[int]) -> list[tor
     few = [sampled(weight) for weight in weights]
     values = [real(each) for each in few]
     norms = torch._foreach_norm(values, 2, dtype=torch.float64 if any(each.dtype is torch.float64 for each in values) else torch.float32)
+    if norms[0].device.type != "mps":  # has no float64, as which all else is fetched
+        norms = tuple(norm.double() for norm in norms)
     return [norm.mul_(math.sqrt(count / max(1, each.numel()))) for norm, each, count in zip(norms, few, elements, strict=True)]
 
 

@@ -58,7 +58,7 @@ def ratio(part: float, whole: float) -> float:
 
 
 def share(mask: torch.Tensor) -> float:
-    return float(mask.float().mean()) if mask.numel() else 0.0
+    return int(torch.count_nonzero(mask)) / max(1, mask.numel())
 
 
 def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None = None, *, zeros: bool = False) -> None:
@@ -121,10 +121,9 @@ def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor) -> tuple[t
 
 
 def _zeros(value: Value, low: torch.Tensor, wide: torch.Tensor, size: float) -> None:
-    gone = low == 0
-    if not bool(gone.any()):
+    if int(torch.count_nonzero(low)) == low.numel():
         return
-    gone &= wide != 0
+    gone = (low == 0) & (wide != 0)
     value.zeros = int(gone.sum())
     if value.zeros:
         lost = torch.where(gone, wide, 0.0)
