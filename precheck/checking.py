@@ -9,6 +9,7 @@ golden itself is checked for having gone stale.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,8 @@ from precheck.observe.records import Trace
 from precheck.observe.run import low, run
 from precheck.observe.structure import tensors
 from precheck.precisions import Precision, resolve
+
+_SMALL = 1 << 20  # bytes, which are digested within a millisecond
 
 
 def check(
@@ -68,10 +71,10 @@ class Checking:
         held = [each for each in golden.records if each.record.kind == "output" or (job.loss is not None and each.record.kind != "input")]
         self.recorded = Trace(records={each.record.key: each.record for each in held})
         self.floors = {each.record.key: each.floors for each in held}
-        self.ends = self._gradients_end()
+        self.brief = self._may_be_brief()
 
     def report(self, path: str, *, whole: bool = False) -> Report:
-        """`whole`: with the gradients that pass between modules in its table, even if they need not be looked at."""
+        """`whole`: with the gradients that pass between modules, even if they need not be looked at."""
         found = self._inputs()
         if found:
             report = Report(precision=self.precision.name)
@@ -84,6 +87,11 @@ class Checking:
         return report
 
     def _inputs(self) -> list[Finding]:
+        """What of the inputs is not what was recorded. Small ones are told to be the same by their bytes, for less than a sketch takes."""
+        given = dict(tensors(self.job.inputs))
+        strided = all(each.layout == torch.strided for each in given.values())
+        if strided and sum(each.nbytes for each in given.values()) <= _SMALL and lifecycle.digest(given) == self.golden.provenance.get("inputs"):
+            return []
         recorded = {each.record.name: each.record for each in self.golden.records if each.record.kind == "input"}
         return staleness.inputs(recorded, {each.record.name: each.record for each in lifecycle.inputs_of(self.job)})
 
@@ -106,10 +114,10 @@ class Checking:
 
     def _glance(self) -> Report | None:
         """The verdict on a run of which no decision is written down, since each op would cost; None where something may be amiss."""
-        if not self._judges():
+        if not self._judges:
             return None
-        trace = run(self.job, dataclasses.replace(low(self.precision), brief=self.ends))
-        return self._passed(trace, self.against_golden(trace))
+        trace = run(self.job, dataclasses.replace(low(self.precision), brief=self.brief))
+        return None if trace.elsewhere else self._passed(trace, self.against_golden(trace))
 
     def seen(self) -> tuple[Trace, Tape]:
         """The run that the precision prescribes, and what it decided."""
@@ -117,9 +125,9 @@ class Checking:
         return run(self.job, low(self.precision, records=tape)), tape
 
     def verdict(self, trace: Trace, tape: Tape, *, brief: bool = False) -> Report:
-        """On a run under a low precision, made as `seen` makes it. `brief`: an error, if there is one, is enough."""
+        """On a run under a low precision, made as `seen` makes it. `brief`: an error, if there is one that `report` would find, is enough."""
         rows = self.against_golden(trace)
-        passed = self._passed(trace, rows)
+        passed = self._passed(trace, [row for row in rows if row.record.kind != "gradient"] if rows and brief and self.brief else rows)
         if passed is not None:
             return passed
         if brief:
@@ -135,38 +143,35 @@ class Checking:
 
     def against_golden(self, trace: Trace) -> list[drift.Comparison] | None:
         """`trace` beside the golden; None where the golden has no floor to judge by, or not these tensors."""
-        if not self._judges() or trace.records.keys() - self.recorded.records.keys():
+        if not self._judges or trace.records.keys() - self.recorded.records.keys():
             return None
         spreads = self._spreads(self.precision.placement, self.precision.roundoff)
         return drift.compare(trace, self.recorded, spreads, self.precision, samples=FIRST_LOOK)
 
+    @functools.cached_property
     def _judges(self) -> bool:
         """Whether the golden alone can settle a run."""
         floors = [each[self.precision.placement] for each in self.floors.values()]
         return self.precision.is_low and not self.precision.gemm and bool(floors) and not any(map(math.isnan, floors))
 
-    def _gradients_end(self) -> bool:
-        """Whether the gradients that pass between modules need not be looked at, unless something is amiss where they end.
+    def _may_be_brief(self) -> bool:
+        """Whether the first look may leave out the gradients that pass between modules, as `Setting.brief` has it.
 
-        Autograd follows a gradient only on its way to a leaf, and is linear in it: one that is wrong by more than rounding is so in the
-        gradient of the next weight too, beside a floor that went the same way. So it is where all leaves are parameters whose gradient is
-        recorded. float16 is left out, where a gradient that passes may be near the end of the range and those of all weights not.
+        Autograd follows a gradient only on its way to a leaf, and is linear in it: what goes wrong on the way by more than rounding, and
+        matters where it ends, is wrong there, beside a floor that came the same way. So all leaves have to be compared: parameters whose
+        gradients are recorded. float16 is left out, where a gradient may be at the end of the range on its way.
         """
         compared = {record.name for record in self.recorded.records.values() if record.kind == "parameter-gradient"}
         trained = {name for name, parameter in self.job.model.named_parameters() if parameter.requires_grad}
-        leaves = any(tensor.requires_grad for _, tensor in tensors(self.job.inputs))
-        return self.precision.compute.min_exponent == FP32.min_exponent and trained <= compared and not leaves
+        return self.precision.compute.min_exponent == FP32.min_exponent and bool(trained) and trained <= compared
 
     def _passed(self, trace: Trace, rows: list[drift.Comparison] | None) -> Report | None:
         """The report on a run in which the golden shows nothing amiss."""
         if rows is None:
             return None
-        looked_at = [row for row in rows if row.record.kind != "gradient" or not self.ends]
-        report = judged(trace, self.recorded, looked_at, self.precision)
-        if report.findings or any(row.failed or row.doubtful for row in looked_at if row.record.kind != "update"):
-            return None
-        report.boundaries = boundaries.table(rows)
-        return report
+        report = judged(trace, self.recorded, rows, self.precision)
+        amiss = report.findings or any(row.failed or row.doubtful for row in rows if row.record.kind != "update")
+        return None if amiss else report
 
     def _spreads(self, placement: str, roundoff: float) -> dict[str, float]:
         return {key: floors[placement] * roundoff for key, floors in self.floors.items()}

@@ -212,8 +212,14 @@ class Measurement:
             return explained | gradients.keys()
         if gradients:
             explained |= self._within(gradients, self._closer(200, everywhere=True))
-        failed = {key for key, row in suspects.items() if row.failed}
-        return set(suspects) if failed and failed <= explained else explained
+        return explained | self._beside(suspects, explained)
+
+    def _beside(self, suspects: dict[str, drift.Comparison], explained: set[str]) -> set[str]:
+        """Gradients that are only near their limits, of modules of which others were beyond theirs and all such are explained."""
+        modules = {key: extent.module_of(row.record.name, row.record.kind) for key, row in suspects.items() if "gradient" in row.record.kind}
+        failed = {module for key, module in modules.items() if suspects[key].failed}
+        guilty = {module for key, module in modules.items() if suspects[key].failed and key not in explained}
+        return {key for key, module in modules.items() if not suspects[key].failed and module in failed - guilty}
 
     def _flips(self) -> list[decisions.Place]:
         """The places with more flips than rounding at boundaries explains, if they make a difference."""

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy
@@ -91,8 +91,10 @@ class Recorder:
 
     def moves(self, step: int, moved: Sequence[Moved], *, broken: bool) -> None:
         """Records what parameters have moved by. `broken`: some parameter is not finite any more; elements that are not have moved there."""
-        if not moved:
-            return
+        for few in _batches(moved):
+            self._moves(step, few, broken=broken)
+
+    def _moves(self, step: int, moved: Sequence[Moved], *, broken: bool) -> None:
         with _Undisturbed(moved[0].parameter):
             elements = [each.parameter.numel() for each in moved]
             now, start = [each.now for each in moved], [each.start for each in moved]
@@ -183,6 +185,18 @@ class Recorder:
             with _Undisturbed(tensor):
                 if reduce.even(tensor):
                     self.trace.even.add(key)
+
+
+def _batches(moved: Sequence[Moved]) -> Iterator[Sequence[Moved]]:
+    """So many at a time that what their moves take is no matter."""
+    start, elements = 0, 0
+    for place, each in enumerate(moved):
+        if place > start and elements + each.now.numel() > _TOGETHER:
+            yield moved[start:place]
+            start, elements = place, 0
+        elements += each.now.numel()
+    if moved:
+        yield moved[start:]
 
 
 def _sizes(weights: Sequence[torch.Tensor], elements: Sequence[int]) -> list[torch.Tensor]:

@@ -61,6 +61,7 @@ class Trace:
     results: dict[str, str] = field(default_factory=dict)  # where in what the model returned ("", "[logits]"): the record's key
     scale: float = 1.0  # the loss scale the first step was taken at
     skipped: int = 0  # steps that GradScaler skipped while it searched for that scale
+    elsewhere: bool = False  # of a brief run: whether gradients end in more than parameters, so that it was broken off
     collapsed: bool = False  # no loss scale down to 1 gave finite gradients
     flips: dict[str, tuple[int, int]] = field(default_factory=dict)  # "call|op": decisions otherwise than the rival's, of how many
     even: set[str] = field(default_factory=set)  # records of which a sample tells as much as the whole, where that was asked

@@ -40,7 +40,7 @@ class Setting:
     shadow: Shadow | None = None  # what watches every op
     weighs: bool = False  # whether to find out which records a sample could stand for
     handed: bool = False  # whether to record what modules hand to one another too
-    brief: bool = False  # whether to leave out what a cause alone is told by: gradients that pass between modules, zeros of large tensors
+    brief: bool = False  # whether to leave out gradients between modules, if all end in parameters, and in large tensors the number of zeros
     buffers: torch.dtype | None = None  # what the run compared with keeps its floating buffers in
     selections: list[Selection] | None = None  # where to list products that only move values, which are carried out exactly then
 

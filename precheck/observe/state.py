@@ -153,8 +153,9 @@ def _restore_random() -> Callable[[], None]:
 
 def seed(number: int) -> None:
     """Seeds torch's generators, of devices only those in use: the seed that a user has given to others waits where nobody could put it back."""
-    in_use = torch.cuda.is_initialized() or torch.xpu.is_initialized() or torch.backends.mps.is_available()
-    (torch.manual_seed if in_use else torch.default_generator.manual_seed)(number)
+    device = torch.accelerator.current_accelerator()
+    waits = device is None or (device.type in ("cuda", "xpu") and not getattr(torch, device.type).is_initialized())
+    (torch.default_generator.manual_seed if waits else torch.manual_seed)(int(number))
 
 
 @contextlib.contextmanager

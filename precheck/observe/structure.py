@@ -59,3 +59,16 @@ def call(model: Callable[..., Any], inputs: Any) -> Any:
     if isinstance(inputs, tuple) and not hasattr(inputs, "_fields"):
         return model(*inputs)
     return model(inputs)
+
+
+def leaves(loss: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors at which the backward pass of `loss` would end."""
+    waiting, seen = [loss.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, torch._C._functions.AccumulateGrad):  # type: ignore[attr-defined]
+            yield node.variable
+        waiting += [each for each, _ in node.next_functions]

@@ -16,7 +16,7 @@ from precheck.observe.recorder import Moved
 from precheck.observe.reduce import thinned
 from precheck.observe.shadow import ageing
 from precheck.observe.shadow.statistics import sampled
-from precheck.observe.structure import call, mapped, tensors
+from precheck.observe.structure import call, leaves, mapped, tensors
 from precheck.precisions import Precision
 
 
@@ -30,6 +30,7 @@ class Training:
         self.recording = recording
         self.storage, self.precision = storage, precision  # no precision: plain arithmetic in `storage`
         self.named = {name: param for name, param in job.model.named_parameters() if param.requires_grad}
+        self.leaves = {id(param) for param in self.named.values()}
         self.moved: list[Moved] = []  # parameters, as they were when their moves were last written down
         with torch._C._DisableTorchDispatch():
             self.start = {name: self._kept(name, param) for name, param in self.named.items()} if job.optimizer else {}
@@ -54,6 +55,9 @@ class Training:
         if loss is None or not loss.requires_grad:
             if self.optimizer:
                 raise InputError("an optimizer was given, but the loss does not depend on any parameter that requires a gradient")
+            return False
+        if self.boundaries.brief and step == 1 and any(leaf not in self.leaves for leaf in map(id, leaves(loss))):
+            self.trace.elsewhere = True
             return False
         self._backward(loss)
         while self.scaler.is_enabled() and not self._finite_gradients() and self._back_off():

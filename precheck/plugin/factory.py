@@ -61,9 +61,9 @@ def arguments(spec: str, *, device: str = "auto") -> tuple[dict[str, Any], str]:
 
 
 def _seed() -> None:
-    from precheck.observe import state
+    import torch
 
-    state.seed(0)
+    torch.manual_seed(0)
     random.seed(0)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)

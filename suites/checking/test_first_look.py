@@ -55,6 +55,16 @@ class Residual(nn.Module):
         return changed
 
 
+class Faint(nn.Module):
+    def __init__(self, wrong: Wrong) -> None:
+        super().__init__()
+        self.before, self.branch = nn.Identity(), Activation(wrong)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        changed: torch.Tensor = x + 1e-4 * self.branch(self.before(x * 1.0))
+        return changed
+
+
 def net(wrong: Wrong = torch.Tensor.clone) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 32), Residual(wrong), Residual(torch.Tensor.clone), nn.Linear(32, 4))
@@ -96,6 +106,20 @@ def test_gradients_that_end_in_weights_are_left_out(tmp_path: Path, precision: s
     assert {row.tensor: row.r for row in whole.boundaries if row.kind != "gradient"} == {row.tensor: row.r for row in report.boundaries}
 
 
+def test_what_ends_in_nothing_is_found_where_it_is_asked_for(tmp_path: Path) -> None:
+    """A gradient that goes wrong in a branch whose part in all others is a ten-thousandth."""
+
+    def model(wrong: Wrong) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(8, 32), Faint(wrong), nn.Linear(32, 4))
+
+    refresh(tmp_path / "net", job_of(model(torch.Tensor.clone), inputs(), loss=loss))
+    asked = [
+        precheck.check(model(torch.zeros_like), inputs(), golden=tmp_path / "net", precision="bf16-true", loss=loss, ops=ops) for ops in (False, True)
+    ]
+    assert [bool(report.errors) for report in asked] == [False, True]
+
+
 @pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed"])
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_one_is_found_by_where_it_ends(tmp_path: Path, name: str, precision: str) -> None:
@@ -108,8 +132,8 @@ def test_a_wrong_one_is_found_by_where_it_ends(tmp_path: Path, name: str, precis
     assert report.errors[0].module.startswith("1")
 
 
-def asks(x: torch.Tensor) -> torch.Tensor:
-    return x.requires_grad_()
+def indices() -> torch.Tensor:
+    return torch.randint(50, (600,), generator=torch.Generator().manual_seed(0))
 
 
 class Words(nn.Module):
@@ -125,21 +149,66 @@ class Words(nn.Module):
         return result
 
 
-def indices() -> torch.Tensor:
-    return torch.randint(50, (600,), generator=torch.Generator().manual_seed(0))
+class Prompted(nn.Module):
+    """Trains a head, and besides a prompt that no module knows of."""
+
+    def __init__(self, wrong: Wrong) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.prompt = [torch.randn(1, 8).requires_grad_()]
+        self.body, self.head = nn.Sequential(nn.Linear(8, 32), Activation(wrong)).requires_grad_(False), nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(self.body(x + self.prompt[0].to(x.dtype)))
+        return result
 
 
-@pytest.mark.parametrize(
-    ("model", "given"),
-    [(lambda wrong: net(wrong).requires_grad_(False), lambda: asks(inputs())), (Words, indices)],
-    ids=["an input's", "a sparse one"],
-)
-def test_those_that_end_in_nothing_compared_are_looked_at(tmp_path: Path, model: Callable[[Wrong], nn.Module], given: Callable[[], Any]) -> None:
+class Probed(nn.Module):
+    """Asks for a gradient by a tensor that it makes, as a saliency map does."""
+
+    def __init__(self, wrong: Wrong) -> None:
+        super().__init__()
+        self.net = net(wrong).requires_grad_(False)
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(self.net(x.detach().requires_grad_()))
+        return result
+
+
+def asking() -> torch.Tensor:
+    return inputs().requires_grad_()
+
+
+ELSEWHERE: dict[str, tuple[Callable[[Wrong], Any], Callable[[], Any]]] = {
+    "an input's": (lambda wrong: net(wrong).requires_grad_(False), asking),
+    "a sparse one": (Words, indices),
+    "a tensor's that no module knows": (Prompted, inputs),
+    "a tensor's made on the way": (Probed, inputs),
+}
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_those_that_end_in_nothing_compared_are_looked_at(tmp_path: Path, where: str) -> None:
+    model, given = ELSEWHERE[where]
     refresh(tmp_path / "net", job_of(model(torch.Tensor.clone), given(), loss=loss))
     healthy = precheck.check(model(torch.Tensor.clone), given(), golden=tmp_path / "net", precision="bf16-true", loss=loss)
     assert not healthy.errors
     assert "gradient" in looked_at(healthy)
-    assert precheck.check(model(flushed), given(), golden=tmp_path / "net", precision="bf16-true", loss=loss).errors
+    report = precheck.check(model(flushed), given(), golden=tmp_path / "net", precision="bf16-true", loss=loss)
+    assert report.errors, report.summary()
+
+
+def test_those_of_a_function_are_looked_at(tmp_path: Path) -> None:
+    """Its weights are nobody's; what the loss hands back to it is all there is."""
+    layers = {dtype: net().to(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64)}
+
+    def given(wrong: Wrong) -> dict[str, Any]:
+        return {"model": lambda x: layers[x.dtype](x), "inputs": inputs(), "loss": lambda out: loss(Backward.apply(out, wrong))}
+
+    refresh(tmp_path / "net", job_of(**given(torch.Tensor.clone)))
+    assert not precheck.check(**given(torch.Tensor.clone), golden=tmp_path / "net", precision="bf16-true").errors
+    assert precheck.check(**given(WRONG["5 % too large"]), golden=tmp_path / "net", precision="bf16-true").errors
 
 
 def test_those_of_float16_are_looked_at(tmp_path: Path) -> None:
