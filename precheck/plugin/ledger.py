@@ -13,7 +13,7 @@ from precheck.plugin.naming import first_call, shown
 from precheck.plugin.settings import Settings
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Check:
     """One call of check_precision: a verdict with its entry for the table, or a golden refreshed, or why there is neither."""
 
@@ -38,7 +38,7 @@ class Check:
 CHECKS = pytest.StashKey[list[Check]]()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ruling:
     """What known failures make of a check: those that excuse it, or why they do not; and what their file is to be kept by, in plain data."""
 
@@ -47,7 +47,7 @@ class Ruling:
     told: dict[str, Any] | None = None
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Ledger:
     """A session's checks, the goldens its tests stand for, and what keeps it from being a whole run."""
 

@@ -18,7 +18,7 @@ LINES = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Expectations:
     """Rules that a test must report, and rules that it may, with the reason."""
 

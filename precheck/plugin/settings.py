@@ -29,7 +29,7 @@ _SELECTING = {
 }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Settings:
     """One pytest run's wishes. `named`: a precision was asked for, on the command line or in the ini file."""
 
