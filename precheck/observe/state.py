@@ -69,12 +69,15 @@ def _restore_held(model: torch.nn.Module) -> Callable[[], None]:
     attributes = [(module.__dict__, dict(module.__dict__)) for module in model.modules()]
     containers: list[tuple[Any, Any]] = []
     plain: list[tuple[torch.Tensor, torch.Tensor]] = []
+    gradients: list[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]] = []  # of plain tensors, which no module knows to be weights
     generators: list[tuple[torch.Generator, torch.Tensor]] = []
     for value in _held([saved for _, saved in attributes], own={id(p) for p in _unique_parameters(model)}):
         if isinstance(value, _CONTAINERS):
             containers.append((value, value.copy() if type(value) in _CONTAINERS else copy.copy(value)))
         elif isinstance(value, torch.Tensor):
             plain.append((value, value.detach().clone()))
+            if value.requires_grad and value.is_leaf:
+                gradients.append((value, value.grad, None if value.grad is None else value.grad.detach().clone()))
         else:
             generators.append((value, value.get_state()))
 
@@ -84,6 +87,10 @@ def _restore_held(model: torch.nn.Module) -> Callable[[], None]:
         for tensor, values in plain:
             with torch.inference_mode(tensor.is_inference()):
                 tensor.data.copy_(values)
+        for tensor, gradient, sums in gradients:
+            tensor.grad = gradient
+            if gradient is not None and sums is not None:
+                gradient.data.copy_(sums)
         for generator, state in generators:
             generator.set_state(state)
 

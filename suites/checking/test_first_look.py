@@ -199,6 +199,22 @@ def test_those_that_end_in_nothing_compared_are_looked_at(tmp_path: Path, where:
     assert report.errors, report.summary()
 
 
+def test_a_run_that_is_broken_off_has_taken_no_step(tmp_path: Path) -> None:
+    """It is made again, with its optimizer, and the model comes back as it was."""
+    steps: dict[str, Any] = {"loss": loss, "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.5), "steps": 2}
+    refresh(tmp_path / "net", job_of(Prompted(torch.Tensor.clone), inputs(), **steps))
+    model = Prompted(torch.Tensor.clone)
+    before = [parameter.clone() for parameter in model.parameters()]
+    report = precheck.check(model, inputs(), golden=tmp_path / "net", precision="bf16-mixed", **steps)
+    assert not report.errors
+    assert len(report.losses) == 2
+    assert all(map(torch.equal, before, model.parameters()))
+    assert model.prompt[0].grad is None
+    model.prompt[0].grad = torch.ones(1, 8)
+    precheck.check(model, inputs(), golden=tmp_path / "net", precision="bf16-mixed", **steps)
+    assert torch.equal(model.prompt[0].grad, torch.ones(1, 8))
+
+
 def test_those_of_a_function_are_looked_at(tmp_path: Path) -> None:
     """Its weights are nobody's; what the loss hands back to it is all there is."""
     layers = {dtype: net().to(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float64)}
