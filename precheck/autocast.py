@@ -12,6 +12,7 @@ autocast keeps in float32 (avg_pool3d, stft, ctc_loss, most of linalg). Those st
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -43,21 +44,31 @@ def _install() -> Any:
     import torch
 
     library = torch.library.Library("aten", "IMPL", "AutocastCPU")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that a kernel is overridden, which is the purpose
+        for name, kernel in _kernels():
+            library.impl(name, kernel, allow_override=True)
+    return library
+
+
+@functools.cache
+def _kernels() -> tuple[tuple[str, Callable[..., Any]], ...]:
+    import torch
+
     groups: tuple[tuple[list[str], Callable[[Any], Callable[..., Any]]], ...] = (
         (LOW, _in_autocast_dtype),
         (FLOAT32, _in_float32),
         (FLOAT32_UNLESS_DTYPE, _in_float32_unless_dtype),
         (WIDEST, _in_widest),
     )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns that a kernel is overridden, which is the purpose
-        for names, kernel in groups:
-            for name in names:
-                packet, _, overload = name.partition(".")
-                op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
-                if op is not None:  # an op that this torch does not have needs no policy
-                    library.impl(name, kernel(op), allow_override=True)
-    return library
+    found = []
+    for names, kernel in groups:
+        for name in names:
+            packet, _, overload = name.partition(".")
+            op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+            if op is not None:  # an op that this torch does not have needs no policy
+                found.append((name, kernel(op)))
+    return tuple(found)
 
 
 def _below_autocast() -> Any:

@@ -71,7 +71,7 @@ class Checking:
         held = [each for each in golden.records if each.record.kind == "output" or (job.loss is not None and each.record.kind != "input")]
         self.recorded = Trace(records={each.record.key: each.record for each in held})
         self.floors = {each.record.key: each.floors for each in held}
-        self.brief = self._may_be_brief()
+        self.glances = self._may_glance()
 
     def report(self, path: str, *, whole: bool = False) -> Report:
         """`whole`: with the gradients that pass between modules, even if they need not be looked at."""
@@ -116,7 +116,7 @@ class Checking:
         """The verdict on a run of which no decision is written down, since each op would cost; None where something may be amiss."""
         if not self._judges:
             return None
-        trace = run(self.job, dataclasses.replace(low(self.precision), brief=self.brief))
+        trace = run(self.job, dataclasses.replace(low(self.precision), glance=self.glances))
         return None if trace.elsewhere else self._passed(trace, self.against_golden(trace))
 
     def seen(self) -> tuple[Trace, Tape]:
@@ -127,7 +127,7 @@ class Checking:
     def verdict(self, trace: Trace, tape: Tape, *, brief: bool = False) -> Report:
         """On a run under a low precision, made as `seen` makes it. `brief`: an error, if there is one that `report` would find, is enough."""
         rows = self.against_golden(trace)
-        passed = self._passed(trace, [row for row in rows if row.record.kind != "gradient"] if rows and brief and self.brief else rows)
+        passed = self._passed(trace, [row for row in rows if row.record.kind != "gradient"] if rows and brief and self.glances else rows)
         if passed is not None:
             return passed
         if brief:
@@ -154,8 +154,8 @@ class Checking:
         floors = [each[self.precision.placement] for each in self.floors.values()]
         return self.precision.is_low and not self.precision.gemm and bool(floors) and not any(map(math.isnan, floors))
 
-    def _may_be_brief(self) -> bool:
-        """Whether the first look may leave out the gradients that pass between modules, as `Setting.brief` has it.
+    def _may_glance(self) -> bool:
+        """Whether the first look may leave out the gradients that pass between modules, as `Setting.glance` has it.
 
         Autograd follows a gradient only on its way to a leaf, and is linear in it: what goes wrong on the way by more than rounding, and
         matters where it ends, is wrong there, beside a floor that came the same way. So all leaves have to be compared: parameters whose

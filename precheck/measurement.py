@@ -276,13 +276,14 @@ def judged(
     report.add(boundaries.undetermined(rows, reference, precision))
     report.add(boundaries.missing_gradients(seen, reference))
     report.add(boundaries.drifted(rows, precision, explained=explained, unstable=unstable))
-    report.add(updates.lost(rows, seen.aged))
+    moved = updates.displacements(rows)
+    report.add(updates.lost(moved, seen.aged))
     report.add(boundaries.leaks(seen, precision))
     report.add(extent.headroom(seen, precision))
     if explained or unstable:
         report.facts["excused"] = sorted({*explained, *unstable})  # keys of records that are beyond their limits for a reason
     report.boundaries, report.losses = boundaries.table(rows), losses(rows)
     report.updates = [
-        {"parameter": d.record.name, "steps": d.record.step, "arrived": d.arrived, "uncertainty": d.uncertainty} for d in updates.displacements(rows)
+        {"parameter": each.record.name, "steps": each.record.step, "arrived": each.arrived, "uncertainty": each.uncertainty} for each in moved
     ]
     return report

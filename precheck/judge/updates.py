@@ -67,12 +67,11 @@ def _displacement(row: Comparison) -> Displacement:
     return Displacement(moved, meant, arrived, 4 * sketching + min(4 * stochastic, _LEAST_CERTAINTY))
 
 
-def lost(rows: Iterable[Comparison], aged: Mapping[str, tuple[float, int]] = MappingProxyType({})) -> list[Finding]:
-    """One finding that names the worst parameter and counts the others.
+def lost(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]] = MappingProxyType({})) -> list[Finding]:
+    """Of `displacements` one finding, that names the worst parameter and counts the others.
 
     `aged`: by parameter, what the optimizer alone brings home on a few of its elements, and after how many steps.
     """
-    every = displacements(rows)
     found = sorted((d for d in every if d.lost and aged.get(d.record.name, (0.0, 0))[0] < LOST), key=lambda d: d.arrived)
     if not found:
         return []

@@ -69,11 +69,11 @@ class Boundaries:
     """Records into `trace` what passes the module boundaries of `model` while attached."""
 
     def __init__(
-        self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, brief: bool = False,
+        self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, glance: bool = False,
         witness: Witness | None = None, sampled: Container[str] = (), weighs: bool = False,
     ) -> None:  # fmt: skip
-        self.model, self.trace, self.disturbance, self.handed, self.brief = model, trace, disturbance, handed, brief
-        self.recorder = Recorder(trace, sampled=sampled, weighs=weighs, brief=brief, witness=witness)
+        self.model, self.trace, self.disturbance, self.handed, self.glance = model, trace, disturbance, handed, glance
+        self.recorder = Recorder(trace, sampled=sampled, weighs=weighs, glance=glance, witness=witness)
         self.position = Position()
         self.enabled = True
         self.result = "output" if not hasattr(model, "output") else "output[]"  # beside a child of that name
@@ -87,8 +87,9 @@ class Boundaries:
         for name, module in self.model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):  # takes no Python hooks, and has none inside
                 continue
-            handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
-            handles.append(module.register_forward_hook(self._leaving(name), always_call=True))
+            if not self.glance:
+                handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
+            handles.append(module.register_forward_hook(self._leaving(name), always_call=not self.glance))
         try:
             with _uncompiled(), _interpreted():
                 yield
@@ -112,9 +113,7 @@ class Boundaries:
 
     def _entering(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-            if not in_backward():
-                self.calls[name] += 1
-            call = f"{name}#{self.calls[name]}" if self.calls[name] > 1 else name
+            call = self._call(name)
             if self.handed and self.enabled and name:
                 for path, tensor in tensors((*args, *kwargs.values())):
                     self._handed(f"{call}{path}", tensor)
@@ -138,7 +137,18 @@ class Boundaries:
             if self.enabled and output is not None:
                 self._returned(call, output, roundings)
 
-        return hook
+        def glance(module: torch.nn.Module, args: Any, output: Any) -> None:
+            """Nobody asks where such a run is. Calls are counted as they end, which is as they begin, but where a module calls itself."""
+            call = self._call(name)
+            if self.enabled and output is not None:
+                self._returned(call, output, 0)
+
+        return glance if self.glance else hook
+
+    def _call(self, name: str) -> str:
+        if not in_backward():
+            self.calls[name] += 1
+        return f"{name}#{self.calls[name]}" if self.calls[name] > 1 else name
 
     def _returned(self, call: str, output: Any, roundings: int) -> None:
         for path, tensor in tensors(output):
@@ -157,7 +167,7 @@ class Boundaries:
         self.made[id(tensor)] = (tensor, version, key)
         if not in_backward():
             self.recorder.add("output", name, self.step, tensor, roundings)
-            if tensor.requires_grad and not self.brief:
+            if tensor.requires_grad and not self.glance:
                 tensor.register_hook(self._gradient_hook(name, key, roundings, self.step))
 
     def _gradient_hook(self, name: str, key: str, roundings: int, step: int) -> Any:

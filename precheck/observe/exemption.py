@@ -13,7 +13,7 @@ import copy
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -170,14 +170,14 @@ def kept(model: torch.nn.Module) -> list[torch.nn.Module]:
     return [module for module in model.modules() if getattr(module, "keep_in_float32", False) is True]
 
 
-def storage(model: torch.nn.Module) -> frozenset[int]:
+def storage(modules: Iterable[torch.nn.Module]) -> frozenset[int]:
     """Where the weights and buffers of `kept` modules lie."""
-    return frozenset(tensor.data_ptr() for module in kept(model) for tensor in (*module.parameters(), *module.buffers()))
+    return frozenset(tensor.data_ptr() for module in modules for tensor in (*module.parameters(), *module.buffers()))
 
 
-def converted(model: torch.nn.Module, dtype: torch.dtype) -> None:
+def converted(modules: Iterable[torch.nn.Module], dtype: torch.dtype) -> None:
     """Tells `kept` modules what is stored around them, which a conversion by `model.to` would have told them."""
-    for module in kept(model):
+    for module in modules:
         if hasattr(module, "around_dtype"):
             module.around_dtype = dtype  # type: ignore[assignment]
 

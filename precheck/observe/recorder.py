@@ -29,7 +29,7 @@ _LENGTHS = (16 * WIDTH, BLOCK, SAMPLE)  # tensors filled up to one length are no
 _UNKNOWN: dict[str, Any] = {"sketch": numpy.zeros(WIDTH), "norm": math.nan, "amax": math.nan}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Moved:
     """A parameter, with its elements now and before the first step, or the same sample of both."""
 
@@ -39,7 +39,7 @@ class Moved:
     start: torch.Tensor
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class _Part:
     """What is kept of a tensor that has passed on a CPU: all of it, if it is short, or a sample; and what is known of the whole."""
 
@@ -55,13 +55,13 @@ class Witness(Protocol):
 
 
 class Recorder:
-    """`sampled` are the records of which a sample is enough; `weighs` finds out which these could be. `brief`: of these, zeros that the
+    """`sampled` are the records of which a sample is enough; `weighs` finds out which these could be. `glance`: of these, zeros that the
     sample has are enough."""
 
     def __init__(
-        self, trace: Trace, *, sampled: Container[str] = (), weighs: bool = False, brief: bool = False, witness: Witness | None = None
+        self, trace: Trace, *, sampled: Container[str] = (), weighs: bool = False, glance: bool = False, witness: Witness | None = None
     ) -> None:
-        self.trace, self.sampled, self.weighs, self.brief, self.witness = trace, sampled, weighs, brief, witness
+        self.trace, self.sampled, self.weighs, self.glance, self.witness = trace, sampled, weighs, glance, witness
         self.later = Later(fetched=sys.maxsize)
         self.parts: dict[str, _Part] = {}  # by record, to be reduced together
 
@@ -82,8 +82,8 @@ class Recorder:
 
     def result(self, key: str, tensor: torch.Tensor) -> None:
         """The tensor of that record is one of the model's own results."""
-        record = dataclasses.replace(self.trace.records[key], is_result=True)
-        self.trace.records[key] = record
+        record = self.trace.records[key]
+        record.is_result = True
         if record.sampled and record.kind == "output":
             self.parts.pop(key, None)
             with torch._C._DisableTorchDispatch():
@@ -99,13 +99,13 @@ class Recorder:
             elements = [each.parameter.numel() for each in moved]
             now, start = [each.now for each in moved], [each.start for each in moved]
             moves = torch._foreach_sub(now, start)  # exact, unless a weight has doubled or halved (Sterbenz)
-            weights = _sizes(now, elements)
-            for each, move, weight, count in zip(moved, moves, weights, elements, strict=True):
+            sizes = _sizes(now, elements, waits=any(map(self.later.defers, now)))
+            for each, move, size, count in zip(moved, moves, sizes, elements, strict=True):
                 part = move.numel() != count
                 whole = facts(each.parameter, "folded" if part else "")
                 counts = reduce.nonfinite_counts(real(each.parameter.detach())) if broken and part else {}
                 record = Record(kind="update", name=each.name, step=step, **whole, **_UNKNOWN)
-                self._put(record, move, "", elements=count, known=counts, weight=weight)
+                self._put(record, move, "", elements=count, known=counts, weight=size)
                 self._weigh(record.key, move)
 
     def learn(self) -> None:
@@ -116,25 +116,25 @@ class Recorder:
     def unscale(self, scale: float) -> None:
         """Takes a loss scale off all gradients."""
         self.learn()
-        for key, record in self.trace.records.items():
+        for record in self.trace.records.values():
             if record.kind in ("gradient", "parameter-gradient"):
-                smaller: dict[str, Any] = {"sketch": record.sketch / scale, "norm": record.norm / scale, "amax": record.amax / scale}
-                self.trace.records[key] = dataclasses.replace(record, **smaller)
+                record.learn({"sketch": record.sketch / scale, "norm": record.norm / scale, "amax": record.amax / scale})
 
     def _put(
         self, record: Record, tensor: torch.Tensor, sample: Sample, *, elements: int = 0, known: dict[str, Any] | None = None,
-        weight: torch.Tensor | None = None,
+        weight: torch.Tensor | float | None = None,
     ) -> None:  # fmt: skip
         """Adds a record whose numbers are those of `tensor`, or follow. `tensor` stands for `elements`, if for more than its own;
         what is `known`, and the norm of a `weight`, hold whatever it tells."""
         self.trace.add(record)
-        known, more = known or {}, [] if weight is None else [weight]
+        known = known or {}
         if self.later.defers(tensor):
             with _Undisturbed(tensor):
-                found = [reduce.numbers(tensor, sample), *more]
+                found = [reduce.numbers(tensor, sample), *([weight] if isinstance(weight, torch.Tensor) else [])]
                 self.later(found, functools.partial(self._fill, record.key, elements / max(1, tensor.numel()), known))
             return
-        known |= _weighing(more)
+        if weight is not None:
+            known |= _weighing(weight)
         values = real(tensor.detach()).reshape(-1)
         elements = elements or values.numel()
         if values.numel() <= SAMPLE:
@@ -151,7 +151,7 @@ class Recorder:
 
     def _extent(self, values: torch.Tensor) -> dict[str, Any]:
         """What of the whole a sample cannot tell."""
-        if self.brief:
+        if self.glance:
             return {"amax": reduce.peak(values)}
         amax, zeros = reduce.extent(values)
         return {"amax": amax, "zeros": zeros}
@@ -175,10 +175,10 @@ class Recorder:
         told_of = reduce.told(found)
         if times:
             told_of |= reduce.enlarged(told_of, times)
-        self._set(key, told_of | known | _weighing(more))
+        self._set(key, told_of | known | (_weighing(*more) if more else {}))
 
     def _set(self, key: str, found: dict[str, Any]) -> None:
-        self.trace.records[key] = dataclasses.replace(self.trace.records[key], **found)
+        self.trace.records[key].learn(found)
 
     def _weigh(self, key: str, tensor: torch.Tensor) -> None:
         if self.weighs:
@@ -199,19 +199,21 @@ def _batches(moved: Sequence[Moved]) -> Iterator[Sequence[Moved]]:
         yield moved[start:]
 
 
-def _sizes(weights: Sequence[torch.Tensor], elements: Sequence[int]) -> list[torch.Tensor]:
-    """The norms of weights of so many elements, from samples: they are only told, and weigh luck."""
+def _sizes(weights: Sequence[torch.Tensor], elements: Sequence[int], *, waits: bool) -> Sequence[torch.Tensor | float]:
+    """The norms of weights of so many elements, from samples: they are only told, and weigh luck. Tensors, where a number `waits`."""
     few = [sampled(weight) for weight in weights]
     values = [real(each) for each in few]
     norms = torch._foreach_norm(values, 2, dtype=torch.float64 if any(each.dtype is torch.float64 for each in values) else torch.float32)
+    times = [math.sqrt(count / max(1, each.numel())) for each, count in zip(few, elements, strict=True)]
+    if not waits:
+        return [norm * by for norm, by in zip(torch.stack(norms).tolist(), times, strict=True)]
     if norms[0].device.type != "mps":  # has no float64, as which all else is fetched
         norms = tuple(norm.double() for norm in norms)
-    return [norm.mul_(math.sqrt(count / max(1, each.numel()))) for norm, each, count in zip(norms, few, elements, strict=True)]
+    return [norm.mul_(by) for norm, by in zip(norms, times, strict=True)]
 
 
-def _weighing(found: Sequence[torch.Tensor]) -> dict[str, float]:
-    sizes = [float(each) for each in found]
-    return {"weight_norm": sizes[0] if math.isfinite(sizes[0]) else 0.0} if sizes else {}
+def _weighing(size: torch.Tensor | float) -> dict[str, float]:
+    return {"weight_norm": float(size) if math.isfinite(size) else 0.0}
 
 
 class _Undisturbed:

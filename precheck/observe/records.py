@@ -7,8 +7,9 @@ counts. The same records are compared in memory (`precheck.measure`) and written
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import numpy
@@ -18,9 +19,9 @@ Kind = Literal["input", "handed", "output", "gradient", "parameter-gradient", "l
 gradient by it, `parameter-gradient` by a parameter, `update` a parameter's move since before the first step."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Record:
-    """One tensor of one run. `sketch` and `norm` leave non-finite elements out; those are counted."""
+    """One tensor of one run. `sketch` and `norm` leave non-finite elements out; those are counted. Its numbers may follow, by `learn`."""
 
     kind: Kind
     name: str  # "layers.0.attn", "layers.0.attn[1]" (second of a tuple), "shared#2" (second call), "head.weight"
@@ -38,14 +39,16 @@ class Record:
     is_result: bool = False  # belongs to what the model itself returned
     weight_norm: float = 0.0  # of the parameter that moved (updates only)
     sampled: bool = False  # `sketch` and `norm` are of a sample, scaled to the whole; of most kinds magnitude and counts are of all elements
+    key: str = field(init=False)  # "output:layers.0.attn@1", by which runs are compared
+    numel: int = field(init=False)
 
-    @property
-    def key(self) -> str:
-        return f"{self.kind}:{self.name}@{self.step}"
+    def __post_init__(self) -> None:
+        self.key, self.numel = f"{self.kind}:{self.name}@{self.step}", math.prod(self.shape)
 
-    @property
-    def numel(self) -> int:
-        return math.prod(self.shape)
+    def learn(self, found: Mapping[str, Any]) -> None:
+        """What was found of the tensor, by fields."""
+        for name, value in found.items():
+            setattr(self, name, value)
 
     @property
     def nonfinite(self) -> int:
@@ -61,7 +64,7 @@ class Trace:
     results: dict[str, str] = field(default_factory=dict)  # where in what the model returned ("", "[logits]"): the record's key
     scale: float = 1.0  # the loss scale the first step was taken at
     skipped: int = 0  # steps that GradScaler skipped while it searched for that scale
-    elsewhere: bool = False  # of a brief run: whether gradients end in more than parameters, so that it was broken off
+    elsewhere: bool = False  # of a glance: whether gradients end in more than parameters, so that it was broken off
     collapsed: bool = False  # no loss scale down to 1 gave finite gradients
     flips: dict[str, tuple[int, int]] = field(default_factory=dict)  # "call|op": decisions otherwise than the rival's, of how many
     even: set[str] = field(default_factory=set)  # records of which a sample tells as much as the whole, where that was asked

@@ -104,7 +104,12 @@ def peak(values: torch.Tensor) -> float:
 
 def facts(tensor: torch.Tensor, sample: Sample = "") -> dict[str, Any]:
     """Of `reduced` what is known without a look at the elements."""
-    return {"shape": tuple(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch."), "sampled": bool(sample)}
+    return {"shape": tuple(tensor.shape), "dtype": _named(tensor.dtype), "sampled": bool(sample)}
+
+
+@functools.cache
+def _named(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def numbers(tensor: torch.Tensor, sample: Sample = "") -> torch.Tensor:

@@ -40,7 +40,7 @@ class Setting:
     shadow: Shadow | None = None  # what watches every op
     weighs: bool = False  # whether to find out which records a sample could stand for
     handed: bool = False  # whether to record what modules hand to one another too
-    brief: bool = False  # whether to leave out gradients between modules, if all end in parameters, and in large tensors the number of zeros
+    glance: bool = False  # whether to leave out gradients between modules, if all end in parameters, and in large tensors the number of zeros
     buffers: torch.dtype | None = None  # what the run compared with keeps its floating buffers in
     selections: list[Selection] | None = None  # where to list products that only move values, which are carried out exactly then
 
@@ -74,7 +74,7 @@ def run(job: Job, setting: Setting) -> Trace:
     with state.preserved(job.model), _undisturbed(job.device), float32.products(tf32=False), _kernels(job, setting), exemption.set_apart(job.model):
         witness = None if setting.shadow is None else setting.shadow.exponents
         boundaries = Boundaries(
-            job.model, trace, disturbance=setting.disturbance, handed=setting.handed, brief=setting.brief, witness=witness,
+            job.model, trace, disturbance=setting.disturbance, handed=setting.handed, glance=setting.glance, witness=witness,
             sampled=job.sampled, weighs=setting.weighs,
         )  # fmt: skip
         _prepare(job, setting)
@@ -99,9 +99,10 @@ def observed(job: Job, setting: Setting) -> Observation:
 def _prepare(job: Job, setting: Setting) -> None:
     """Fresh storage under the model's tensors, and the seed. Modules that are kept in float32 are neither rounded nor disturbed."""
     copy = state.floats_to(setting.dtype) if setting.dtype is not None else (lambda value: value.detach().clone())
-    kept, wide = exemption.storage(job.model), state.floats_to(torch.float32) if setting.dtype in LOW else copy
+    apart = exemption.kept(job.model)
+    kept, wide = exemption.storage(apart), state.floats_to(torch.float32) if setting.dtype in LOW else copy
     disturb = setting.disturbance
-    names = {param.data_ptr(): name for name, param in job.model.named_parameters()}
+    names = {} if disturb is None else {param.data_ptr(): name for name, param in job.model.named_parameters()}
 
     def parameter(value: torch.Tensor) -> torch.Tensor:
         if value.data_ptr() in kept:
@@ -111,7 +112,7 @@ def _prepare(job: Job, setting: Setting) -> None:
     stored = state.rounded_to(setting.buffers) if setting.buffers is not None else (lambda value: value)
     state.refresh(job.model, parameter=parameter, buffer=lambda value: wide(value) if value.data_ptr() in kept else copy(stored(value)))
     if setting.dtype is not None:
-        exemption.converted(job.model, setting.dtype)
+        exemption.converted(apart, setting.dtype)
     state.seed(job.seed)
     random.seed(job.seed)
     numpy = sys.modules.get("numpy")

@@ -23,6 +23,7 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 _CONTAINERS = (dict, OrderedDict, list, set, deque)
 _ATOMS = {type(None), bool, int, float, str}
+_CHANGEABLE, _NESTING = (*_CONTAINERS, torch.Tensor, torch.Generator), (*_CONTAINERS, tuple)
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
@@ -39,7 +40,7 @@ def preserved(model: torch.nn.Module) -> Iterator[None]:
 def checkpoint(model: torch.nn.Module) -> Callable[[], None]:
     """A call that goes back to now: random states, buffers and what modules hold besides. Parameters and gradients stay."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    restore_held, restore_random = _restore_held(model), _restore_random()
+    restore_held, restore_random = _restore_held(model, own=_unique_parameters(model)), _restore_random()
 
     def restore() -> None:
         restore_held()
@@ -51,8 +52,9 @@ def checkpoint(model: torch.nn.Module) -> Callable[[], None]:
 
 
 def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
-    parameters = [(p, p.data, p.grad, p.requires_grad) for p in _unique_parameters(model)]
-    restore_held = _restore_held(model)
+    unique = _unique_parameters(model)
+    parameters = [(p, p.data, p.grad, p.requires_grad) for p in unique]
+    restore_held = _restore_held(model, own=unique)
 
     def restore() -> None:
         restore_held()
@@ -65,15 +67,15 @@ def _restore_model(model: torch.nn.Module) -> Callable[[], None]:
     return restore
 
 
-def _restore_held(model: torch.nn.Module) -> Callable[[], None]:
+def _restore_held(model: torch.nn.Module, *, own: Sequence[torch.nn.Parameter]) -> Callable[[], None]:
     attributes = [(module.__dict__, dict(module.__dict__)) for module in model.modules()]
     containers: list[tuple[Any, Any]] = []
     plain: list[tuple[torch.Tensor, torch.Tensor]] = []
     gradients: list[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]] = []  # of plain tensors, which no module knows to be weights
     generators: list[tuple[torch.Generator, torch.Tensor]] = []
-    for value in _held([saved for _, saved in attributes], own={id(p) for p in _unique_parameters(model)}):
+    for value in _held([saved for _, saved in attributes], own=set(map(id, own))):
         if isinstance(value, _CONTAINERS):
-            containers.append((value, value.copy() if type(value) in _CONTAINERS else copy.copy(value)))
+            containers.append((value, _copied(value)))
         elif isinstance(value, torch.Tensor):
             plain.append((value, value.detach().clone()))
             if value.requires_grad and value.is_leaf:
@@ -97,6 +99,13 @@ def _restore_held(model: torch.nn.Module) -> Callable[[], None]:
     return restore
 
 
+def _copied(container: Any) -> Any:
+    """Most are the hooks of a module that has none."""
+    if type(container) not in _CONTAINERS:
+        return copy.copy(container)
+    return container.copy() if container else ()
+
+
 def _held(attributes: Sequence[dict[str, Any]], *, own: Collection[int]) -> Iterator[Any]:
     """What modules hold that a run may change: containers, plain tensors and generators, inside other containers too, and the
     attributes of objects that are none of these (a counter, a cache; not of what such an object refers to in turn).
@@ -112,11 +121,11 @@ def _held(attributes: Sequence[dict[str, Any]], *, own: Collection[int]) -> Iter
         if type(value) in _ATOMS or id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, (*_CONTAINERS, torch.Tensor, torch.Generator)):
+        if isinstance(value, _CHANGEABLE):
             yield value
         elif _stateful(value):
             yield vars(value)
-        if isinstance(value, (*_CONTAINERS, tuple)) and id(value) not in registered:
+        if isinstance(value, _NESTING) and id(value) not in registered:
             for each in value.values() if isinstance(value, dict) else value:  # extend would ask a tuple's class for its length
                 waiting.append(each)
 
@@ -138,6 +147,8 @@ def _refill(target: Any, saved: Any) -> None:
 
 def _same_items(target: Any, saved: Any) -> bool:
     """The very same objects in the same order."""
+    if len(target) == 0 == len(saved):
+        return True
     if len(target) != len(saved) or not all(map(operator.is_, target, saved)):
         return False
     return not isinstance(target, dict) or all(map(operator.is_, target.values(), saved.values()))

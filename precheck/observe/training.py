@@ -29,7 +29,8 @@ class Training:
         self.job, self.boundaries, self.recorder, self.trace = job, boundaries, boundaries.recorder, boundaries.trace
         self.recording = recording
         self.storage, self.precision = storage, precision  # no precision: plain arithmetic in `storage`
-        self.named = {name: param for name, param in job.model.named_parameters() if param.requires_grad}
+        self.parameters = dict(job.model.named_parameters())
+        self.named = {name: param for name, param in self.parameters.items() if param.requires_grad}
         self.leaves = {id(param) for param in self.named.values()}
         self.moved: list[Moved] = []  # parameters, as they were when their moves were last written down
         with torch._C._DisableTorchDispatch():
@@ -56,7 +57,7 @@ class Training:
             if self.optimizer:
                 raise InputError("an optimizer was given, but the loss does not depend on any parameter that requires a gradient")
             return False
-        if self.boundaries.brief and step == 1 and any(leaf not in self.leaves for leaf in map(id, leaves(loss))):
+        if self.boundaries.glance and step == 1 and any(leaf not in self.leaves for leaf in map(id, leaves(loss))):
             self.trace.elsewhere = True
             return False
         self._backward(loss)
@@ -84,7 +85,7 @@ class Training:
     def _forward(self, step: int) -> torch.Tensor | None:
         job = self.job
         torch.clear_autocast_cache()  # of weights cast before the last update
-        for param in job.model.parameters():
+        for param in self.parameters.values():
             param.grad = None
         inputs = mapped(job.inputs, lambda value: state.copied(value, self.storage, model=job.model))
         if self.boundaries.disturbance is not None:

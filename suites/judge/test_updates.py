@@ -115,7 +115,7 @@ def test_an_update_the_wrong_way_round_is_lost() -> None:
 def test_float32_weights_are_judged_only_if_they_did_not_move_at_all() -> None:
     """Their moves differ from the reference's for other reasons than rounding; standing still does not."""
     assert updates.displacements(rows(nearest, torch.full((SIZE,), -0.05), dtype="float32")) == []
-    (finding,) = updates.lost(rows(nearest, SMALL, dtype="float32"))
+    (finding,) = updates.lost(updates.displacements(rows(nearest, SMALL, dtype="float32")))
     assert "0% of the update of 60 step(s) arrived in float32" in finding.message
 
 
@@ -125,14 +125,14 @@ def test_only_the_last_step_counts() -> None:
 
 
 def test_an_update_of_nothing_is_not_lost() -> None:
-    assert updates.lost(rows(nearest, torch.zeros(SIZE))) == []
+    assert updates.lost(updates.displacements(rows(nearest, torch.zeros(SIZE)))) == []
 
 
 def test_one_finding_names_the_worst_and_counts_the_rest() -> None:
     good = rows(nearest, torch.full((SIZE,), 0.1))
     other = record("update", "net.v", torch.zeros(SIZE), step=STEPS, dtype="bfloat16")
     lost = drift.compare(trace(other), trace(record("update", "net.v", SMALL, step=STEPS)), {}, PRECISIONS["bf16-true"], samples=2)
-    found: list[Finding] = updates.lost([*good, *lost])
+    found: list[Finding] = updates.lost(updates.displacements([*good, *lost]))
     assert [(f.rule, f.severity, f.phase, f.tensor, f.module, f.step) for f in found] == [
         ("lost-update", "error", "optimizer", "net.v", "net", STEPS)
     ]
@@ -143,7 +143,7 @@ def test_one_finding_names_the_worst_and_counts_the_rest() -> None:
 @pytest.mark.parametrize(("aged", "lost"), [((1.0, 300), False), ((0.1, 300), True)], ids=["arrives", "never"])
 def test_few_steps_are_judged_by_what_becomes_of_them(aged: tuple[float, int], lost: bool) -> None:
     """One step of a 78th of a spacing: rounding to nearest and by chance look the same."""
-    found = updates.lost(rows(nearest, SMALL, steps=1), {"net.w": aged})
+    found = updates.lost(updates.displacements(rows(nearest, SMALL, steps=1)), {"net.w": aged})
     assert bool(found) is lost
     if lost:
         assert "arrived in bfloat16, and 10% would after 300;" in found[0].message

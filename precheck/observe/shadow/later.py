@@ -26,7 +26,7 @@ class Later:
         self.waiting: list[tuple[list[torch.Tensor], Callable[..., None]]] = []
 
     def defers(self, tensor: torch.Tensor) -> bool:
-        return self.always or tensor.device.type != "cpu"
+        return self.always or not tensor.is_cpu
 
     def __call__(self, tensors: Sequence[torch.Tensor], then: Callable[..., None]) -> None:
         """`tensors` may change after this call: what waits is copied. Calls are answered in the order in which they were made."""
