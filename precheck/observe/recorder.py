@@ -65,15 +65,15 @@ class Recorder:
         self.later = Later(fetched=sys.maxsize)
         self.parts: dict[str, _Part] = {}  # by record, to be reduced together
 
-    def add(self, kind: Kind, name: str, step: int, tensor: torch.Tensor, roundings: int = 0) -> None:
-        """Records a tensor: all of it, or a sample where the job says that one is enough.
+    def add(self, kind: Kind, name: str, step: int, tensor: torch.Tensor, roundings: int = 0, *, alone: bool = False) -> None:
+        """Records a tensor: all of it, or a sample where the job says that one is enough. `alone`: then of its magnitude too.
 
         What passes between modules is looked at nowhere else then, but for float16, whose range is a question of single elements:
         Inf and NaN that matter reach the result, the loss or a parameter's gradient, which are looked at whole.
         """
         key = f"{kind}:{name}@{step}"
-        passing = kind in ("output", "gradient", "handed") and tensor.dtype is not torch.float16
-        sample: Sample = "" if key not in self.sampled else "alone" if passing else "folded"
+        alone = alone or (kind in ("output", "gradient", "handed") and tensor.dtype is not torch.float16)
+        sample: Sample = "" if key not in self.sampled else "alone" if alone else "folded"
         with torch._C._DisableTorchDispatch():
             self._put(Record(kind=kind, name=name, step=step, roundings=roundings, **facts(tensor, sample), **_UNKNOWN), tensor, sample)
             self._weigh(key, tensor)
@@ -167,7 +167,7 @@ class Recorder:
             for start in range(0, len(keys), together):
                 few = [parts[key] for key in keys[start : start + together]]
                 with _Undisturbed(few[0].values):
-                    told_of = reduce.reduced_together([each.values for each in few], [each.elements for each in few])
+                    told_of = reduce.reduced_together([each.values for each in few], [each.elements for each in few], rough=self.glance)
                 for key, part, found in zip(keys[start:], few, told_of, strict=False):
                     self._set(key, found | part.known)
 

@@ -47,8 +47,9 @@ def reduced(tensor: torch.Tensor, sample: Literal["", "folded"] = "") -> dict[st
     return facts(tensor, sample) | counts | scanned
 
 
-def reduced_together(values: Sequence[torch.Tensor], elements: Sequence[int]) -> list[dict[str, Any]]:
-    """What `reduced` finds, less `facts`, of many short tensors on a CPU: 1-D, real, of one dtype, of SAMPLE elements at most.
+def reduced_together(values: Sequence[torch.Tensor], elements: Sequence[int], *, rough: bool = False) -> list[dict[str, Any]]:
+    """What `reduced` finds, less `facts`, of many short tensors on a CPU: 1-D, real, of one dtype, of SAMPLE elements at most; `rough`
+    as in `sketch.stacked`.
 
     Each stands for as many `elements`, which are more than its own where it is a sample. Many at once cost a tenth of what they cost one
     by one. They are filled up with zeros to one length, which no sum minds.
@@ -59,7 +60,7 @@ def reduced_together(values: Sequence[torch.Tensor], elements: Sequence[int]) ->
     whole = all(math.isfinite(amax) for amax, _ in extents)
     if not whole:
         rows = rows.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-    folded = stacked(rows, tame=whole and all(_tame(amax) for amax, _ in extents)).numpy()
+    folded = stacked(rows, tame=whole and all(_tame(amax) for amax, _ in extents), rough=rough).numpy()
     found = []
     for each, length, count, (amax, zeros), row in zip(values, lengths, elements, extents, folded, strict=True):
         times = count / max(1, length)

@@ -51,15 +51,16 @@ def fold(tensor: torch.Tensor, *, finite: bool = True) -> torch.Tensor:
     return folding.told()[:WIDTH]
 
 
-def stacked(rows: torch.Tensor, *, tame: bool = False) -> torch.Tensor:
+def stacked(rows: torch.Tensor, *, tame: bool = False, rough: bool = False) -> torch.Tensor:
     """The sketches of the rows of a floating tensor (k, n), and the sum of squares of each: (k, WIDTH + 1) float64.
 
-    n is a number of whole blocks, or a multiple of WIDTH within one. `tame` is as in `Folding.add`.
+    n is a number of whole blocks, or a multiple of WIDTH within one. `tame` is as in `Folding.add`; `rough` sums float32 as 16-bit
+    formats are summed, and is right to 127 * 2^-24 then: for tensors that are held against a low format's roundoff.
     """
     height = min(rows.shape[1] // WIDTH, WIDTH)
     count = rows.shape[1] // (height * WIDTH)
     signs = signs_of(rows, count)
-    shape, wide = (len(rows), count, height, WIDTH), torch.float32 if tame and rows.element_size() == 2 else torch.float64
+    shape, wide = (len(rows), count, height, WIDTH), torch.float32 if tame and rows.element_size() <= (4 if rough else 2) else torch.float64
     bits, values = (space(dtype, rows.numel(), rows.device).view(shape) for dtype in (signs.t.dtype, wide))
     torch.bitwise_xor(rows.view(bits.dtype).view(shape), signs.t[:height], out=bits).bitwise_xor_(signs.v[:count, :height, None])
     values.copy_(bits.view(rows.dtype))

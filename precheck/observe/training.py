@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from precheck.observe import state
 from precheck.observe.boundaries import LOW, Boundaries
@@ -18,6 +19,11 @@ from precheck.observe.shadow import ageing
 from precheck.observe.shadow.statistics import sampled
 from precheck.observe.structure import call, leaves, mapped, tensors
 from precheck.precisions import Precision
+
+_CARRYING = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+"""Optimizers by which no Inf or NaN of a gradient is lost on the way to its weight, whatever their settings: what is scaled, added, squared or
+divided by its own root stays Inf or becomes NaN. Signs and clipping would lose it, and subclasses may do anything. So may fused kernels: torch
+2.13's of SGD leaves bfloat16 weights on a CPU where they were."""
 
 
 class Training:
@@ -136,11 +142,21 @@ class Training:
     def _record_gradients(self) -> None:
         scale = self.scaler.get_scale() if self.scaler.is_enabled() else 1.0
         self.trace.scale = scale
+        told = self._told_by_weights()
         for name, param in self.named.items():
             if param.grad is not None and param.grad.layout == torch.strided:
-                self.recorder.add("parameter-gradient", name, 1, param.grad)
+                self.recorder.add("parameter-gradient", name, 1, param.grad, alone=id(self.masters[name]) in told)
         if scale != 1:
             self.recorder.unscale(scale)
+
+    def _told_by_weights(self) -> set[int]:
+        """Parameters, by id, that are Inf or NaN after the step where their gradient was before it. A glance asks no more of such gradients
+        than a sample tells: all weights are asked after each step."""
+        if not self.boundaries.glance or self.optimizer is None or type(self.optimizer) not in _CARRYING:
+            return set()
+        if self.optimizer._optimizer_step_pre_hooks or _global_optimizer_pre_hooks:  # which may mend a gradient
+            return set()
+        return {id(param) for group in self.optimizer.param_groups if not group.get("fused") for param in group["params"]}
 
     def _masters(self) -> dict[str, torch.nn.Parameter]:
         """What the optimizer steps on: the model's own parameters, or float32 copies of them."""

@@ -98,12 +98,13 @@ def test_a_sample_of_another_layout_is_of_the_same_elements() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("lengths", [(1,), (3, 0, 127, 128), (2032, 2033, 7), (16129, 5), (16130, 32258, 1)], ids=str)
-def test_short_tensors_at_once_are_each_by_itself(dtype: torch.dtype, lengths: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("rough", [False, True])
+def test_short_tensors_at_once_are_each_by_itself(dtype: torch.dtype, lengths: tuple[int, ...], rough: bool) -> None:
     """Each of them whole, filled up with zeros that nobody counts."""
     tensors = [(10.0**seed * normal(length, seed=seed)).to(dtype) for seed, length in enumerate(lengths)]
     for tensor in tensors:
         tensor[2:4] = 0
-    for one, other in zip(map(reduced, tensors), reduced_together(tensors, lengths), strict=True):
+    for one, other in zip(map(reduced, tensors), reduced_together(tensors, lengths, rough=rough), strict=True):
         assert other["norm"] == pytest.approx(one["norm"], rel=1e-5)
         assert numpy.allclose(other["sketch"], one["sketch"], rtol=1e-5, atol=1e-5 * one["norm"])
         assert (other["amax"], other["zeros"]) == (one["amax"], one["zeros"])
