@@ -9,7 +9,6 @@ from precheck import formats
 from precheck.observe.shadow.operations import LONGEST, Observation, Operation, Value
 from precheck.observe.shadow.source import packaged, shortened
 
-SAMPLE = 1 << 16  # as of observe.statistics, which needs torch
 REDUCED = frozenset({"c10d::allreduce", "c10d::allreduce_coalesced", "c10d::reduce_scatter", "c10d::_reduce_scatter_base",
                      "c10d::reduce_scatter_tensor_coalesced", "_c10d_functional::all_reduce", "_c10d_functional::all_reduce_coalesced",
                      "_c10d_functional::reduce_scatter_tensor", "_c10d_functional::reduce_scatter_tensor_coalesced"})  # fmt: skip
@@ -84,7 +83,7 @@ SHARED = 0.5
 
 def zero_share(value: Value) -> float:
     """Of elements, those that are zero in the run and not in the shadow."""
-    return value.zeros / max(1, min(elements(value), SAMPLE))
+    return value.zeros / max(1, value.looked_at or elements(value))
 
 
 def placed(operation: Operation) -> str:

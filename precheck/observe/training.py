@@ -16,7 +16,7 @@ from precheck.observe.job import EXAMPLE, InputError, Job
 from precheck.observe.recorder import Moved
 from precheck.observe.reduce import thinned
 from precheck.observe.shadow import ageing
-from precheck.observe.shadow.statistics import sampled
+from precheck.observe.shadow.statistics import finite, sampled
 from precheck.observe.structure import call, leaves, mapped, tensors
 from precheck.precisions import Precision
 
@@ -248,6 +248,5 @@ def _finite(parameters: Iterable[torch.Tensor]) -> bool:
     with torch._C._DisableTorchDispatch(), torch.no_grad():
         for parameter in parameters:
             values = (torch.view_as_real(parameter) if parameter.is_complex() else parameter).detach()
-            if values.numel():
-                found.setdefault(values.device, []).extend(values.aminmax())
-        return all(bool(torch.stack(each).isfinite().all()) for each in found.values())
+            found.setdefault(values.device, []).append(values)
+        return all(map(finite, found.values()))

@@ -14,7 +14,7 @@ from allocator import keep
 from budgets import KINDS, results
 from sized import SHAPES
 from startup import startup
-from table import into, read
+from table import around, into, read
 from waiting import waiting
 
 from precheck.observe.timing.clocks import clock_for
@@ -37,9 +37,10 @@ def arguments() -> argparse.Namespace:
     if asked.device.startswith("cuda") and not torch.cuda.is_available():
         parser.error(f"--device={asked.device}: torch {torch.__version__} sees no CUDA device here; use cpu")
     try:
+        around(asked.page)
         asked.clock = clock_for(torch.device(asked.device))
         facts = machine(asked.clock.facts())
-        facts["memory"] = "kept between turns" if asked.keep_memory and keep() else "the allocator's own way"
+        facts["memory"] = "kept between turns" if asked.keep_memory and keep(max(asked.sizes)) else "the allocator's own way"
         asked.figures = read(asked.json, facts)
     except (ValueError, RuntimeError) as error:
         parser.error(str(error))

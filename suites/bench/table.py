@@ -63,12 +63,18 @@ def _cell(result: Result | None) -> str:
     return value if result.memory is None else f"{value} ({result.memory:.2f})"
 
 
-def into(page: Path, figures: Figures) -> None:
-    """Puts the table between its two marks. Raises ValueError where they are not there."""
-    text = page.read_text(encoding="utf8")
+def around(page: Path) -> tuple[str, str]:
+    """What stands before and after the table's two marks. Raises ValueError where they are not there."""
+    text = page.read_text(encoding="utf8") if page.is_file() else ""
     before, begun, rest = text.partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not begun or not ended:
         raise ValueError(f"{page} has no place for the figures; it needs the lines {BEGIN.strip()} and {END.strip()}")
+    return before, after
+
+
+def into(page: Path, figures: Figures) -> None:
+    """Puts the table between its two marks. Raises ValueError where they are not there."""
+    before, after = around(page)
     machine = ", ".join(f"{name} {value}" for name, value in figures.machine.items())
     page.write_text(f"{before}{BEGIN}\n{table(figures)}\nMeasured on {machine}.\n\n{END}{after}", encoding="utf8")

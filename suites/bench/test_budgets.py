@@ -172,6 +172,23 @@ print(min(faults))
     assert (int(told.stdout) < 16) is keep
 
 
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="these are glibc's switches")
+@pytest.mark.parametrize("millions", [0, 1])
+def test_what_a_model_will_need_is_there_from_the_first_turn(millions: int) -> None:
+    code = f"""
+import resource, sys
+sys.path.insert(0, {str(HERE)!r})
+from allocator import keep
+keep({millions})
+import torch
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+held = torch.ones(2**24)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (int(told.stdout) < 16) is bool(millions)
+
+
 def program(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
     """What `python suites/bench` ends with."""
     monkeypatch.setattr(sys, "argv", ["bench", "--no-keep-memory", *words])
@@ -200,6 +217,7 @@ def test_the_program_keeps_its_figures_and_shows_them(tmp_path: Path, monkeypatc
         (("--rounds=0",), "--rounds=0: at least one has to count"),
         (("--precision=fp8",), "argument --precision: invalid choice: 'fp8'"),
         (("--device=tpu",), "Expected one of cpu, cuda"),
+        (("--page=missing.md",), "missing.md has no place for the figures; it needs the lines <!-- figures"),
         (("--device=meta",), "the model lies on meta; CPUs and CUDA devices can be timed here"),
         pytest.param(("--device=cuda",), "sees no CUDA device here; use cpu", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="has one")),
     ],

@@ -53,7 +53,7 @@ class Accumulation:
         kept = {}
         for tensor, cell in zip(floats, cells, strict=True):
             if id(tensor) in written and cell is not None and cell.value.low and not planned.packet.startswith("_foreach"):
-                kept[id(tensor)] = (sampled(tensor, SAMPLE).clone(), sampled(self.memory.view(cell, tensor), SAMPLE).clone())
+                kept[id(tensor)] = (_copied(tensor), _copied(self.memory.view(cell, tensor)))
         return kept
 
     def after(self, call: Any, outputs: list[torch.Tensor], values: list[Value]) -> None:
@@ -104,8 +104,11 @@ class Accumulation:
         moved = now[1] != was[1]
         if given is not None:
             moved &= given  # where the run itself adds nothing there is nothing to absorb
-        stuck = ratio(share((now[0] == was[0]) & moved), share(moved))
+        same, many = now[0] == was[0], share(moved)
         accumulator: Accumulator | None = cell.accumulator
+        if accumulator is None and share(same) < ABSORBING * many:
+            return None
+        stuck = ratio(share(same & moved), many)
         if accumulator is None:
             if stuck < ABSORBING:
                 return None
@@ -123,6 +126,12 @@ class Accumulation:
             arrived=ratio(float((covered * meant).sum()), size**2), intended=ratio(size, norm(accumulator.start[0].float())),
             lost=ratio(norm(covered - meant), size), drift=value.drift, first=accumulator.first,
         )  # fmt: skip
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """The sample of a tensor that is about to be written. Of a large one a sample is a copy."""
+    few = sampled(tensor, SAMPLE)
+    return few.clone() if tensor.numel() <= SAMPLE else few
 
 
 def _adds_in_place(planned: Any, floats: list[torch.Tensor], written: set[int]) -> bool:

@@ -40,7 +40,8 @@ class Value:
     beyond: float = 0.0  # greatest |shadow| among these
     beyonds: int = 0  # how many different numbers these are in the shadow
     negative: bool = False  # whether all of them are negative there
-    zeros: int = 0  # zero here, not in the shadow
+    zeros: int = 0  # zero here, not in the shadow, among so many
+    looked_at: int = 0
     zeroed: float = 0.0  # share of the shadow's norm that lies there
     largest_zeroed: float = 0.0  # greatest |shadow| there
     dead: float = 0.0  # off by more than a quarter of max(|shadow|, root mean square): not one digit left

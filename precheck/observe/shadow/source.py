@@ -163,10 +163,5 @@ def packaged(line: str) -> str:
 
 def shortened(line: str) -> str:
     """The line as people name it: relative to the working directory where it lies in it."""
-    path, _, number = line.rpartition(":")
-    if not path:
-        return line
-    try:
-        return f"{Path(path).relative_to(Path.cwd())}:{number}"
-    except ValueError:
-        return line
+    here = f"{Path.cwd()}{os.sep}"
+    return line[len(here) :] if line.startswith(here) else line

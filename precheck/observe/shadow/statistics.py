@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import torch
 
 from precheck.observe.shadow.operations import Value
 
 SAMPLE = 1 << 16
-"""Elements looked at. A share of one in a hundred is then known to 0.04 % (one standard deviation), a relative drift to 0.3 %."""
+"""Elements looked at. A share of one in a hundred is then known to 0.04 % (one standard deviation), a relative drift to 0.4 %. Half as many
+would leave out every other column of 64 rows of 4096."""
 NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
 _RUN = 16  # neighbouring elements taken together: a cache line of float32
 DOUBTFUL = 4.0
@@ -80,7 +82,7 @@ def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.T
         low = low.float()  # 8-bit formats have no arithmetic of their own
     error = low - wide
     off, size = norm(error), norm(wide)
-    if not (math.isfinite(off) and math.isfinite(size)) or (run.numel() > SAMPLE and not _finite(run)):
+    if not (math.isfinite(off) and math.isfinite(size)) or (run.numel() > SAMPLE and not finite([run])):
         error, wide, off, size = _nonfinite(value, run, shadow)
         low = run.reshape(-1)
     value.norm = size * math.sqrt(run.numel() / max(1, wide.numel()))
@@ -100,9 +102,15 @@ def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.T
         _wholes(value, low[:WHOLES], wide[:WHOLES])
 
 
-def _finite(tensor: torch.Tensor) -> bool:
-    low, high = torch.aminmax(tensor)
-    return math.isfinite(float(low)) and math.isfinite(float(high))
+def finite(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether all elements of real tensors of one device are. Asks that device once, or twice where a sum leaves the format.
+
+    A sum takes half the time that extremes take, and no Inf or NaN is lost on its way to it.
+    """
+    if not tensors or bool(torch.stack([tensor.sum() for tensor in tensors]).isfinite().all()):
+        return True
+    extremes = [each for tensor in tensors if tensor.numel() for each in tensor.aminmax()]
+    return bool(torch.stack(extremes).isfinite().all())
 
 
 def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float, float]:
@@ -124,7 +132,7 @@ def _zeros(value: Value, low: torch.Tensor, wide: torch.Tensor, size: float) -> 
     if int(torch.count_nonzero(low)) == low.numel():
         return
     gone = (low == 0) & (wide != 0)
-    value.zeros = int(gone.sum())
+    value.zeros, value.looked_at = int(gone.sum()), low.numel()
     if value.zeros:
         lost = torch.where(gone, wide, 0.0)
         value.zeroed, value.largest_zeroed = ratio(norm(lost), size), float(lost.abs().max())

@@ -62,17 +62,19 @@ class _Seen:
         self.meant = meant if self.meant is None else self.meant + meant
         update.steps += 1
         update.gradient_drift = max(update.gradient_drift, gradient.drift if gradient is not None else 0.0)
-        update.common += float((moved * meant).sum())
-        update.wanted += float((meant * meant).sum())
+        common, square = _products(moved, meant)
+        update.common += common
+        update.wanted += square
         update.size, update.sampled = norm(now), now.numel()
         update.moved = int(torch.count_nonzero(self.moved))
-        update.arrived = float((self.moved * self.meant).sum()) / max(float((self.meant * self.meant).sum()), torch.finfo(torch.float32).tiny)
-        stuck = wanted & (moved == 0)
-        absorbed, mass = ratio(share(stuck), share(wanted)), ratio(float(meant[stuck].abs().sum()), float(meant.abs().sum()))
+        common, square = (common, square) if first else _products(self.moved, self.meant)
+        update.arrived = common / max(square, torch.finfo(torch.float32).tiny)
+        stuck, sizes = wanted & (moved == 0), meant.abs()
+        absorbed, mass = ratio(share(stuck), share(wanted)), ratio(float(torch.where(stuck, sizes, 0.0).sum()), float(sizes.sum()))
         rest = 1 / update.steps if not first else 1.0
         update.absorbed += (absorbed - update.absorbed) * rest
         update.mass += (mass - update.mass) * rest
-        missing, unit = self.meant - self.moved, torch.finfo(_named(update.dtype)).eps * norm(now)
+        missing, unit = self.meant - self.moved, torch.finfo(_named(update.dtype)).eps * update.size
         excesses = (own - other for own, other in zip(states[::2], states[1::2], strict=True) if norm(own) <= unit)
         update.held = any(norm(missing - excess) < HELD * norm(missing) for excess in excesses)
         for name, own, other in zip(names, states[::2], states[1::2], strict=True):
@@ -85,11 +87,16 @@ class _Seen:
         self.states[name] = start, start_shadow, steps + 1
         moved, meant = own - start, other - start_shadow
         wanted = norm(meant)
-        arrived = float((moved * meant).sum()) / wanted**2 if wanted else 1.0
-        tiniest = formats.of_dtype(self.update.dtype).min_subnormal
-        vanished = (own == 0) & (other != 0) & (other.abs() <= tiniest)
-        empty = ratio(share(vanished), share(other != 0))
-        self.update.states[name] = State(steps, arrived, ratio(wanted, norm(start)), share(moved != 0), empty)
+        arrived = _products(moved, meant)[0] / wanted**2 if wanted else 1.0
+        self.update.states[name] = State(steps, arrived, ratio(wanted, norm(start)), share(moved != 0), self._vanished(own, other))
+
+    def _vanished(self, own: torch.Tensor, other: torch.Tensor) -> float:
+        """Share of a state tensor's elements that its format has no number for, so small are they."""
+        if int(torch.count_nonzero(own)) == own.numel():
+            return 0.0
+        there = other != 0
+        small = other.abs() <= formats.of_dtype(self.update.dtype).min_subnormal
+        return ratio(share((own == 0) & there & small), share(there))
 
 
 @dataclasses.dataclass(slots=True)
@@ -188,7 +195,7 @@ class Updates:
 
     def _elsewhere(self, mine: torch.Tensor, was: _Before, known: list[torch.Tensor]) -> list[torch.Tensor]:
         """What else of the weight's size was written since the step began: where it mostly stood still, a remainder may lie there."""
-        if self.later.defers(mine) or float((sampled(mine.detach(), SAMPLE) == was.values).float().mean()) <= 0.5:
+        if self.later.defers(mine) or share(sampled(mine.detach(), SAMPLE) == was.values) <= 0.5:
             return []
         seen = {tensor.untyped_storage()._cdata for tensor in (mine, *known)}
         return [each for each in self.memory.made_since(was.seen, mine.numel()) if each.untyped_storage()._cdata not in seen]
@@ -208,7 +215,9 @@ class Updates:
         mine = local(parameter)
         values, shadow = self._sample(mine, whole=True)
         gradient = self._value(parameter.grad) if parameter.grad is not None else None
-        return _Before(values.clone(), shadow.clone(), self._value(mine), seen, gradient, weakref.ref(parameter))
+        if mine.numel() <= values.numel():  # a sample of more is a copy
+            values, shadow = values.clone(), shadow.clone()
+        return _Before(values, shadow, self._value(mine), seen, gradient, weakref.ref(parameter))
 
     def _value(self, tensor: torch.Tensor) -> Value | None:
         cell = self.memory.find(local(tensor)) if tensor.layout is torch.strided else None
@@ -221,6 +230,11 @@ class Updates:
         if cell is not None:
             return values, sampled(self.memory.view(cell, tensor), limit)
         return values, values if whole else torch.zeros_like(values)
+
+
+def _products(moved: torch.Tensor, meant: torch.Tensor) -> tuple[float, float]:
+    """<moved, meant> and <meant, meant>."""
+    return float(torch.dot(moved, meant)), float(torch.dot(meant, meant))
 
 
 def _unsure(update: Update) -> bool:
