@@ -1,6 +1,6 @@
 """The fixture `gpu_benchmark`: precheck.benchmark, its rows among pytest-benchmark's. Imports torch when it is used.
 
-Registered where pytest-benchmark is; elsewhere the fixture of `Absent` says so.
+Registered where pytest-benchmark is; elsewhere `precheck.plugin.fixtures` says that it is not.
 """
 
 from __future__ import annotations
@@ -23,26 +23,11 @@ if TYPE_CHECKING:
 
 NAME = "accelerator"
 """Where the device stands in pytest-benchmark's machine_info."""
-ABSENT = "gpu_benchmark needs pytest-benchmark, which is not loaded: pip install pytest-benchmark, or leave -p no:benchmark out"
 TWICE = "gpu_benchmark, like benchmark, is for one call a test, and this is the second; make another test, or parametrize this one"
 DEFAULT = ("bf16-mixed", "bf16-true", "16-mixed")
 
 
-def of(config: pytest.Config) -> Present | Absent:
-    """The plugin to register, by whether pytest-benchmark is loaded under whatever name."""
-    return Absent() if config.getoption("benchmark_min_rounds", None) is None else Present()
-
-
-class Absent:
-    """Where pytest-benchmark is not."""
-
-    @pytest.fixture
-    def gpu_benchmark(self) -> None:
-        """gpu_benchmark(model, inputs, ...): speed, memory and error under each precision; needs pytest-benchmark."""
-        pytest.fail(ABSENT, pytrace=False)
-
-
-class Present:
+class Benchmarks:
     """What a session's benchmarks came to, and the hooks that tell of them."""
 
     def __init__(self) -> None:

@@ -1,4 +1,5 @@
-"""The hooks that pytest calls. Imports neither torch nor numpy, so a project that does not use precheck pays nothing.
+"""The hooks that pytest calls. Imports neither torch nor numpy, and of the plugin only what each run needs: a project that does not use
+precheck pays for that and no more.
 
 Exit statuses are pytest's own: 1 if a test failed, or goldens are unused under --golden-unused=fail, or --golden-prune or
 --drift-report could not do what was asked; 2 for markers that mean nothing (an error of collection); 4 for such options.
@@ -16,14 +17,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from precheck.goldens.place import golden_files
-from precheck.plugin import benchmark, fixtures, markers, models, progress, summary, xdist
-from precheck.plugin.fixtures import KNOWN
+from precheck.plugin import fixtures, markers, xdist
 from precheck.plugin.fixtures import check_precision as check_precision
 from precheck.plugin.fixtures import precision as precision
 from precheck.plugin.fixtures import precision_device as precision_device
-from precheck.plugin.ledger import CHECKS, Ledger, counted
+from precheck.plugin.ledger import CHECKS, KNOWN, Ledger, counted
 from precheck.plugin.naming import asked_for, family, folder_of, given_precision, golden_of, models_folder, plain_id, shown
-from precheck.plugin.selftest import SelfTest
 from precheck.plugin.settings import KEY, add_options, selection, settings_of
 
 if TYPE_CHECKING:
@@ -43,12 +42,25 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[KEY] = settings_of(config)
     config.stash[_LEDGER] = Ledger(config.stash[KEY], config.rootpath)
     config.stash[KNOWN] = _known(config)
-    models.register(config)
+    if config.stash[KEY].models:
+        from precheck.plugin import models
+
+        models.register(config)
     if config.stash[KEY].selftest:
+        from precheck.plugin.selftest import SelfTest
+
         config.pluginmanager.register(SelfTest(), "precheck-selftest")
-    config.pluginmanager.register(benchmark.of(config), "precheck-benchmark")
+    config.pluginmanager.register(_benchmarks(config), "precheck-benchmark")
     if config.pluginmanager.hasplugin("xdist") and not xdist.is_worker(config):
         config.pluginmanager.register(xdist.Controller(config.stash[_LEDGER]), "precheck-xdist")
+
+
+def _benchmarks(config: pytest.Config) -> object:
+    if config.getoption("benchmark_min_rounds", None) is None:  # pytest-benchmark's, under whatever name it is loaded
+        return fixtures.WithoutBenchmark()
+    from precheck.plugin.benchmark import Benchmarks
+
+    return Benchmarks()
 
 
 def _known(config: pytest.Config) -> KnownFailures | None:
@@ -188,7 +200,11 @@ class _Listener:
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.pluginmanager.register(_Listener(session.config.stash[_LEDGER]), "precheck-listener")
-    progress.register(session.config)  # only now there is a terminal to tell
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")  # only now there is a terminal to tell
+    if getattr(reporter, "isatty", False):
+        from precheck.plugin import progress
+
+        progress.register(session.config)
 
 
 @pytest.hookimpl(trylast=True)
@@ -209,17 +225,23 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if known := config.stash[KNOWN]:
         known.finish(config, ledger)
     ledger.close()
-    tried = config.pluginmanager.get_plugin("precheck-selftest")
-    ledger.trouble += summary.write(ledger, config.invocation_params.dir, tried.found() if tried else None)
+    if settings.files:
+        from precheck.plugin import summary
+
+        tried = config.pluginmanager.get_plugin("precheck-selftest")
+        ledger.trouble += summary.write(ledger, config.invocation_params.dir, tried.found() if tried else None)
     if ledger.trouble and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     ledger, settings = config.stash[_LEDGER], config.stash[KEY]
-    if config.get_verbosity() < 0 and ledger.quiet and not settings.term:
+    table = settings.term or settings.named
+    if (config.get_verbosity() < 0 and ledger.quiet and not settings.term) or not (table or ledger.touched):
         return
-    lines = summary.lines(ledger, table=settings.term or settings.named)
+    from precheck.plugin import summary
+
+    lines = summary.lines(ledger, table=table)
     if lines or ledger.trouble:
         terminalreporter.write_sep("=", "precheck")
         for line in lines:

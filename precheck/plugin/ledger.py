@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from precheck.plugin.naming import first_call, shown
 from precheck.plugin.settings import Settings
+
+if TYPE_CHECKING:
+    from precheck.plugin.known import KnownFailures
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -36,6 +39,7 @@ class Check:
 
 
 CHECKS = pytest.StashKey[list[Check]]()
+KNOWN: pytest.StashKey[KnownFailures | None] = pytest.StashKey()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -126,6 +130,11 @@ class Ledger:
                 self.trouble.append(f"--golden-prune left {shown(path, self.root)} alone: it is no golden that can be read")
             except OSError as error:
                 self.trouble.append(f"--golden-prune could not delete {shown(path, self.root)}: {error.strerror}")
+
+    @property
+    def touched(self) -> bool:
+        """Whether there is anything to tell of."""
+        return bool(self.checks or self.known or self.unused or self.trouble)
 
     @property
     def quiet(self) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from precheck.plugin.checks import CheckPrecision
 from precheck.plugin.factory import FactoryError, arguments
-from precheck.plugin.fixtures import CheckPrecision
 from precheck.plugin.settings import KEY, MODELS, is_model_id
 from precheck.plugin.tracebacks import users_frames
 
@@ -86,8 +86,6 @@ def _is(item: pytest.Item, nodeid: str) -> bool:
 
 
 def register(config: pytest.Config) -> None:
-    """Where there are models to check. Takes their node ids out of the arguments, which pytest would look for on the disk."""
-    settings = config.stash[KEY]
-    if settings.models:
-        config.args[:] = [argument for argument in config.args if not is_model_id(argument, config)]
-        config.pluginmanager.register(Collecting(settings.asked), "precheck-models")
+    """For a run with models to check. Takes their node ids out of the arguments, which pytest would look for on the disk."""
+    config.args[:] = [argument for argument in config.args if not is_model_id(argument, config)]
+    config.pluginmanager.register(Collecting(config.stash[KEY].asked), "precheck-models")

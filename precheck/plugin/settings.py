@@ -7,13 +7,14 @@ import dataclasses
 import os
 import re
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pytest
 
-from precheck.plugin.factory import fault
 from precheck.precisions import PRECISIONS, Policy, Precision, PrecisionError, resolve_all
-from precheck.report.forms import FORMS, Form
+
+if TYPE_CHECKING:
+    from precheck.report.forms import Form
 
 Which = Literal["missing", "changed", "all"]
 Unused = Literal["warn", "fail", "ignore"]
@@ -22,7 +23,8 @@ UNUSED = ("warn", "fail", "ignore")
 POLICIES = ("cuda", "native")
 MODELS = "precision-model"
 """What the node ids of --precision-model begin with: a file that is not there, at the root of the project."""
-REPORTS = ("term", *(f"{kind}:PATH" for kind in FORMS if kind != "term"))
+REPORTS = ("term", "json:PATH", "markdown:PATH", "sarif:PATH", "html:PATH")
+"""The forms of precheck.report.forms, which is loaded when one is asked for."""
 _SELECTING = {
     "keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf": "--lf", "stepwise": "--sw", "pyargs": "--pyargs",
     "collectonly": "--collect-only", "setuponly": "--setup-only", "setupplan": "--setup-plan",
@@ -173,9 +175,12 @@ def is_model_id(argument: str, config: pytest.Config) -> bool:
 def _models(config: pytest.Config, asked: tuple[str, ...]) -> tuple[str, ...]:
     given = config.getoption("precision_model") or config.getini("precision_model")
     models = tuple(dict.fromkeys([*given, *(nodeid.partition("::")[2].partition("[")[0] for nodeid in asked)]))
-    wrong = next(filter(None, map(fault, models)), "")
-    if wrong:
-        raise pytest.UsageError(f"--precision-model: {wrong}")
+    if models:
+        from precheck.plugin.factory import fault
+
+        wrong = next(filter(None, map(fault, models)), "")
+        if wrong:
+            raise pytest.UsageError(f"--precision-model: {wrong}")
     return models
 
 
@@ -210,6 +215,8 @@ def _one_of(name: str, value: str, accepted: tuple[str, ...]) -> str:
 
 
 def _destination(report: str, start: Path) -> tuple[Form, Path]:
+    from precheck.report.forms import FORMS
+
     kind, _, path = report.partition(":")
     if kind not in FORMS or kind == "term":
         raise pytest.UsageError(f"--drift-report={report}: there are {', '.join(REPORTS)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from registry import NEEDS, case
 
-from precheck.plugin.fixtures import CheckPrecision
+from precheck.plugin.checks import CheckPrecision
 
 MODELS = list(NEEDS)
 

@@ -69,7 +69,7 @@ def said(model, inputs, *, golden, precision, **settings):
 @pytest.fixture(autouse=True)
 def faked(monkeypatch):
     import precheck.checking
-    from precheck.plugin.fixtures import CheckPrecision
+    from precheck.plugin.checks import CheckPrecision
 
     monkeypatch.setattr(precheck.checking, "check", said)
     monkeypatch.setattr(CheckPrecision, "_cure", lambda *found: "")  # there is no model to cure
@@ -84,7 +84,7 @@ import types
 
 sys.modules["precheck.checking"] = types.SimpleNamespace(check=said)
 sys.modules["precheck.observe.job"] = types.SimpleNamespace(InputError=type("InputError", (Exception,), {}))
-from precheck.plugin.fixtures import CheckPrecision
+from precheck.plugin.checks import CheckPrecision
 
 CheckPrecision._cure = lambda self, *found: ""  # there is no model to cure
 '''

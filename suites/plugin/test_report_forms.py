@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 from projects import FAKED, FAKED_LIGHT, HEALTHY, OVERFLOWS, PREAMBLE
 
+from precheck.plugin import settings
 from precheck.report import forms
 from precheck.report.forms import FORMS, Form
 from precheck.report.session import load, session
@@ -160,6 +161,10 @@ def test_tests_of_odd_names(checks: pytest.Pytester) -> None:
 def test_every_form_is_loaded_only_when_it_is_used() -> None:
     code = "import sys, precheck.report.forms; assert not {'jinja2', 'precheck.report.markdown', 'precheck.report.sarif', 'torch'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_help_names_every_form() -> None:
+    assert settings.REPORTS == ("term", *(f"{kind}:PATH" for kind in FORMS if kind != "term"))
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())

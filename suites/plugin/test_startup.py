@@ -40,6 +40,23 @@ def test_a_whole_run_without_checks_imports_nothing_heavy(pytester: pytest.Pytes
     result.stdout.fnmatch_lines(["heavy:"])
 
 
+USED_ALWAYS = "fixtures hooks ledger markers naming settings xdist".split()
+
+
+def test_a_run_that_uses_nothing_loads_what_each_run_needs(pytester: pytest.Pytester) -> None:
+    """Of the plugin, and of all else formats and precisions alone: everything else is loaded where it is asked for."""
+    pytester.makeconftest(
+        """
+        import sys
+        def pytest_unconfigure(config):
+            print("ours:", *sorted(name for name in sys.modules if name.startswith("precheck.") and name.count(".") == 2))
+        """
+    )
+    pytester.makepyfile("def test_it(): pass")
+    result = pytester.runpytest_subprocess("-s", *ALONE)
+    result.stdout.fnmatch_lines([f"ours: precheck.goldens.place {' '.join(f'precheck.plugin.{name}' for name in USED_ALWAYS)}"])
+
+
 def test_without_xdist_it_works(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_it(precision): assert precision.name == 'bf16-mixed'")
     assert pytester.runpytest_inprocess("-p", "no:xdist", "--precision=bf16").ret == 0
