@@ -88,6 +88,11 @@ def lost(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]] = 
     ]  # fmt: skip
 
 
+BEYOND = 2.0
+"""Times the dead zone from which a step, both as root mean squares, is not rounded away: what it comes to is in elements that move by at least
+as much, and a weight has to be more than twice the others' size to swallow that."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Numbers:
     """Of a parameter, root mean squares of its elements and of what a step means to change them by; its learning rate, if known."""
@@ -98,11 +103,13 @@ class Numbers:
     rate: float = 0.0
 
     def __str__(self) -> str:
-        """The dead zone in numbers, and the rate that would leave it."""
+        """The dead zone in numbers, and the rate that would leave it; or that the steps are beyond it, and something else has kept the weights."""
         fmt = formats.of_dtype(self.dtype)
         down, up = fmt.half_ulp(self.weight)
         zone = f"{up:.2g}" if up == down else f"{up:.2g} up, {down:.2g} down"
         text = f"weights are about {self.weight:.3g}, where {fmt.name} rounds away less than {zone}; a step is about {self.step:.2g}"
+        if self.step >= BEYOND * max(down, up):
+            return f"{text}, so rounding does not explain it: does the optimizer write these weights?"
         enough = self.rate * down / self.step if self.step else 0.0
         return text if not self.rate or enough <= self.rate else f"{text} (lr {self.rate:.2g}; it would take {enough:.1g})"
 

@@ -33,6 +33,13 @@ def test_the_message_has_the_numbers_and_the_rate_that_would_do() -> None:
     )
 
 
+@pytest.mark.parametrize(("step", "explained"), [(0.0039, True), (0.0077, True), (0.0079, False), (0.1, False)])
+def test_what_rounding_does_not_explain_is_asked_of_the_optimizer(step: float, explained: bool) -> None:
+    """From twice the longest step that is rounded away, 2^-8 at one."""
+    (found,) = judged(update(wanted=4 * 64 * step**2))
+    assert ("so rounding does not explain it: does the optimizer write these weights?" in found.message) is not explained
+
+
 def test_others_are_listed_worst_first_and_no_more_than_a_few() -> None:
     found = judged(*(update(f"{number}.weight", arrived=number / 50) for number in (3, 1, 0, 4, 2)), update("well.weight", arrived=1.0))
     assert len(found) == 1

@@ -51,6 +51,31 @@ def test_steps_below_half_a_spacing_arrive_nowhere(way: dict[str, bool], dtype: 
     assert finding.limit == 0.5
 
 
+@pytest.mark.parametrize("verb", ["measure", "watch"])
+def test_a_kernel_that_leaves_weights_alone_is_found_and_not_put_down_to_rounding(verb: str) -> None:
+    """torch 2.13's fused SGD on a CPU: of bfloat16 weights it writes those alone that are left over after whole vectors of 32 (AVX512)."""
+
+    def fused(parameters: list[Any]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.5, fused=True)
+
+    if verb == "watch":
+        report, weight = constant_gradient(torch.bfloat16, fused, steps=1)
+        if not bool((weight == 1.234375).any()):
+            pytest.skip("this torch's kernel writes them")
+    else:
+        weight = nn.Parameter(torch.ones(64).bfloat16())
+        optimizer, weight.grad = fused([weight]), torch.ones(64).bfloat16()
+        optimizer.step()
+        if not bool((weight == 1).any()):
+            pytest.skip("this torch's kernel writes them")
+        torch.manual_seed(0)
+        model, x = nn.Linear(64, 64), torch.randn(32, 64)
+        report = precheck.measure(model, x, precision="bf16-true", loss=lambda out: 100 * out.float().square().mean(), optimizer=fused)
+    (finding,) = lost(report)
+    assert finding.severity == "error"
+    assert "so rounding does not explain it: does the optimizer write these weights?" in finding.message
+
+
 def test_the_message_says_how_much_and_why() -> None:
     report, _ = constant_gradient(torch.bfloat16, lambda parameters: torch.optim.SGD(parameters, lr=RATE, foreach=True))
     (finding,) = lost(report)
