@@ -40,12 +40,12 @@ class Accumulation:
     def __init__(self, memory: Memory, later: Later) -> None:
         self.memory, self.later = memory, later
 
-    def before(self, planned: Any, floats: list[torch.Tensor], cells: list[Any], written: set[int]) -> dict[int, Samples]:
-        """Samples of what an op is about to write over, by the tensor's id."""
+    def before(self, operation: Operation, planned: Any, floats: list[torch.Tensor], cells: list[Any], written: set[int]) -> dict[int, Samples]:
+        """Samples of what an op is about to write over, by the tensor's id. What a step does to a weight is followed by `updates`."""
         base = planned.packet.removeprefix("_foreach_").rstrip("_")
         if not written:
             return {}
-        if base not in ADDING or not _adds_in_place(planned, floats, written):
+        if base not in ADDING or (operation.in_optimizer and operation.parameter) or not _adds_in_place(planned, floats, written):
             for tensor, cell in zip(floats, cells, strict=True):
                 if id(tensor) in written and cell is not None:
                     cell.accumulator = None

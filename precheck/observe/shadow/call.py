@@ -85,7 +85,7 @@ class Call:
             for tensor, cell in zip(self.floats, self.cells, strict=True):
                 if id(tensor) in written and cell.twin is None:
                     cell.twin = cell.flat.clone()
-        self.before = mode.accumulation.before(planned, self.floats, self.cells, written)
+        self.before = mode.accumulation.before(self.operation, planned, self.floats, self.cells, written)
         self.held = measuring.held(self)
 
     def _given(self, tensor: torch.Tensor) -> Cell:
