@@ -81,7 +81,7 @@ def test_scores_that_infinity_spoilt_are_not_judged_again() -> None:
 def copied(came: set[int], *, recording: bool = True, parameter: int = 7, phase: str = "forward", used_as: int = 0, frozen: bool = False) -> Graph:
     """A low copy of a parameter, made without autograd, and used: as a tensor of its own, or as that parameter."""
     graph = Graph()
-    graph.observation.frozen = {7} if frozen else set()
+    graph.observation.wanting = {3} if frozen else {3, 7}
     graph.observation.parameters, graph.observation.came = {7: "head.weight"}, came
     copy = graph.op("_to_copy.default", given("float32"), parameter=parameter, recording=False)
     graph.op("mm.default", copy, recording=recording, phase=phase, parameter=used_as)

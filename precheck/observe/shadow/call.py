@@ -75,7 +75,7 @@ class Call:
             if id(tensor) in written:
                 cell.own()
             if isinstance(tensor, torch.nn.Parameter):
-                cell.parameter = id(tensor)
+                cell.parameter = mode.where.identity(tensor)
                 mode.where.saw(tensor)
             inputs.append(cell.value)
             self.shadows[id(tensor)] = mode.memory.view(cell, tensor)
@@ -94,7 +94,7 @@ class Call:
         low, wide = tensor.dtype in mode.low, mode.replay.wide(tensor.dtype)
         value = Value(None, tuple(tensor.shape), measuring.named(tensor.dtype), measuring.roundoff(tensor.dtype, mode.low), low, low)
         cell: Cell = mode.memory.seed(tensor, wide.to_real() if wide.is_complex else wide, value)
-        cell.parameter = mode.where.parameter_of(tensor)
+        cell.parameter = mode.where.identity.owner(tensor)
         return cell
 
     def _described(self) -> Operation:
@@ -113,7 +113,7 @@ class Call:
         )  # fmt: skip
 
     def _parameter(self) -> int:
-        direct = next((id(tensor) for tensor in self.floats if isinstance(tensor, torch.nn.Parameter)), 0)
+        direct = next((self.mode.where.identity(tensor) for tensor in self.floats if isinstance(tensor, torch.nn.Parameter)), 0)
         return direct or next((cell.parameter for cell in self.cells if cell is not None and cell.parameter), 0)
 
     def follow(self, result: Any) -> None:

@@ -67,7 +67,7 @@ class Shadow(TorchDispatchMode):
         self.exponents = Exponents(self.memory, self.scales, self.later)
         self.losses = Losses(self.memory, self.scales, self.later)
         self.scalers = Scalers(where, self.scales, self.backwards, self.described)
-        self.updates = Updates(self.memory, self.later, low, lambda: Shadow(Whereabouts(None), reference=reference, low=low))
+        self.updates = Updates(self.memory, self.later, low, where.identity, lambda: Shadow(Whereabouts(None), reference=reference, low=low))
         self.lock = threading.RLock()
         self.noise: dict[torch.device, torch.Generator] = {}
         self.accumulation = Accumulation(self.memory, self.later)
@@ -195,7 +195,7 @@ class Shadow(TorchDispatchMode):
             self.updates.begin(optimizer, self.observation.seen)
             if self.collectives.ranks is not None:  # gradients have been reduced since they came
                 for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None):
-                    self.gradient(self.where.parameter_names.get(id(parameter), ""), parameter)
+                    self.gradient(self.where.name_of(parameter), parameter)
 
     def _step_ends(self, optimizer: Any) -> None:
         with _disable_current_modes(), torch.no_grad():
@@ -203,7 +203,8 @@ class Shadow(TorchDispatchMode):
 
     def gradient(self, name: str, parameter: torch.Tensor) -> None:
         """Writes down what a parameter's gradient is made of, now that it has come."""
-        self.observation.came.add(id(parameter))
+        number = self.where.identity(parameter)
+        self.observation.came.add(number)
         held = self.memory.find(local(parameter)) if addressable(local(parameter)) else None
         maker, steps = None if held is None else held.value.maker, 0
         while maker is not None and steps < _ANCESTRY:  # the parameters that this one was made of: by casting, cloning, spreading over ranks
@@ -215,9 +216,9 @@ class Shadow(TorchDispatchMode):
         mine = None if gradient is None else local(gradient)
         if mine is not None and addressable(mine):
             cell = self.memory.find(mine)
-            self.exponents.gradient(name, self.where.step, mine, id(parameter))
+            self.exponents.gradient(name, self.where.step, mine, number)
             if cell is not None:
-                self.later([], functools.partial(self.observation.came_as, id(parameter), name, cell.value, self.where.scale))
+                self.later([], functools.partial(self.observation.came_as, number, name, cell.value, self.where.scale))
                 self.backwards.came(name, cell.value)
 
     def record(self, operation: Operation) -> None:
@@ -238,6 +239,6 @@ class Shadow(TorchDispatchMode):
             cell.value.alive = True
         self.memory.cells.clear()
         self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
-        self.observation.parameters, self.observation.frozen = dict(self.where.parameter_names), self.where.frozen()
+        self.observation.parameters, self.observation.wanting = dict(self.where.parameter_names), self.where.wanting()
         self.observation.losses, self.observation.exponents = self.losses.found, list(self.exponents.found.values())
         return self.observation

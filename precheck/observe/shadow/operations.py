@@ -205,7 +205,7 @@ class Observation:
     forgotten: int = 0
     came: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters whose gradients came
     parameters: dict[int, str] = dataclasses.field(default_factory=dict)  # names by identity
-    frozen: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters that wanted no gradient when the block ended
+    wanting: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters that want a gradient
     gradients: dict[int, tuple[str, Value, float]] = dataclasses.field(default_factory=dict)  # parameters': name, value, loss scale
     updates: list[Update] = dataclasses.field(default_factory=list)
     scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)

@@ -109,7 +109,7 @@ class Scalers:
             scale, interval = float(scaler._scale), int(scaler._growth_interval)
         if skipped:
             self.last.pop(optimizer, None)  # a fused one ran, and did nothing
-        self.taken.append(ScalerStep(id(scaler), place, scale, interval, skipped, self.backwards.now))
+        self.taken.append(ScalerStep(self.where.identity(scaler), place, scale, interval, skipped, self.backwards.now))
         return result
 
     def _within(self, call: Callable[[], Any]) -> Any:

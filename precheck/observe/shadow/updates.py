@@ -17,6 +17,7 @@ import torch
 
 from precheck import formats
 from precheck.observe.shadow import ageing
+from precheck.observe.shadow.identities import Identities
 from precheck.observe.shadow.later import SAMPLE as LATER
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Memory
@@ -74,7 +75,7 @@ class _Seen:
         rest = 1 / update.steps if not first else 1.0
         update.absorbed += (absorbed - update.absorbed) * rest
         update.mass += (mass - update.mass) * rest
-        missing, unit = self.meant - self.moved, torch.finfo(_named(update.dtype)).eps * update.size
+        missing, unit = self.meant - self.moved, torch.finfo(getattr(torch, update.dtype)).eps * update.size
         excesses = (own - other for own, other in zip(states[::2], states[1::2], strict=True) if norm(own) <= unit)
         update.held = any(norm(missing - excess) < HELD * norm(missing) for excess in excesses)
         for name, own, other in zip(names, states[::2], states[1::2], strict=True):
@@ -114,8 +115,9 @@ class _Before:
 class Updates:
     """Follows low-format parameters through their steps."""
 
-    def __init__(self, memory: Memory, later: Later, low: frozenset[torch.dtype], another: Callable[[], Any]) -> None:
-        self.memory, self.later, self.low, self.another = memory, later, low, another  # the last makes a shadow of its own
+    def __init__(self, memory: Memory, later: Later, low: frozenset[torch.dtype], identity: Identities, another: Callable[[], Any]) -> None:
+        self.memory, self.later, self.low = memory, later, low
+        self.identity, self.another = identity, another  # the latter makes a shadow of its own
         self.seen: dict[int, _Seen] = {}
         self.before: dict[int, _Before] = {}  # of an optimizer's parameters, while it steps
         self.by_hand: dict[int, _Before] = {}  # of those that no optimizer was seen to hold, since their last gradient
@@ -125,27 +127,29 @@ class Updates:
     def begin(self, optimizer: Any, seen: int) -> None:
         """Before a step: samples of each low parameter, and of its shadow."""
         for parameter in _parameters(optimizer):
-            self.optimized.add(id(parameter))
-            self.by_hand.pop(id(parameter), None)
+            number = self.identity(parameter)
+            self.optimized.add(number)
+            self.by_hand.pop(number, None)
             if self._follows(parameter):
-                self.before[id(parameter)] = self._looked_at(parameter, seen)
+                self.before[number] = self._looked_at(parameter, seen)
 
     def end(self, optimizer: Any, names: dict[int, str], operation: Operation) -> None:
         """After it: what was meant and what came."""
         for parameter in _parameters(optimizer):
-            was = self.before.pop(id(parameter), None)
-            if was is None:
-                continue
-            self._stepped(parameter, was, names.get(id(parameter), ""), operation, _states(optimizer, parameter), weakref.ref(optimizer))
+            number = self.identity(parameter)
+            was = self.before.pop(number, None)
+            if was is not None:
+                self._stepped(parameter, was, names.get(number, ""), operation, _states(optimizer, parameter), weakref.ref(optimizer))
 
     def came(self, parameter: torch.Tensor, name: str, seen: int) -> None:
         """A parameter's gradient has come: what a loop has done to it since the last one was a step by hand."""
-        if id(parameter) in self.optimized or not self._follows(parameter):
+        number = self.identity(parameter)
+        if number in self.optimized or not self._follows(parameter):
             return
-        was = self.by_hand.get(id(parameter))
-        if was is not None and was.parameter() is parameter:
+        was = self.by_hand.get(number)
+        if was is not None:
             self._by_hand(parameter, was, name)
-        self.by_hand[id(parameter)] = self._looked_at(parameter, seen)
+        self.by_hand[number] = self._looked_at(parameter, seen)
 
     def finish(self, names: dict[int, str]) -> list[Update]:
         """What of all steps arrived. What few of them leave uncertain is aged."""
@@ -177,13 +181,14 @@ class Updates:
         between = _made_of(cell.value, was.content, was.seen) if cell is not None else set()
         if cell is None or not between:
             return
-        seen = self.seen.get(id(parameter))
-        if seen is None and id(parameter) not in self.doubtful and self._mastered(between - {cell.value}, was):
-            self.doubtful.add(id(parameter))
+        number = self.identity(parameter)
+        seen = self.seen.get(number)
+        if seen is None and number not in self.doubtful and self._mastered(between - {cell.value}, was):
+            self.doubtful.add(number)
             return
         if seen is None:
             update = Update(name, tuple(mine.shape), cell.value.dtype, operation, rate=_rate(optimizer() if optimizer else None, parameter))
-            seen = self.seen[id(parameter)] = _Seen(update, weakref.ref(parameter), optimizer)
+            seen = self.seen[number] = _Seen(update, weakref.ref(parameter), optimizer)
         gradient = was.gradient
         if gradient is None and parameter.grad is not None:  # a closure's
             gradient = self._value(parameter.grad)
@@ -246,7 +251,7 @@ def _unsure(update: Update) -> bool:
     share = max(update.edq, update.arrived)
     if not update.wanted or (not update.held and share > CERTAIN):
         return False
-    spacing, length = torch.finfo(_named(update.dtype)).eps * update.size, math.sqrt(update.wanted * update.steps)
+    spacing, length = torch.finfo(getattr(torch, update.dtype)).eps * update.size, math.sqrt(update.wanted * update.steps)
     conclusive = length >= ageing.SPACINGS * spacing or (not update.held and share + 4 * math.sqrt(spacing / (length * update.sampled)) < 1)
     return not conclusive
 
@@ -272,11 +277,6 @@ def _made_of(new: Value, old: Value | None, seen: int) -> set[Value]:
         known.update(fresh)
         ahead += fresh
     return known if found or ahead else set()
-
-
-def _named(dtype: str) -> torch.dtype:
-    named: torch.dtype = getattr(torch, dtype)
-    return named
 
 
 def _states(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -16,6 +16,7 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 from precheck.observe.guests import named_modules, named_parameters, symbolic
+from precheck.observe.shadow.identities import Identities
 
 _WRAPPED = "_orig_mod"  # where torch.compile keeps what it compiled
 
@@ -45,7 +46,8 @@ class Whereabouts:
         self.compiled = False  # whether one of them was torch.compile's
         self.parameters: dict[int, tuple[weakref.ref[torch.nn.Parameter], Any]] = {}
         self.parameter_names: dict[int, str] = {}
-        self.storages: dict[int, int] = {}  # of parameters that were seen, while they live
+        self.frozen: set[int] = set()  # numbers of the parameters that were seen to want no gradient, from the first or any more
+        self.identity = Identities()  # of parameters, as they are numbered everywhere
         self.on_gradient: Callable[[str, torch.Tensor], None] = lambda name, parameter: None
         self.on_step: list[Callable[[Any], None]] = []  # called before each optimizer step, and after it
         self.after_step: list[Callable[[Any], None]] = []
@@ -61,25 +63,26 @@ class Whereabouts:
         return self.stack[-1] if self.stack else ""
 
     def saw(self, parameter: torch.nn.Parameter) -> None:
-        """Asks a parameter to tell when its gradient has come."""
-        if id(parameter) not in self.parameters and parameter.requires_grad and parameter.is_leaf:
+        """Asks a parameter that wants a gradient to tell when it has come."""
+        number = self.identity(parameter)
+        if not parameter.requires_grad:
+            self.frozen.add(number)
+        elif number not in self.parameters and parameter.is_leaf:
             handle = parameter.register_post_accumulate_grad_hook(self._came)
-            self.parameters[id(parameter)] = (weakref.ref(parameter), handle)
+            self.parameters[number] = (weakref.ref(parameter), handle)
             if parameter.layout is torch.strided:
-                self.storages[parameter.untyped_storage()._cdata] = id(parameter)
+                self.identity.keep(parameter)
 
-    def parameter_of(self, tensor: torch.Tensor) -> int:
-        """Identity of the parameter whose storage the tensor looks into; 0 if there is none."""
-        number = self.storages.get(tensor.untyped_storage()._cdata, 0)
-        alive = number and self.parameters[number][0]() is not None
-        return number if alive else 0
+    def name_of(self, parameter: torch.Tensor) -> str:
+        return self.parameter_names.get(self.identity(parameter), "")
 
-    def frozen(self) -> set[int]:
-        """Identities of the parameters that ask for no gradient any more."""
-        return {number for number, (held, _) in self.parameters.items() if (parameter := held()) is not None and not parameter.requires_grad}
+    def wanting(self) -> set[int]:
+        """Identities of the parameters that want a gradient: of those that are gone, as they were last seen."""
+        held = ((number, refer()) for number, (refer, _) in self.parameters.items())
+        return {number for number, parameter in held if (number not in self.frozen if parameter is None else parameter.requires_grad)}
 
     def _came(self, parameter: torch.Tensor) -> None:
-        self.on_gradient(self.parameter_names.get(id(parameter), ""), parameter)
+        self.on_gradient(self.name_of(parameter), parameter)
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
@@ -104,7 +107,7 @@ class Whereabouts:
         for path, module in named_modules(root):
             self._names.setdefault(module, named(path))
         for path, parameter in named_parameters(root):
-            self.parameter_names.setdefault(id(parameter), named(path))
+            self.parameter_names.setdefault(self.identity(parameter), named(path))
 
     def _enter(self, module: torch.nn.Module, args: Any) -> None:
         if not self.belongs():
