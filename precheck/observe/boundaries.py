@@ -91,7 +91,7 @@ class Boundaries:
                 handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
             handles.append(module.register_forward_hook(self._leaving(name), always_call=not self.glance))
         try:
-            with _uncompiled(), _interpreted():
+            with _uncompiled(), interpreted():
                 yield
             self.recorder.learn()
         finally:
@@ -195,7 +195,7 @@ def _uncompiled() -> contextlib.AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def _interpreted() -> Iterator[None]:
+def interpreted() -> Iterator[None]:
     """TorchScript runs op by op: what its executor has compiled under one precision, backward too, does not run under another."""
     before = torch._C._get_graph_executor_optimize()
     torch._C._set_graph_executor_optimize(False)

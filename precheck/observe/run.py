@@ -71,13 +71,13 @@ def reference(
 def run(job: Job, setting: Setting) -> Trace:
     """Runs `job` and returns what was seen. Whatever happens, the user's model and the process come back as they were."""
     trace = Trace()
-    with state.preserved(job.model), _undisturbed(job.device), float32.products(tf32=False), _kernels(job, setting), exemption.set_apart(job.model):
+    with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), rnn_kernels(job, setting), exemption.set_apart(job.model):
         witness = None if setting.shadow is None else setting.shadow.exponents
         boundaries = Boundaries(
             job.model, trace, disturbance=setting.disturbance, handed=setting.handed, glance=setting.glance, witness=witness,
             sampled=job.sampled, weighs=setting.weighs,
         )  # fmt: skip
-        _prepare(job, setting)
+        prepare(job, setting)
         with _modes(setting, job.device, boundaries.position, trace) as recording, boundaries.attached():
             training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision, recording=recording)
             training.steps()
@@ -96,7 +96,7 @@ def observed(job: Job, setting: Setting) -> Observation:
     return shadow.finish()
 
 
-def _prepare(job: Job, setting: Setting) -> None:
+def prepare(job: Job, setting: Setting) -> None:
     """Fresh storage under the model's tensors, and the seed. Modules that are kept in float32 are neither rounded nor disturbed."""
     copy = state.floats_to(setting.dtype) if setting.dtype is not None else (lambda value: value.detach().clone())
     apart = exemption.kept(job.model)
@@ -148,7 +148,7 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
 
 
 @contextlib.contextmanager
-def _undisturbed(device: str) -> Iterator[None]:
+def undisturbed(device: str) -> Iterator[None]:
     """Whatever the caller has switched on around it: autocast, no_grad and inference mode are the run's own to set.
 
     Autocast's cache of cast weights is emptied when its outermost block ends, which here may be the caller's: the run's weights
@@ -162,7 +162,7 @@ def _undisturbed(device: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _kernels(job: Job, setting: Setting) -> Iterator[None]:
+def rnn_kernels(job: Job, setting: Setting) -> Iterator[None]:
     """oneDNN has no float16 recurrent kernel for training; without it torch takes its own, as on hardware that has none."""
     half = setting.precision is not None and setting.precision.compute_dtype is torch.float16
     if not half or job.device != "cpu" or not any(isinstance(module, torch.nn.RNNBase) for module in job.model.modules()):

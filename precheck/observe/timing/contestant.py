@@ -11,10 +11,10 @@ import torch
 from precheck import float32
 from precheck.formats import TF32
 from precheck.observe import exemption, state
-from precheck.observe.boundaries import Boundaries, _interpreted
+from precheck.observe.boundaries import Boundaries, interpreted
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
-from precheck.observe.run import _kernels, _prepare, _undisturbed, low
+from precheck.observe.run import low, prepare, rnn_kernels, undisturbed
 from precheck.observe.structure import call, mapped, tensors
 from precheck.observe.training import Training
 from precheck.precisions import Precision
@@ -29,7 +29,7 @@ def borrowed(job: Job) -> Iterator[None]:
 
     What torch.compile makes is compiled for each; TorchScript runs op by op, since what it compiles for one breaks under another.
     """
-    with state.preserved(job.model), _undisturbed(job.device), float32.products(tf32=False), exemption.set_apart(job.model), _interpreted():
+    with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), exemption.set_apart(job.model), interpreted():
         yield
 
 
@@ -42,7 +42,7 @@ class Contestant:
         self.setting = low(self.precision)
         with state.preserved(job.model):
             given = [(param, param.data) for param in dict.fromkeys(job.model.parameters())]
-            _prepare(job, self.setting)
+            prepare(job, self.setting)
             self.weights = [(param, param.data, start) for param, start in given]
             parts = Training(job, Boundaries(job.model, Trace()), storage=self.setting.dtype, precision=self.precision)
             self.named, self.masters, self.optimizer, self.scaler = parts.named, parts.masters, parts.optimizer, parts.scaler
@@ -78,7 +78,7 @@ class Contestant:
                     master.grad = None
                     master.copy_(self.named[name])
         self.inputs = mapped(self.job.inputs, lambda value: state.copied(value, self.setting.dtype, model=self.job.model))
-        with _kernels(self.job, self.setting), self.precision.step(self.job.device):
+        with rnn_kernels(self.job, self.setting), self.precision.step(self.job.device):
             yield
 
     def step(self) -> None:
