@@ -8,7 +8,7 @@ displacement arrived, never whether bits changed: stochastic rounding and Kahan 
 from __future__ import annotations
 
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import CONSTANTS, MOVING, PRODUCTS, SUMS, compensating, elements, felt, hands_on
+from precheck.judge.lineage import CONSTANTS, MOVING, PRODUCTS, SUMS, compensating, elements, felt, hands_on, percent
 from precheck.observe.shadow.operations import Absorbed, Observation, Operation, Value
 
 TIMES = 4
@@ -49,11 +49,10 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: dict[Va
         return None  # updates of weights are judged by what of the whole step arrived
     if operation.in_place and seen.first is not None and seen.first.inputs and seen.first.inputs[0].drift >= ASTRAY:
         return None  # it was something else already
-    held = seen.first.inputs[0] if seen.first is not None and seen.first.inputs else None
-    if not operation.in_place and held is not None and held.drift * held.norm >= seen.drift * value.norm / 2:
-        return None  # most of what it is off by it was off by before: a stream of residuals, in which each branch is small
+    if not operation.in_place and _off_before(value, seen):
+        return None  # a stream of residuals, in which each branch is small
     if seen.share >= 0.5 and seen.times >= TIMES and seen.drift >= ROUNDINGS * u and seen.intended >= INTENDED * u and seen.arrived < 1:
-        text = f"{seen.times} additions left at least half of it unchanged; it is {100 * seen.drift:.0f} % off"
+        text = f"{seen.times} additions left at least half of it unchanged; it is {percent(seen.drift)} % off"
         return Suspect("absorption", operation, text, seen.drift / u, ROUNDINGS)
     if (
         operation.in_place
@@ -67,6 +66,15 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: dict[Va
         )
         return Suspect("absorption", operation, text, seen.arrived, ARRIVED)
     return _merged(operation, value, seen, readers)
+
+
+def _off_before(value: Value, seen: Absorbed) -> bool:
+    """Whether most of what it is off by it was off by before it absorbed anything, unless what did not arrive since is as much."""
+    held = seen.first.inputs[0] if seen.first is not None and seen.first.inputs else None
+    half = seen.drift * value.norm / 2
+    if held is None or held.drift * held.norm < half:
+        return False
+    return seen.arrived >= ARRIVED or seen.lost * seen.intended * held.norm < half
 
 
 def _merged(operation: Operation, value: Value, seen: Absorbed, readers: dict[Value, list[Operation]]) -> Suspect | None:

@@ -86,6 +86,11 @@ def zero_share(value: Value) -> float:
     return value.zeros / max(1, value.looked_at or elements(value))
 
 
+def percent(share: float) -> str:
+    """In hundredths, to two digits or to the unit: 0.43, 8.2, 120."""
+    return f"{100 * share:.2g}" if share < 0.995 else f"{100 * share:.0f}"
+
+
 def placed(operation: Operation) -> str:
     """ "aten.mul.Tensor at models/gpt.py:88", and the library's line if one carried it out; a call that is no op goes by its line alone."""
     name = operation.title if "." in operation.name else operation.name

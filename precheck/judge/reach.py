@@ -81,6 +81,11 @@ def exponentiated(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     return False
 
 
+def outweighed(reader: Operation, result: Value) -> bool:
+    """Whether a sum makes a small difference good, beside which what is added to it is large."""
+    return reader.base in SUMS and result.drift < ROUNDINGS * felt(result) and result.dead < DEAD
+
+
 def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether a number that Python reads, or a result that nothing reads and the user keeps, is off by more than half of itself."""
     waiting, seen = [value], {value}

@@ -26,13 +26,15 @@ from precheck.judge.lineage import (
     determined,
     elements,
     felt,
+    percent,
     placed,
     smallest_normal,
     turns,
     zero_origin,
 )  # fmt: skip
-from precheck.judge.reach import ends_wrong, exponentiated, shown
+from precheck.judge.reach import ends_wrong, exponentiated, outweighed, shown
 from precheck.observe.shadow.operations import Observation, Operation, Renumbered, Value
+from precheck.observe.shadow.statistics import DOUBTFUL
 
 DEAD = 0.01
 """Share of elements without a digit. Healthy ops whose amplification is 8 or more leave at most 0.15 %; the mildest bug, 7.6 %."""
@@ -54,6 +56,9 @@ DIFFERENCES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
 """Losses that subtract within: near zero they are small differences of what they are given, as they should be."""
 SCALED = frozenset({"mul", "div", "mm", "bmm", "addmm"})
 """Products: whole because a scale is, as often as because they count something."""
+DECOMPOSED = frozenset({"_linalg_eigh", "_linalg_svd", "linalg_eig", "linalg_qr"})
+"""Ops all results of which are results. By Davis and Kahan (1970) an eigenvector turns by what its matrix is off by over the gap to the next
+eigenvalue: a thousandth of the largest is the whole of a small one."""
 UNSTABLE = 0.5
 """Twin's wander over the run's drift from which float32 does not determine a value either: 2^-20/u when it does, 1 in chaos."""
 FAIR = 0.05
@@ -74,6 +79,7 @@ class Rounding:
         self.observation, self.origins, self.spoiled = observation, origins, spoiled
         self.suspects: list[Suspect] = []
         self.under: dict[Value, tuple[Suspect | None, ...]] = {}  # suspects that a value descends from; None excuses without accusing
+        self.mild: set[Value] = set()  # values that descend from a small difference
         self.unstable: set[Suspect] = set()
         self.opened: dict[Suspect, Value] = {}
         self.scaled: dict[Suspect, Value] = {}
@@ -84,14 +90,16 @@ class Rounding:
     def judged(self) -> list[Suspect]:
         for operation in self.observation.operations:
             above = tuple(dict.fromkeys(suspect for value in operation.inputs for suspect in self.under.get(value, ())))[:4]
+            excused = self._excused(operation)
             for place, value in enumerate(operation.outputs):
                 if value.maker is not operation:  # a copy
                     continue
                 self.under[value] = above
+                self.mild.update({value} if excused else ())
                 self._whole_numbers(operation, value)
                 self._borrowed_epsilon(operation, value)
                 told = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
-                if place == 0 and not told:  # later outputs are a fused kernel's statistics
+                if not told and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
                     self._amplified(operation, value, above)
             if operation.renumbered is not None and not above:
                 self._renumbered(operation, operation.renumbered)
@@ -101,6 +109,11 @@ class Rounding:
             suspect.rule, suspect.severity = "unstable-reference", "note"
             suspect.message = "float32 does not determine what follows from here either: " + suspect.message
         return self.suspects
+
+    def _excused(self, operation: Operation) -> bool:
+        """Whether a small difference explains what comes in, which it does no more where that is right to a few roundings again."""
+        known = any(value in self.mild for value in operation.inputs)
+        return known and operation.drift_in > DOUBTFUL * max(value.roundoff for value in operation.inputs)
 
     @functools.cached_property
     def _shown(self) -> set[Value]:
@@ -117,20 +130,15 @@ class Rounding:
                 self.suspects.remove(suspect)  # a layer's small result beside which others are large
         for suspect, value in self.scaled.items():
             consumers = readers.get(value, ())
-            limit = SUM_ROUNDINGS * value.roundoff
-            counted = any(not reader.outputs or any(result.drift >= limit for result in reader.outputs) for reader in consumers)
+            counted = any(not reader.outputs or any(made.drift >= SUM_ROUNDINGS * value.roundoff for made in reader.outputs) for reader in consumers)
             if consumers and not counted:
                 self.suspects.remove(suspect)  # a product that happens to be whole, read as a measure: one rounding is one rounding
         for suspect, value in self.opened.items():
             consumers = readers.get(value, ())
             made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
             only_compared = bool(consumers) and not value.alive and not any(reader.outputs or reader.reads or blurred(reader) for reader in consumers)
-            if only_compared or (made and all(self._outweighed(reader, result) for reader, result in made)):
+            if only_compared or (made and all(outweighed(reader, result) for reader, result in made)):
                 self.suspects.remove(suspect)
-
-    @staticmethod
-    def _outweighed(reader: Operation, result: Value) -> bool:
-        return reader.base in SUMS and result.drift < SUM_ROUNDINGS * felt(result) and result.dead < DEAD
 
     def _whole_numbers(self, operation: Operation, value: Value) -> None:
         if value.wholes_moved < 2 or operation.phase == "backward" or not operation.drift_in < value.drift or self._local(operation, value):
@@ -173,17 +181,19 @@ class Rounding:
             return
         if value.wander > UNSTABLE and value.dead > SHAKEN and value.twin_drift > DIGIT:
             self.unstable.update(suspect for suspect in above if suspect is not None)
-        if above or value in self.spoiled:
+        if above or value in self.mild or value in self.spoiled:
             return  # downstream of what is suspected already
         suspect = self._suspect(operation, value)
+        if suspect is not None and operation.base in DECOMPOSED and suspect.severity == "warning":
+            self.under[value] = (None,)  # vectors of a cluster are any, and what is made of all of them is right
+            return
         if suspect is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):
             self.suspects.append(suspect)
-            if suspect.severity != "warning":  # what is made good excuses nothing that follows from it
-                self.under[value] = (suspect,)
+            self.under[value] = above if suspect.severity == "warning" else (suspect,)  # what is made good excuses nothing that follows from it
             within = suspect.rule == "cancellation" and operation.base in PRODUCTS
             (self.products if within else self.opened)[suspect] = value
         elif suspect is None and operation.base in SUMS | REDUCTIONS and self._gain(operation, value) >= AMPLIFICATION / 2:
-            self.under[value] = (None,)  # a small difference of wide values: what it is fed with decides, not what follows
+            self.mild.add(value)  # a small difference of wide values: what it is fed with decides, not what follows
 
     @staticmethod
     def _gain(operation: Operation, value: Value) -> float:
@@ -196,8 +206,8 @@ class Rounding:
         starving += [source for source in self._summed_away(operation, value) if source not in starving]
         starving = [source for source in starving if source.maker is None or _flushed(*zero_origin(source)[1].outputs)]
         if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not self._intended(operation, value):
-            off, before = value.drift / value.roundoff, max(operation.drift_in / value.roundoff, 0.42)
-            text = f"a difference of near-equals: off by {off:.0f} roundings, its terms by {before:.1f}"
+            before = max(operation.drift_in / value.roundoff, 0.42)
+            text = f"a difference of near-equals: off by {value.drift / value.roundoff:.0f} roundings, its terms by {before:.1f}"
             severity: Severity = "error" if value in self._shown or exponentiated(value, self.observation.consumers()) else "warning"
             text += "" if severity == "error" else _HEALED
             cause = causes.entered(max(operation.inputs, key=causes.absolute), self.causes) if causes.kin(operation) else None
@@ -210,8 +220,7 @@ class Rounding:
         if self._local(operation, value):
             off = value.local or 0.0
             why = f"it accumulates in {value.dtype}" + ("" if off < UNSTABLE else ", or its kernel is wrong on this device")
-            share = f"{100 * off:.2g}" if off < 0.995 else f"{100 * off:.0f}"  # .2g writes 1e+02
-            text = f"on the inputs that it has the op itself is off by {share} %: {why}"
+            text = f"on the inputs that it has the op itself is off by {percent(off)} %: {why}"
             return Suspect("local-drift", operation, text, value.local or 0, self._accumulating(operation, value))
         given = bool(operation.parameter) and operation.base in MOVING  # weights are judged by what of the step arrived
         spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1 and not given

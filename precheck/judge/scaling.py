@@ -32,7 +32,7 @@ def faults(observation: Observation) -> list[Suspect]:
     for event in observation.scaling:
         if event.kind != "collapsed" and (event.kind != "scheduled" or event.factor >= AHEAD):
             found.append(_order(event))
-    return found
+    return found + _begun_anew(observation.steps)
 
 
 def _collapsed(event: ScalingEvent, steps: list[ScalerStep]) -> Suspect:
@@ -63,6 +63,36 @@ def _held(skipped: ScalerStep, steps: list[ScalerStep]) -> bool:
 def _writes_nan(scale: float) -> bool:
     """Whether the reciprocal, which unscales, is Inf in float32."""
     return scale == 0 or 1 / scale > formats.FP32.max
+
+
+def _begun_anew(steps: list[ScalerStep]) -> list[Suspect]:
+    """Steps skipped by scalers that were made while another had found what is safe for the same optimizer: in each epoch, or each step.
+
+    What was found is the scale of the last step that was taken, or half of one that was skipped. A new scaler that begins above
+    it has to find it again. Two that take turns, each for a loss of its own, were made before either of them stepped.
+    """
+    lost: list[tuple[ScalerStep, float]] = []
+    for optimizer in dict.fromkeys(step.optimizer for step in steps):
+        first = former = None
+        for step in (each for each in steps if each.optimizer == optimizer):
+            if first is None or former is None or step.scaler != former.scaler:
+                anew = first is not None and step.made is not None and step.made.number >= first.operation.number
+                first, found = step, _next(former) if anew and former is not None else math.inf
+            if step.skipped and step.scale > found:
+                lost.append((step, found))
+            former = step
+    if not lost:
+        return []
+    (worst, found), many = lost[0], len(lost)
+    text = (f"a scaler made anew begins at {worst.scale:g}, where the one before it had come to {found:g}, and has to find that again: "
+            f"{many} of {len(steps)} steps skipped; make one scaler for the whole training")  # fmt: skip
+    severity: Severity = "error" if many > max(1.0, OFTEN * len(steps)) else "warning"
+    return [Suspect("scaler-order", worst.made or worst.operation, text, many / len(steps), OFTEN, severity)]
+
+
+def _next(step: ScalerStep) -> float:
+    """The scale that a scaler of torch's own backoff tries after a step."""
+    return step.scale / 2 if step.skipped else step.scale
 
 
 HALF_MAX = formats.FP16.max
@@ -112,7 +142,7 @@ def _beyond_scaling(steps: list[ScalerStep]) -> list[Suspect]:
 
 
 OFTEN = 0.05
-"""Share of steps that growth itself may cost, one in N + 1: at the default N of 2000 it is 0.05 %."""
+"""Share of steps that growth itself may cost, one in N + 1: at the default N of 2000 it is 0.05 %. Scalers made anew may cost no more."""
 
 
 def _too_many(steps: list[ScalerStep]) -> list[Suspect]:

@@ -110,6 +110,17 @@ def test_a_stream_that_came_in_as_far_off_lost_nothing_by_what_is_added(nudge: A
         assert bool(later.rules()) is found
 
 
+@pytest.mark.parametrize(("nudge", "accused"), [(above, True), (below, False)])
+def test_a_sum_that_came_in_as_far_off_may_lose_as_much_again(nudge: Any, accused: bool) -> None:
+    """Half of the error, and more, is what did not arrive since."""
+    graph = Graph()
+    first = graph.op("add.Tensor", given(drift=STUCK.drift, norm=1.0), given(), makes={"norm": 1.0})
+    seen = dataclasses.replace(STUCK, arrived=0.1, lost=0.9, intended=nudge(STUCK.drift / 2 / 0.9), first=graph.observation.operations[0])
+    later = Graph()
+    later.op("add.Tensor", first, given(), absorbed=seen, makes={"norm": 1.0})
+    assert bool(later.rules()) is accused
+
+
 @pytest.mark.parametrize(("maker", "accused"), [("_to_copy.default", True), ("mean.dim", False), ("mm.default", False)])
 def test_what_is_merged_into_was_stored_not_computed(maker: str, accused: bool) -> None:
     graph = Graph()

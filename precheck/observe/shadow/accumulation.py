@@ -101,12 +101,16 @@ class Accumulation:
         return (sampled(tensor, SAMPLE), sampled(call.shadows[id(tensor)], SAMPLE)), cell
 
     def _followed(self, operation: Operation, cell: Cell, was: Samples, now: Samples, value: Value, given: torch.Tensor | None) -> Absorbed | None:
+        accumulator: Accumulator | None = cell.accumulator
+        same = now[0] == was[0]
+        unchanged = share(same)
+        if accumulator is None and not unchanged:
+            return None
         moved = now[1] != was[1]
         if given is not None:
             moved &= given  # where the run itself adds nothing there is nothing to absorb
-        same, many = now[0] == was[0], share(moved)
-        accumulator: Accumulator | None = cell.accumulator
-        if accumulator is None and share(same) < ABSORBING * many:
+        many = share(moved)
+        if accumulator is None and unchanged < ABSORBING * many:
             return None
         stuck = ratio(share(same & moved), many)
         if accumulator is None:

@@ -12,7 +12,7 @@ from precheck.formats import FORMATS
 from precheck.observe.shadow.later import SAMPLE as LATER
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import MOVES
-from precheck.observe.shadow.statistics import DOUBTFUL, compare, norm, ratio, sampled
+from precheck.observe.shadow.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
 
 SUSPECT = 0.01
 """Share of elements without a digit from which a value gets a twin, to tell whether float32 determines what follows."""
@@ -23,6 +23,8 @@ ADDING_UP = frozenset({"put_", "index_put_", "_index_put_impl_", "index_add_", "
 
 _MOVING = MOVES | frozenset({"copy_", "_foreach_copy_", "gather", "index", "index_select", "cat", "stack", "neg", "abs", "where", "masked_fill",
                              "embedding", "split_with_sizes_copy", "_chunk_cat"})  # fmt: skip
+_VECTORS = {("_linalg_eigh", 1): -2, ("_linalg_svd", 0): -2, ("_linalg_svd", 2): -1}
+"""Results that hold vectors, and along which dimension each lies."""
 _ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.name != "tf32"}
 
 
@@ -78,13 +80,27 @@ def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor,
         return
     if not value.low and not any(source.drift or source.nonfinite for source in inputs):
         return  # the same op on the same numbers
-    compare(value, output, shadow, twin, zeros=any(source.zeros for source in inputs))
+    run = _turned(call, output, shadow, place)
+    compare(value, run, shadow, twin, zeros=any(source.zeros for source in inputs), limit=_limit(operation, output))
     call.mode.exponents.opened(operation, value, shadow)
     if value.nonfinite and operation.base in ("div", "reciprocal"):
         _starved(operation, call.floats[-1])
     jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
     if jumped and operation.phase == "forward" and (call.held or not call.written):
         value.local = off(output, exact(call, place))
+
+
+def _turned(call: Any, output: torch.Tensor, shadow: torch.Tensor, place: int) -> torch.Tensor:
+    """Eigenvectors and singular vectors have no sign of their own: each as it lies nearer to its shadow."""
+    dim = _VECTORS.get((call.plan.packet, place))
+    if dim is None or output.is_complex() or not output.numel():
+        return output
+    return output * torch.where((output * shadow).sum(dim, keepdim=True) < 0, -1.0, 1.0)
+
+
+def _limit(operation: Operation, output: torch.Tensor) -> int:
+    """Elements to look at: most tensors that a step makes are in its optimizer's half a dozen ops a weight, and gone after the next of them."""
+    return LATER if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
 
 
 def cast(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:

@@ -109,7 +109,8 @@ class Scalers:
             scale, interval = float(scaler._scale), int(scaler._growth_interval)
         if skipped:
             self.last.pop(optimizer, None)  # a fused one ran, and did nothing
-        self.taken.append(ScalerStep(self.where.identity(scaler), place, scale, interval, skipped, self.backwards.now))
+        back, number, stepped = self.backwards.now, self.where.identity(scaler), self.where.identity(optimizer)
+        self.taken.append(ScalerStep(number, place, scale, interval, skipped, back, stepped, self.made.get(scaler)))
         return result
 
     def _within(self, call: Callable[[], Any]) -> Any:

@@ -63,8 +63,10 @@ def share(mask: torch.Tensor) -> float:
     return int(torch.count_nonzero(mask)) / max(1, mask.numel())
 
 
-def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None = None, *, zeros: bool = False) -> None:
-    """Fills in `value` for a tensor of the run and its shadow (same shape), and its twin if it has one.
+def compare(
+    value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None = None, *, zeros: bool = False, limit: int = SAMPLE
+) -> None:
+    """Fills in `value` for a tensor of the run and its shadow (same shape), and its twin if it has one, from `limit` elements.
 
     Zeros that the shadow does not have are looked for in low tensors, and where `zeros` says that they may have been handed on.
     """
@@ -77,12 +79,12 @@ def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.T
         twin = None if twin is None else torch.view_as_real(twin)
     if run.dtype in NARROW:
         run = run.to(shadow.dtype)  # torch promotes neither of these formats
-    low, wide = sampled(run), sampled(shadow)
+    low, wide = sampled(run, limit), sampled(shadow, limit)
     if low.element_size() == 1:
         low = low.float()  # 8-bit formats have no arithmetic of their own
     error = low - wide
     off, size = norm(error), norm(wide)
-    if not (math.isfinite(off) and math.isfinite(size)) or (run.numel() > SAMPLE and not finite([run])):
+    if not (math.isfinite(off) and math.isfinite(size)) or (run.numel() > limit and not finite([run])):
         error, wide, off, size = _nonfinite(value, run, shadow)
         low = run.reshape(-1)
     value.norm = size * math.sqrt(run.numel() / max(1, wide.numel()))
@@ -95,7 +97,7 @@ def compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.T
         floor = max(size / math.sqrt(wide.numel()), torch.finfo(torch.float32).tiny)
         value.dead = share(error.abs() > NO_DIGIT * wide.abs().clamp_min(floor))
     if twin is not None:
-        stray = sampled(twin) - sampled(shadow) if wide.numel() != twin.numel() else twin.reshape(-1) - wide
+        stray = sampled(twin, limit) - sampled(shadow, limit) if wide.numel() != twin.numel() else twin.reshape(-1) - wide
         astray = norm(torch.nan_to_num(stray, nan=0.0, posinf=0.0, neginf=0.0))
         value.wander, value.twin_drift = min(1e9, ratio(astray, off)), ratio(astray, size)
     if value.low and size > 1 / value.roundoff:

@@ -49,6 +49,8 @@ class ScalerStep:
     interval: int  # steps without a skip after which the scale grows
     skipped: bool
     backward: Backward
+    optimizer: int = 0  # identity
+    made: Operation | None = None  # where the scaler was made, if in the block
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -85,6 +85,15 @@ def class_counts(dtype: torch.dtype) -> torch.Tensor:
     return counts.float()
 
 
+def midpoints(dtype: torch.dtype) -> torch.Tensor:
+    """The mean of the ranges of 512 batches of keys, kept as a mean: from some 340 on, five is less than half a spacing of the sum."""
+    mean = torch.zeros(8).to(dtype)
+    for count, batch in enumerate(5 + normal(512, 16, 8)):
+        keys = batch.to(torch.bfloat16)
+        mean = (mean * count + (keys.amax(0) + keys.amin(0)).to(dtype) / 2) / (count + 1)  # culprit: running-midpoint
+    return mean
+
+
 def rotations(dtype: torch.dtype) -> torch.Tensor:
     """A state-space layer's oscillating modes, decoded step by step with the state rounded after each."""
     angles = torch.linspace(0.1, 1.0, 32)
@@ -121,6 +130,8 @@ BUGS = (
         lambda: pooled(torch.float32), kernel=True),
     Bug("class-counts", "", ("local-drift", "integer-rounding"), "aten.index_put.default", lambda: class_counts(torch.bfloat16),
         lambda: class_counts(torch.float32), kernel=True),
+    Bug("running-midpoint", "NVIDIA/Model-Optimizer#738", ("absorption",), "aten.add.Tensor", lambda: midpoints(torch.bfloat16),
+        lambda: midpoints(torch.float32)),
     Bug("rotated-state", "ml-explore/mlx-lm#988", ("accumulated-drift",), "aten.mul.Tensor", lambda: rotations(torch.bfloat16),
         lambda: rotations(torch.float32)),
     Bug("decay-powers", "", ("accumulated-drift",), "aten.mul.Tensor", lambda: decays(torch.bfloat16), lambda: decays(torch.float32)),

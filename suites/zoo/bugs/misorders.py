@@ -66,6 +66,31 @@ def resumed_without_its_scale(wrong: bool) -> torch.Tensor:
     return torch.tensor(again.get_scale())
 
 
+def scaler_of_each_epoch(wrong: bool) -> torch.Tensor:
+    """The function that trains for an epoch makes its own: what is safe, some 2^16, is found anew from 2^20, four skips each time."""
+    loop = Loop(scale=2.0**20)
+    loop.y *= 100
+    for _ in range(3):
+        if wrong:
+            loop.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)  # at fault
+        for _ in range(8):
+            loop.backward()
+            loop.step()
+    return loop.moved
+
+
+def scaler_of_each_step(wrong: bool) -> torch.Tensor:
+    """Made in the loop: no step is ever taken."""
+    loop = Loop(scale=2.0**20)
+    loop.y *= 100
+    for _ in range(12):
+        if wrong:
+            loop.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)  # at fault
+        loop.backward()
+        loop.step()
+    return loop.moved
+
+
 def schedule_through_skips(wrong: bool) -> torch.Tensor:
     """The scale starts so high that the first steps, five or more, are skipped; the warm-up ends before training begins."""
     loop = Loop(scale=2.0**36)
@@ -194,6 +219,7 @@ def divided_by_the_next_scale(wrong: bool) -> torch.Tensor:
 REFUSED = r"the scaler refuses \(.*\): unscale_ once an optimizer and step"
 STEPPED = r"a step on gradients still scaled by 1024: use scaler\.step"
 TAKEN = r"this step has been taken already, on the same gradients: scaler\.step\(optimizer\) calls"
+ANEW = r"a scaler made anew begins at 1\.04858e\+06, where the one before it had come to .* make one scaler for the whole training"
 READ = "Python reads a number that is scaled by 1024"
 FAULTS = (
     Fault(unscaled_twice, REFUSED, raises=RuntimeError),
@@ -201,6 +227,8 @@ FAULTS = (
     Fault(no_update_after_a_skip, REFUSED, raises=RuntimeError, link="Haian-Jin/LVSM#19"),
     Fault(half_parameters, "2 parameters are float16", raises=ValueError, link="huggingface/peft#341", harm=None),
     Fault(resumed_without_its_scale, r"restore it with scaler\.load_state_dict", link="huggingface/transformers#11323", harm=None),
+    Fault(scaler_of_each_epoch, ANEW, link="conservationtechlab/animl-py#304"),
+    Fault(scaler_of_each_step, ANEW),
     Fault(schedule_through_skips, "the schedule went on 3 times", link="huggingface/transformers#11106", harm=None),
     Fault(collapse, r"the loss scale fell to 0\.5", rule="scaler-collapse", link="pytorch/pytorch#101569", harm=None),
     Fault(tile_without_data, r"the loss scale fell to 0\.5", rule="scaler-collapse", link="Junjue-Wang/FactSeg#6", harm=None),

@@ -1,0 +1,98 @@
+"""Scalers one after another: which of them begin again for no reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from bugs.loops import Loop, told, watched
+from torch.amp import GradScaler
+
+HIGH = 2.0**20  # four to five times above what is safe
+
+
+def loop_from(scale: float = HIGH, seed: int = 0) -> Loop:
+    """A loop whose gradients stay as large as they are."""
+    loop = Loop(scale=scale, seed=seed, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-6))
+    loop.y *= 100
+    return loop
+
+
+def trained(loop: Loop, steps: int = 8) -> Loop:
+    for _ in range(steps):
+        loop.backward()
+        loop.step()
+    return loop
+
+
+def restored() -> None:
+    loop = trained(loop_from())
+    state = loop.scaler.state_dict()
+    loop.scaler = GradScaler("cpu", init_scale=HIGH)
+    loop.scaler.load_state_dict(state)
+    trained(loop)
+
+
+def begun_where_it_is_safe() -> None:
+    loop = trained(loop_from(64.0))
+    loop.scaler = GradScaler("cpu", init_scale=64.0)
+    trained(loop)
+
+
+def begun_where_the_last_came_to() -> None:
+    loop = trained(loop_from())
+    loop.scaler = GradScaler("cpu", init_scale=loop.scaler.get_scale())
+    trained(loop)
+
+
+def models_one_after_another() -> None:
+    for fold in range(3):
+        trained(loop_from(seed=fold))
+
+
+def two_that_take_turns() -> None:
+    """One for each of two losses, the second of which needs a lower scale."""
+    loop = loop_from()
+    scalers = loop.scaler, GradScaler("cpu", init_scale=HIGH)
+    for step in range(24):
+        loop.scaler = scalers[step % 2]
+        loop.optimizer.zero_grad()
+        loop.scaler.scale(loop.loss() * (1 + 3 * (step % 2))).backward()
+        loop.step()
+
+
+@pytest.mark.parametrize("code", [restored, begun_where_it_is_safe, begun_where_the_last_came_to, models_one_after_another, two_that_take_turns])
+def test_in_peace(code: Callable[[], None]) -> None:
+    report = watched(code)
+    assert not told(report), report.summary()
+
+
+def again(skips: int, steps: int) -> None:
+    loop = trained(loop_from(), steps)
+    loop.scaler = GradScaler("cpu", init_scale=loop.scaler.get_scale() * 2**skips)
+    trained(loop)
+
+
+@pytest.mark.parametrize(("skips", "steps", "severity"), [(1, 8, "warning"), (2, 8, "error"), (2, 40, "warning")])
+def test_how_grave(skips: int, steps: int, severity: str) -> None:
+    """A step is nothing, and neither are two of forty-eight; two of sixteen are more than growth ever costs."""
+    (finding,) = told(watched(lambda: again(skips, steps)))
+    assert (finding.rule, finding.severity) == ("scaler-order", severity)
+    assert f"{skips} of {steps + 8} steps skipped" in finding.message
+
+
+def test_what_an_own_scaler_had_found_before_the_block_is_not_known() -> None:
+    loop = trained(loop_from())
+    later = GradScaler("cpu", init_scale=HIGH)
+
+    def code() -> None:
+        loop.scaler = later
+        trained(loop)
+
+    assert not told(watched(code))
+
+
+def test_the_line_is_where_it_was_made() -> None:
+    (finding,) = told(watched(lambda: again(3, 8)))
+    assert finding.source.endswith(f"test_anew.py:{again.__code__.co_firstlineno + 2}")
