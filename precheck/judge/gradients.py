@@ -17,6 +17,8 @@ def missing(observation: Observation) -> list[Suspect]:
         return []
     copies: dict[Value, Operation] = {}
     found, wanting = [], observation.wanting - observation.came
+    if observation.optimized:
+        wanting &= observation.optimized  # a weight that nobody steps may want no gradient, whatever its flag says
     for operation in observation.operations:
         read = [value for value in operation.inputs if value in copies]
         if read and operation.base in MOVING:
@@ -29,6 +31,6 @@ def missing(observation: Observation) -> list[Suspect]:
                 name = observation.parameters.get(copy.parameter, "a parameter")
                 text = f"this copy of {name} was made without autograd and is used where gradients are wanted: none reaches {name}"
                 found.append(Suspect("missing-gradient", copy, text, 0.0, 1.0))
-        elif operation.packet == "_to_copy" and not operation.recording and operation.parameter in wanting:
+        elif operation.packet == "_to_copy" and not operation.recording and not operation.converts and operation.parameter in wanting:
             copies.update(dict.fromkeys(operation.outputs, operation))
     return found

@@ -7,7 +7,7 @@ the run ends: results, gradients, numbers that Python reads.
 
 from __future__ import annotations
 
-from precheck.judge.lineage import MOVING, SUMS, felt, hands_on
+from precheck.judge.lineage import LOGARITHMS, MOVING, REDUCTIONS, SUMS, felt, hands_on
 from precheck.observe.shadow.operations import FRESH, Observation, Operation, Value
 
 ROUNDINGS = 8.0
@@ -18,6 +18,8 @@ COMPARED = frozenset({"gt", "lt", "ge", "le", "eq", "ne", "isnan", "isinf", "isf
 """Ops that give a yes or no for each element. Other results without floats, as indices are, are ends: the shadow takes them over."""
 GARBAGE = 0.5
 """Half of a step without a digit is harm however large the weight is that it is added to: the weight shows it after many steps only."""
+NEAR = 64
+"""Values looked at on the way from an exponential to its normalisation."""
 WRONG = 0.5
 """Drift of a number from which it is off by more than half of itself."""
 
@@ -66,18 +68,36 @@ def _thrown_off(reader: Operation, step: Value) -> bool:
     return reader.in_place and reader.base in SUMS and step.dead >= GARBAGE and step is not reader.inputs[0]
 
 
-def exponentiated(value: Value, readers: dict[Value, list[Operation]]) -> bool:
-    """Whether a difference becomes an exponent, scaled at most: a ratio near one is right to a rounding whatever the difference was, and
-    what it tells is by how much it is not one."""
+def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Value]:
+    """What a difference becomes as an exponent, scaled at most."""
     waiting, seen = [value], {value}
+    found: list[Value] = []
     while waiting:
         for reader in readers.get(waiting.pop(), ()):
             if reader.base in ("exp", "expm1", "exp2"):
-                return True
-            if reader.base in MOVING or (reader.base == "mul" and reader.phase == "forward"):
+                found += reader.outputs
+            elif reader.base in MOVING or (reader.base == "mul" and reader.phase == "forward"):
                 fresh = {made for made in reader.outputs if made not in seen}
                 seen |= fresh
                 waiting += fresh
+    return found
+
+
+def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether something made of it is divided by something else made of it, or its sum is taken the logarithm of: a softmax written out.
+
+    A ratio that is left alone is another matter: near one it is right to a rounding whatever the difference was, and what it tells is by
+    how much it is not one.
+    """
+    reached, waiting = {exponential}, [exponential]
+    while waiting and len(reached) < NEAR:
+        for reader in readers.get(waiting.pop(0), ()):
+            summed = any(source.maker is not None and source.maker.base in REDUCTIONS for source in reader.inputs)
+            if (reader.base in LOGARITHMS and summed) or (reader.base == "div" and len(reader.inputs) == 2 and reached.issuperset(reader.inputs)):
+                return True
+            fresh = [made for made in reader.outputs if made not in reached]
+            reached.update(fresh)
+            waiting += fresh
     return False
 
 

@@ -32,7 +32,7 @@ from precheck.judge.lineage import (
     turns,
     zero_origin,
 )  # fmt: skip
-from precheck.judge.reach import ends_wrong, exponentiated, outweighed, shown
+from precheck.judge.reach import ends_wrong, exponentials, normalised, outweighed, shown
 from precheck.observe.shadow.operations import Observation, Operation, Renumbered, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
 
@@ -67,7 +67,6 @@ SHAKEN = 0.1
 """Share of dead elements from which a descendant's wander counts against a suspect."""
 DIGIT = 2.0**-11
 """Relative wander that is visible beside a drift without a digit; smaller ones are the disturbance itself."""
-
 
 _HEALED = "; all that it ends in here is right to a few roundings"
 
@@ -208,7 +207,11 @@ class Rounding:
         if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not self._intended(operation, value):
             before = max(operation.drift_in / value.roundoff, 0.42)
             text = f"a difference of near-equals: off by {value.drift / value.roundoff:.0f} roundings, its terms by {before:.1f}"
-            severity: Severity = "error" if value in self._shown or exponentiated(value, self.observation.consumers()) else "warning"
+            readers = {} if value in self._shown else self.observation.consumers()
+            shares = [normalised(power, readers) for power in exponentials(value, readers)]
+            if shares and all(shares):
+                return None  # a softmax written out
+            severity: Severity = "error" if shares or value in self._shown else "warning"
             text += "" if severity == "error" else _HEALED
             cause = causes.entered(max(operation.inputs, key=causes.absolute), self.causes) if causes.kin(operation) else None
             if cause is not None and cause is not operation:

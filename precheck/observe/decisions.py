@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import functools
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -115,6 +116,16 @@ class Recording(TorchDispatchMode):
         self.results = Places(position)
         self.frames = Frames()
         self.casts: dict[int, tuple[StorageWeakRef, str]] = {}  # what was cast low, by storage, and on which line
+
+    def marked(self) -> Callable[[], None]:
+        """The way back to where its numbering of ops is now, for a step that is run again: the reference runs it once."""
+        marks = [(places, places.seen.copy()) for places in (self.places, self.results)]
+
+        def back() -> None:
+            for places, seen in marks:
+                places.seen = seen.copy()
+
+        return back
 
     def aside(self, optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[Any]:
         """The context for a step of that optimizer: without this mode where it would find nothing, since each op of it costs."""

@@ -97,7 +97,7 @@ class Training:
         if self.boundaries.disturbance is not None:
             inputs = mapped(inputs, self.boundaries.disturbance.input)
         if self.scaler.is_enabled() or step > 1:  # only then may the forward have to be repeated
-            self._rewind = state.checkpoint(job.model)
+            self._rewind = self._checkpoint()
         context = self.precision.autocast(job.device) if self.precision else contextlib.nullcontext()
         with context:
             result = call(job.model, inputs)
@@ -109,6 +109,16 @@ class Training:
         self._check_loss(loss)
         self.recorder.add("loss", "loss", step, loss)
         return loss
+
+    def _checkpoint(self) -> Callable[[], None]:
+        model, numbering = state.checkpoint(self.job.model), self.recording.marked() if self.recording else None
+
+        def rewind() -> None:
+            model()
+            if numbering is not None:
+                numbering()
+
+        return rewind
 
     def _check_compared(self, result: Any) -> None:
         if not self.trace.records:

@@ -84,6 +84,35 @@ def test_a_frozen_weight_where_another_was() -> None:
     assert report.findings == []
 
 
+@pytest.mark.parametrize("inside", [True, False], ids=["in the block", "after it"])
+def test_tensors_are_swapped_as_torch_does_on_conversions(inside: bool) -> None:
+    """Which refuses what is referred to weakly."""
+    layer, before = nn.Linear(8, 8), torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        with precheck.watch() as report:
+            layer(torch.ones(4, 8)).sum().backward()
+            layer.zero_grad()
+            if inside:
+                layer.to(torch.bfloat16)
+                layer(torch.ones(4, 8, dtype=torch.bfloat16)).float().square().sum().backward()
+        layer.to(torch.float16)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+    assert layer.weight.dtype == torch.float16
+    assert report.findings == []
+
+
+def test_what_was_swapped_keeps_its_number() -> None:
+    identity, one, other = Identities(), nn.Parameter(drawn()), nn.Parameter(torch.zeros(8, 8))
+    numbers, own = (identity(one), identity(other)), torch.utils.swap_tensors
+    with identity.swapping():
+        torch.utils.swap_tensors(one, other)
+        assert not bool(one.any())
+        assert (identity(one), identity(other)) == numbers
+    assert torch.utils.swap_tensors is own
+
+
 def test_models_one_after_another_keep_their_names() -> None:
     """Of a run over several models, each weight whose updates are lost is named and counted by itself."""
     with precheck.watch() as report:

@@ -112,6 +112,22 @@ def test_zero_and_infinity_are_the_same_under_any_scale(bound: float, scales: Sc
     assert not scales.events
 
 
+@pytest.mark.parametrize("bound", [1e-12, torch.tensor(1e-8)])
+def test_a_guard_against_a_division_by_zero_compares_nothing(bound: object, scales: Scales) -> None:
+    assert scales.of(scaled(scales, 4).abs().clamp(min=bound)) == SCALE
+    assert not scales.events
+
+
+def test_a_guard_that_comes_into_effect_does(scales: Scales) -> None:
+    (1e-20 * scaled(scales, 4)).clamp(min=1e-12)
+    assert [event.kind for event in scales.events] == ["compared"]
+
+
+def test_what_is_not_known_may_be_read_by_python(scales: Scales) -> None:
+    assert math.isfinite(torch.fft.rfft(scaled(scales, 4)).abs().sum().item())
+    assert not scales.events
+
+
 def test_a_number_read_by_python_is_told(scales: Scales) -> None:
     assert scaled(scales, 4).sum().item() > 0
     assert [(event.kind, event.factor) for event in scales.events] == [("read", SCALE)]

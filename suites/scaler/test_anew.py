@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -62,7 +63,44 @@ def two_that_take_turns() -> None:
         loop.step()
 
 
-@pytest.mark.parametrize("code", [restored, begun_where_it_is_safe, begun_where_the_last_came_to, models_one_after_another, two_that_take_turns])
+def folds_from_one_start() -> None:
+    """What an optimizer without a step has to restore is empty: no checkpoint is resumed."""
+    loop = loop_from(64.0)
+    start = copy.deepcopy(loop.optimizer.state_dict())
+    for _ in range(2):
+        loop.optimizer.load_state_dict(start)
+        loop.scaler = GradScaler("cpu", init_scale=64.0)
+        trained(loop, 2)
+
+
+def rolled_back() -> None:
+    """The best weights are restored, with their moments, under a scaler that has been calibrated meanwhile."""
+    loop = Loop(scale=64.0, optimizer=torch.optim.Adam)
+    best = copy.deepcopy(trained(loop, 2).optimizer.state_dict())
+    trained(loop, 2).optimizer.load_state_dict(best)
+    trained(loop, 2)
+
+
+def long_schedule() -> None:
+    """Six skips at the start of ten thousand steps: the learning rate is what it was."""
+    loop = loop_from(2.0**22)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(loop.optimizer, 10_000)
+    loop.optimizer.step()  # without gradients it moves nothing; torch warns of a schedule that steps before its optimizer
+    for _ in range(10):
+        trained(loop, 1)
+        schedule.step()
+
+
+def fused_through_skips() -> None:
+    """torch takes back the step that a fused optimizer counted: the reference's counter goes back too."""
+    loop = Loop(scale=2.0**30, optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=0.05, fused=True))
+    trained(loop, 24)
+
+
+@pytest.mark.parametrize("code", [
+    restored, begun_where_it_is_safe, begun_where_the_last_came_to, models_one_after_another, two_that_take_turns, folds_from_one_start,
+    rolled_back, long_schedule, fused_through_skips,
+])  # fmt: skip
 def test_in_peace(code: Callable[[], None]) -> None:
     report = watched(code)
     assert not told(report), report.summary()

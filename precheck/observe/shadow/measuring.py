@@ -82,12 +82,31 @@ def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor,
         return  # the same op on the same numbers
     run = _turned(call, output, shadow, place)
     compare(value, run, shadow, twin, zeros=any(source.zeros for source in inputs), limit=_limit(operation, output))
+    if value.drift > DOUBTFUL * max(value.roundoff, operation.drift_in):
+        operation.parts = _in_parts(call, value)
     call.mode.exponents.opened(operation, value, shadow)
     if value.nonfinite and operation.base in ("div", "reciprocal"):
         _starved(operation, call.floats[-1])
     jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
     if jumped and operation.phase == "forward" and (call.held or not call.written):
         value.local = off(output, exact(call, place))
+
+
+def _in_parts(call: Any, value: Value) -> float | None:
+    """How far off what a call reads is, where some of it is part of a storage, whose value is that of its last op: a neighbour's perhaps.
+
+    None where all is whole. Of a part that the call has written over, nothing is left to ask: it may have been as far off.
+    """
+    drifts, parted = [source.drift for source in call.inputs], False
+    for place, (tensor, cell) in enumerate(zip(call.floats, call.cells, strict=True)):
+        if cell is None or not tensor.numel() or tensor.numel() == cell.flat.numel():
+            continue
+        parted = True
+        if any(tensor is written for written in call.written):
+            return value.drift
+        shadow = sampled(call.shadows[id(tensor)])
+        drifts[place] = ratio(norm(sampled(tensor).to(shadow.dtype) - shadow), norm(shadow))
+    return max(drifts) if parted else None
 
 
 def _turned(call: Any, output: torch.Tensor, shadow: torch.Tensor, place: int) -> torch.Tensor:

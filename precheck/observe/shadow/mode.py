@@ -240,5 +240,7 @@ class Shadow(TorchDispatchMode):
         self.memory.cells.clear()
         self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
         self.observation.parameters, self.observation.wanting = dict(self.where.parameter_names), self.where.wanting()
+        self.observation.optimized = self.updates.optimized
+        self.where.identity.forget()
         self.observation.losses, self.observation.exponents = self.losses.found, list(self.exponents.found.values())
         return self.observation

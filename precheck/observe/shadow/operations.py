@@ -128,6 +128,7 @@ class Operation:
     scale: float = 1.0  # loss scale of the backward pass it belongs to
     own_epsilon: float = 0.0  # eps of the low format among its arguments, which the shadow replaced by the reference's own
     parameter: int = 0  # identity of the parameter that it reads or writes
+    parts: float | None = None  # drift of what it reads, where that is part of a storage and so not what `inputs` tell of
     recording: bool = True  # whether autograd was on
     reads: int = 0  # numbers that Python took from its input
     converts: bool = False  # a module's own conversion of what it holds, as model.to(dtype) is
@@ -158,7 +159,7 @@ class Operation:
 
     @property
     def drift_in(self) -> float:
-        return max((value.drift for value in self.inputs), default=0.0)
+        return max((value.drift for value in self.inputs), default=0.0) if self.parts is None else self.parts
 
     @property
     def drifting(self) -> Value | None:
@@ -206,6 +207,7 @@ class Observation:
     came: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters whose gradients came
     parameters: dict[int, str] = dataclasses.field(default_factory=dict)  # names by identity
     wanting: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters that want a gradient
+    optimized: set[int] = dataclasses.field(default_factory=set)  # of those that an optimizer holds which has stepped
     gradients: dict[int, tuple[str, Value, float]] = dataclasses.field(default_factory=dict)  # parameters': name, value, loss scale
     updates: list[Update] = dataclasses.field(default_factory=list)
     scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)

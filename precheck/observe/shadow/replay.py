@@ -196,7 +196,7 @@ class Replay:
         if planned.packet == "_amp_foreach_non_finite_check_and_unscale_":
             for gradient in again[0]:
                 gradient.mul_(again[2])
-            return [*again[0], again[1]]
+            return [*again[0], args[1].clone()]  # whether a step is skipped is the run's to say, as of what a fused one takes back
         results = list(tensors_in(func(*again, **named)))
         if planned.mutable:
             results = with_written(results, written_in(planned, again, named))

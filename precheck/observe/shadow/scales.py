@@ -36,6 +36,8 @@ JOINED = frozenset({"cat", "stack", "where", "masked_fill", "index_put", "scatte
                     "select_scatter", "diagonal_scatter", "index_fill", "put"})  # fmt: skip
 WHOLE_SHARES = 1024
 """Division by the scale times a whole number up to this is unscaling too: the mean over micro-batches, made in one go."""
+EPSILON = 1e-6
+"""Bounds up to this are against a division by zero: torch's own are from 1e-6 (what clips gradients) down to 1e-12 (what makes unit vectors)."""
 CLOSE = 1e-5
 """Relative difference up to which two factors are one: scales are powers of two, their reciprocals exact, roots and products near so."""
 
@@ -88,7 +90,7 @@ class Scales:
         if base in ("zero", "fill", "copy") and _part(given[0]) and (len(given) == 1 or _nothing(given[1])):
             return []  # zeros into a part: the rest of the storage is what it was
         if planned.packet == "_local_scalar_dense":
-            if given[0].untyped_storage()._cdata not in self.own:
+            if given[0].untyped_storage()._cdata not in self.own and not math.isnan(self.of(given[0])):
                 self._note("read", self.of(given[0]), 1.0, where)
             return []
         if planned.packet.startswith(("_foreach_", "_amp_foreach_")):
@@ -214,6 +216,8 @@ class Scales:
 
     def _compared(self, base: str, values: list[Any], first: float, where: Locate) -> float:
         for other in values[1:]:
+            if base in ("clamp", "clamp_min", "maximum") and _guards(values[0], other):
+                continue
             if isinstance(other, torch.Tensor) and continuous(other):
                 if not _same(self.of(other), first) and not _nothing(other):
                     self._note("compared", first, self.of(other), where)
@@ -225,6 +229,12 @@ class Scales:
 
     def _note(self, kind: str, factor: float, other: float, where: Locate) -> None:
         self.events.append(ScalingEvent(kind, where(), factor, other))
+
+
+def _guards(tensor: Any, bound: Any) -> bool:
+    """Whether a lower bound is there against a division by zero only, as a cosine's is: tiny, and below all that it bounds."""
+    least = float(bound.max()) if isinstance(bound, torch.Tensor) and bound.numel() else bound
+    return isinstance(least, float) and 0 < least <= EPSILON and isinstance(tensor, torch.Tensor) and not bool((tensor.detach() < least).any())
 
 
 def _part(tensor: torch.Tensor) -> bool:

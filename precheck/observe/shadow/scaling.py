@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
 from precheck.observe.shadow.backward import Backwards
+from precheck.observe.shadow.optimizers import parameters, rates
 from precheck.observe.shadow.replay import addressable, local
 from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent
@@ -37,7 +38,7 @@ class Scalers:
         self.restored: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers with a loaded state
         self.resumed: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers with a loaded state
         self.skipped: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # whether an optimizer's last step was
-        self.ahead: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # how often a schedule went on without it
+        self.ahead: weakref.WeakKeyDictionary[Any, tuple[int, float]] = weakref.WeakKeyDictionary()  # how often a schedule went on, and how far
         self.steps: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # where each scaler last stepped
         self.stepping = 0
         self.last: weakref.WeakKeyDictionary[Any, tuple[bool, Gradients]] = weakref.WeakKeyDictionary()  # last steps
@@ -98,9 +99,8 @@ class Scalers:
         if not scaler.is_enabled():
             return self._within(call)
         self._half(optimizer)
-        if optimizer in self.resumed and scaler not in self.restored and scaler in self.made:
+        if optimizer in self.resumed and scaler in self.made and scaler not in self.restored and scaler not in self.steps:
             self._event("fresh", operation=self.made[scaler])
-            self.restored.add(scaler)  # said once
         place = self.steps[scaler] = self.describe("step")
         result = self._within(lambda: self._explained(call))
         with _disable_current_modes():
@@ -138,16 +138,21 @@ class Scalers:
         return call()
 
     def _resume(self, call: Callable[[], Any], optimizer: Any, state: Any = None, *given: Any) -> Any:
-        if not isinstance(state, dict) or state.get("state") or state.get("param_groups"):
+        if not isinstance(state, dict) or state.get("state"):  # what has not stepped yet has none, as where each fold begins again
             self.resumed.add(optimizer)
         return call()
 
     def _schedule(self, call: Callable[[], Any], schedule: Any, *given: Any) -> Any:
         optimizer = getattr(schedule, "optimizer", None)
-        if optimizer is not None and self.skipped.get(optimizer):
-            self.ahead[schedule] = self.ahead.get(schedule, 0) + 1
-            self._event("scheduled", factor=float(self.ahead[schedule]))
-        return call()
+        if optimizer is None or not self.skipped.get(optimizer):
+            return call()
+        before = rates(optimizer)
+        result = call()
+        moved = max((abs(now - was) / max(now, was) for was, now in zip(before, rates(optimizer), strict=False) if max(now, was) > 0), default=0.0)
+        times, lost = self.ahead.get(schedule, (0, 0.0))
+        times, lost = self.ahead[schedule] = times + 1, lost + moved
+        self._event("scheduled", factor=float(times), other=lost)
+        return result
 
     def _half(self, optimizer: Any) -> None:
         half = sum(p.grad is not None and p.grad.dtype == torch.float16 for group in optimizer.param_groups for p in group["params"])
@@ -163,6 +168,9 @@ class Scalers:
 
     def _took(self, optimizer: Any) -> None:
         self.last[optimizer] = (self.stepping > 0, _gradients(optimizer))
+        for parameter in parameters(optimizer) if self.scales.factors else ():
+            if math.isnan(self.scales.of(parameter)):
+                self.scales.give(parameter, 1.0)  # a weight is one, whatever was not known of its gradient
 
     def _repeated(self, optimizer: Any) -> None:
         """Before an optimizer's step: whether it has taken this very step, once through a scaler and once by itself.
@@ -191,8 +199,8 @@ class Scalers:
                     self._event("applied", factor=factor)
                     return
 
-    def _event(self, kind: str, *, operation: Any = None, factor: float = 1.0, text: str = "") -> None:
-        self.scales.events.append(ScalingEvent(kind, operation or self.describe("step"), factor, 1.0, text))
+    def _event(self, kind: str, *, operation: Any = None, factor: float = 1.0, other: float = 1.0, text: str = "") -> None:
+        self.scales.events.append(ScalingEvent(kind, operation or self.describe("step"), factor, other, text))
 
 
 Gradients = dict[int, tuple[StorageWeakRef, int]]
@@ -200,8 +208,7 @@ Gradients = dict[int, tuple[StorageWeakRef, int]]
 
 
 def _gradients(optimizer: Any) -> Gradients:
-    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    given = ((id(parameter), local(parameter.grad)) for parameter in parameters if parameter.grad is not None)
+    given = ((id(parameter), local(parameter.grad)) for parameter in parameters(optimizer) if parameter.grad is not None)
     return {number: (StorageWeakRef(grad.untyped_storage()), grad._version)
             for number, grad in given if addressable(grad) and not grad.is_inference()}  # fmt: skip
 

@@ -17,11 +17,12 @@ import torch
 
 from precheck import formats
 from precheck.observe.shadow import ageing
-from precheck.observe.shadow.identities import Identities
+from precheck.observe.shadow.identities import Identities, Reference
 from precheck.observe.shadow.later import SAMPLE as LATER
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import FRESH, Operation, Value
+from precheck.observe.shadow.optimizers import parameters, rate, states
 from precheck.observe.shadow.replay import addressable, local
 from precheck.observe.shadow.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.steps import State, Update
@@ -41,7 +42,7 @@ class _Seen:
     """A parameter's update so far, with the sample's moves since the first step."""
 
     update: Update
-    parameter: weakref.ref[torch.Tensor]
+    parameter: Reference
     optimizer: weakref.ref[Any] | None = None
     moved: torch.Tensor | None = None
     meant: torch.Tensor | None = None
@@ -77,7 +78,7 @@ class _Seen:
         update.mass += (mass - update.mass) * rest
         missing, unit = self.meant - self.moved, torch.finfo(getattr(torch, update.dtype)).eps * update.size
         excesses = (own - other for own, other in zip(states[::2], states[1::2], strict=True) if norm(own) <= unit)
-        update.held = any(norm(missing - excess) < HELD * norm(missing) for excess in excesses)
+        update.held = any(min(norm(missing - excess), norm(missing + excess)) < HELD * norm(missing) for excess in excesses)  # of either sign
         for name, own, other in zip(names, states[::2], states[1::2], strict=True):
             if name:
                 self.kept(name, own, other)
@@ -109,7 +110,7 @@ class _Before:
     content: Value | None
     seen: int
     gradient: Value | None
-    parameter: weakref.ref[torch.Tensor]
+    parameter: Reference
 
 
 class Updates:
@@ -126,7 +127,7 @@ class Updates:
 
     def begin(self, optimizer: Any, seen: int) -> None:
         """Before a step: samples of each low parameter, and of its shadow."""
-        for parameter in _parameters(optimizer):
+        for parameter in parameters(optimizer):
             number = self.identity(parameter)
             self.optimized.add(number)
             self.by_hand.pop(number, None)
@@ -135,11 +136,11 @@ class Updates:
 
     def end(self, optimizer: Any, names: dict[int, str], operation: Operation) -> None:
         """After it: what was meant and what came."""
-        for parameter in _parameters(optimizer):
+        for parameter in parameters(optimizer):
             number = self.identity(parameter)
             was = self.before.pop(number, None)
             if was is not None:
-                self._stepped(parameter, was, names.get(number, ""), operation, _states(optimizer, parameter), weakref.ref(optimizer))
+                self._stepped(parameter, was, names.get(number, ""), operation, states(optimizer, parameter), weakref.ref(optimizer))
 
     def came(self, parameter: torch.Tensor, name: str, seen: int) -> None:
         """A parameter's gradient has come: what a loop has done to it since the last one was a step by hand."""
@@ -187,8 +188,10 @@ class Updates:
             self.doubtful.add(number)
             return
         if seen is None:
-            update = Update(name, tuple(mine.shape), cell.value.dtype, operation, rate=_rate(optimizer() if optimizer else None, parameter))
-            seen = self.seen[number] = _Seen(update, weakref.ref(parameter), optimizer)
+            update = Update(name, tuple(mine.shape), cell.value.dtype, operation, rate=rate(optimizer() if optimizer else None, parameter))
+            seen = self.seen[number] = _Seen(update, self.identity.refer(parameter), optimizer)
+        if not self.later.defers(mine) and _unused(parameter):
+            return
         gradient = was.gradient
         if gradient is None and parameter.grad is not None:  # a closure's
             gradient = self._value(parameter.grad)
@@ -222,7 +225,7 @@ class Updates:
         gradient = self._value(parameter.grad) if parameter.grad is not None else None
         if mine.numel() <= values.numel():  # a sample of more is a copy
             values, shadow = values.clone(), shadow.clone()
-        return _Before(values, shadow, self._value(mine), seen, gradient, weakref.ref(parameter))
+        return _Before(values, shadow, self._value(mine), seen, gradient, self.identity.refer(parameter))
 
     def _value(self, tensor: torch.Tensor) -> Value | None:
         cell = self.memory.find(local(tensor)) if tensor.layout is torch.strided else None
@@ -240,6 +243,12 @@ class Updates:
 def _products(moved: torch.Tensor, meant: torch.Tensor) -> tuple[float, float]:
     """<moved, meant> and <meant, meant>."""
     return float(torch.dot(moved, meant)), float(torch.dot(meant, meant))
+
+
+def _unused(parameter: torch.Tensor) -> bool:
+    """Whether nothing used it in this step: what decays it then is not what it is trained by."""
+    gradient = None if parameter.grad is None else local(parameter.grad)
+    return gradient is not None and addressable(gradient) and not bool(sampled(gradient, SAMPLE).any())
 
 
 def _unsure(update: Update) -> bool:
@@ -277,22 +286,3 @@ def _made_of(new: Value, old: Value | None, seen: int) -> set[Value]:
         known.update(fresh)
         ahead += fresh
     return known if found or ahead else set()
-
-
-def _states(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The optimizer's tensors that have an element for each of the parameter's, by name; what this rank has of them.
-
-    Left out are those that keep their elements in a form of their own (torchao's moments of 8 bits and fewer).
-    """
-    mine = local(parameter)
-    held = {name: local(state) for name, state in optimizer.state.get(parameter, {}).items() if isinstance(state, torch.Tensor)}
-    return {name: state for name, state in held.items() if state.shape == mine.shape and addressable(state)}
-
-
-def _rate(optimizer: Any, parameter: torch.Tensor) -> float:
-    groups = optimizer.param_groups if optimizer is not None else ()
-    return next((float(group.get("lr") or 0.0) for group in groups if any(each is parameter for each in group["params"])), 0.0)
-
-
-def _parameters(optimizer: Any) -> list[torch.Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -16,7 +16,7 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 from precheck.observe.guests import named_modules, named_parameters, symbolic
-from precheck.observe.shadow.identities import Identities
+from precheck.observe.shadow.identities import Identities, Reference
 
 _WRAPPED = "_orig_mod"  # where torch.compile keeps what it compiled
 
@@ -44,7 +44,7 @@ class Whereabouts:
         self.scale = 1.0
         self.entered = False  # whether any module has run
         self.compiled = False  # whether one of them was torch.compile's
-        self.parameters: dict[int, tuple[weakref.ref[torch.nn.Parameter], Any]] = {}
+        self.parameters: dict[int, tuple[Reference, Any]] = {}
         self.parameter_names: dict[int, str] = {}
         self.frozen: set[int] = set()  # numbers of the parameters that were seen to want no gradient, from the first or any more
         self.identity = Identities()  # of parameters, as they are numbered everywhere
@@ -69,7 +69,7 @@ class Whereabouts:
             self.frozen.add(number)
         elif number not in self.parameters and parameter.is_leaf:
             handle = parameter.register_post_accumulate_grad_hook(self._came)
-            self.parameters[number] = (weakref.ref(parameter), handle)
+            self.parameters[number] = (self.identity.refer(parameter), handle)
             if parameter.layout is torch.strided:
                 self.identity.keep(parameter)
 
@@ -93,7 +93,7 @@ class Whereabouts:
             optimizers.register_optimizer_step_post_hook(self._end),
         ]
         try:
-            with _unwarned():
+            with _unwarned(), self.identity.swapping():
                 yield
         finally:
             for handle in (*handles, *(handle for _, handle in self.parameters.values())):

@@ -113,7 +113,20 @@ def decays(dtype: torch.dtype) -> torch.Tensor:
     return power
 
 
+def covariances(dtype: torch.dtype) -> torch.Tensor:
+    """Curvature for a preconditioner: eigenvectors of what is a thousandth of the largest, or less, turn by what bfloat16 rounds away."""
+    basis, _ = torch.linalg.qr(normal(64, 64))
+    spectrum, covariance = torch.logspace(0, -2, 64), torch.zeros(64, 64).to(dtype)
+    for batch in normal(20, 256, 64, seed=1):
+        given = (batch * spectrum @ basis.T + 0.3).to(torch.bfloat16).to(dtype)
+        covariance += given.mT @ given  # culprit: curvature-in-low
+    values, vectors = torch.linalg.eigh(covariance.float() / 5120)
+    return vectors @ ((vectors.T @ normal(64, seed=2)) / (values + 1e-3 * values.mean()))
+
+
 BUGS = (
+    Bug("curvature-in-low", "EleutherAI/bergson#239", ("amplified-rounding",), "aten.add_.Tensor", lambda: covariances(torch.bfloat16),
+        lambda: covariances(torch.float32)),
     Bug("frozen-average", "d8ahazard/sd_dreambooth_extension#1415", ("absorption",), "aten.add_.Tensor", lambda: averaged(torch.bfloat16),
         lambda: averaged(torch.float32)),
     Bug("gradient-sum", "NVIDIA/Megatron-LM#372", ("absorption",), "aten.add_.Tensor", lambda: micro_batches(torch.bfloat16),

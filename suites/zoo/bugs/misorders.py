@@ -52,12 +52,12 @@ def half_parameters(wrong: bool) -> torch.Tensor:
 
 
 def resumed_without_its_scale(wrong: bool) -> torch.Tensor:
-    first = Loop(scale=16.0)
+    first = Loop(scale=16.0, optimizer=torch.optim.Adam)
     first.backward()
     first.step()
     kept = first.optimizer.state_dict(), first.scaler.state_dict()
     again = torch.amp.GradScaler("cpu", init_scale=65536.0)  # at fault
-    second = Loop(scaler=again)
+    second = Loop(scaler=again, optimizer=torch.optim.Adam)
     second.optimizer.load_state_dict(kept[0])
     if not wrong:
         again.load_state_dict(kept[1])

@@ -25,6 +25,19 @@ def delta_rule(dtype: torch.dtype) -> torch.Tensor:
     return state.float()
 
 
+def subtracted_read(rounds: bool) -> torch.Tensor:
+    """A delta rule whose keys come again: what the state gives back, rounded to bfloat16, is nearly the value that it is subtracted from."""
+    keys, values = functional.normalize(normal(4, 16), dim=-1), 32 + normal(4, 16, seed=1)
+    state, corrections = torch.zeros(16, 16), []
+    for token, noise in enumerate(0.2 * normal(64, 16, seed=2)):
+        key, value = keys[token % 4].to(LOW), (values[token % 4] + noise).to(LOW)
+        read = state @ key.float()
+        correction = 0.5 * (value - read.to(LOW) if rounds else value.float() - read)  # culprit: subtracted-read
+        state = state + torch.outer(correction.float(), key.float())
+        corrections.append(correction.float())
+    return torch.stack(corrections[32:])
+
+
 class Decoder(nn.Module):
     """Mamba's decode step: float32 arithmetic, and a state that rests in the cache's dtype."""
 
@@ -152,6 +165,8 @@ def pixels() -> torch.Tensor:
 
 BUGS = (
     Bug("delta-state", "ollama/ollama#15865", ("accumulated-drift",), "aten._to_copy.default", lambda: delta_rule(LOW), lambda: delta_rule(WIDE)),
+    Bug("subtracted-read", "meta-pytorch/attention-gym#465", ("cancellation",), "aten.sub.Tensor", lambda: subtracted_read(True),
+        lambda: subtracted_read(False)),
     Bug("cached-state", "vllm-project/vllm#13466", ("accumulated-drift", "absorption"), "aten._to_copy.default", lambda: decoded(None),
         lambda: decoded(WIDE), module="Decoder",
         measured=lambda fixed: asked(Decoder(WIDE if fixed else None), (0.25 + uniform(900, 16)).to(LOW).float(), "bf16-true")),

@@ -1,0 +1,33 @@
+"""What an optimizer holds: its parameters, their states, its learning rates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from precheck.observe.shadow.replay import addressable, local
+
+
+def states(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The optimizer's tensors that have an element for each of the parameter's, by name; what this rank has of them.
+
+    Left out are those that keep their elements in a form of their own (torchao's moments of 8 bits and fewer).
+    """
+    mine = local(parameter)
+    held = {name: local(state) for name, state in optimizer.state.get(parameter, {}).items() if isinstance(state, torch.Tensor)}
+    return {name: state for name, state in held.items() if state.shape == mine.shape and addressable(state)}
+
+
+def rate(optimizer: Any, parameter: torch.Tensor) -> float:
+    groups = optimizer.param_groups if optimizer is not None else ()
+    return next((float(group.get("lr") or 0.0) for group in groups if any(each is parameter for each in group["params"])), 0.0)
+
+
+def parameters(optimizer: Any) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def rates(optimizer: Any) -> list[float]:
+    """The learning rates of its groups."""
+    return [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
