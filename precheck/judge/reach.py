@@ -7,7 +7,7 @@ the run ends: results, gradients, numbers that Python reads.
 
 from __future__ import annotations
 
-from precheck.judge.lineage import LOGARITHMS, MOVING, REDUCTIONS, SUMS, felt, hands_on
+from precheck.judge.lineage import LOGARITHMS, MOVING, PRODUCTS, REDUCTIONS, SUMS, felt, hands_on
 from precheck.observe.shadow.operations import FRESH, Observation, Operation, Value
 
 ROUNDINGS = 8.0
@@ -99,6 +99,21 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
             reached.update(fresh)
             waiting += fresh
     return False
+
+
+def measured(value: Value, readers: dict[Value, list[Operation]], *, weighed: bool) -> bool:
+    """Whether all that read whole numbers read them as measures, pixels or products that happen to be whole, and not as positions or counts.
+
+    `weighed`: in the forward pass only products with weights do. (A table of frequencies is no weight.)
+    """
+    consumers = [reader for reader in readers.get(value, ()) if not weighed or reader.phase == "forward"]
+    counted = any(not reader.outputs or any(made.drift >= ROUNDINGS * value.roundoff for made in reader.outputs) for reader in consumers)
+    return bool(consumers) and not counted and (not weighed or all(_weighed(reader, value) for reader in consumers))
+
+
+def _weighed(reader: Operation, value: Value) -> bool:
+    weights = [source.maker for source in reader.inputs if source is not value and source.maker is not None]
+    return reader.base in PRODUCTS and (bool(reader.parameter) or any(maker.parameter for maker in weights))
 
 
 def outweighed(reader: Operation, result: Value) -> bool:

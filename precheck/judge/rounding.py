@@ -32,7 +32,7 @@ from precheck.judge.lineage import (
     turns,
     zero_origin,
 )  # fmt: skip
-from precheck.judge.reach import ends_wrong, exponentials, normalised, outweighed, shown
+from precheck.judge.reach import ends_wrong, exponentials, measured, normalised, outweighed, shown
 from precheck.observe.shadow.operations import Observation, Operation, Renumbered, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
 
@@ -128,10 +128,8 @@ class Rounding:
             if not ends_wrong(value, readers):
                 self.suspects.remove(suspect)  # a layer's small result beside which others are large
         for suspect, value in self.scaled.items():
-            consumers = readers.get(value, ())
-            counted = any(not reader.outputs or any(made.drift >= SUM_ROUNDINGS * value.roundoff for made in reader.outputs) for reader in consumers)
-            if consumers and not counted:
-                self.suspects.remove(suspect)  # a product that happens to be whole, read as a measure: one rounding is one rounding
+            if suspect in self.suspects and measured(value, readers, weighed=suspect.operation.base not in SCALED):
+                self.suspects.remove(suspect)  # one rounding is one rounding
         for suspect, value in self.opened.items():
             consumers = readers.get(value, ())
             made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
@@ -149,7 +147,7 @@ class Rounding:
         self.under[value] = (*self.under[value], None)
         if operation.converts:
             self.converted[suspect] = value
-        if operation.base in SCALED:
+        if operation.base in SCALED or operation.base == "_to_copy":
             self.scaled[suspect] = value
 
     def _renumbered(self, operation: Operation, seen: Renumbered) -> None:

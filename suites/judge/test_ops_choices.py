@@ -78,6 +78,11 @@ def test_scores_that_infinity_spoilt_are_not_judged_again() -> None:
     assert graph.rules() == [("overflow", 1)]
 
 
+@pytest.mark.parametrize(("chosen", "severity"), [(1, "error"), (8, "error"), (9, "note"), (50, "note")])
+def test_of_many_that_a_row_chooses_the_last_may_be_any_of_its_equals(chosen: int, severity: str) -> None:
+    assert judged(Flips(10, 100, 10), makes={"shape": (100, chosen)}) == [("decision-flip", severity)]
+
+
 def copied(came: set[int], *, recording: bool = True, parameter: int = 7, phase: str = "forward", used_as: int = 0, frozen: bool = False) -> Graph:
     """A low copy of a parameter, made without autograd, and used: as a tensor of its own, or as that parameter."""
     graph = Graph()

@@ -183,6 +183,26 @@ def test_whole_numbers_are_blamed_on_the_op_that_rounded_them_and_not_on_what_ha
     assert (finding.rule, finding.source, finding.measured, finding.limit) == ("integer-rounding", "model.py:1", 999.0, 1 / U)
 
 
+@pytest.mark.parametrize(("reader", "facts", "accused"), [
+    ("mm.default", {"parameter": 1}, False), ("convolution.default", {"parameter": 1}, False),
+    ("mm.default", {}, True), ("mul.Tensor", {"parameter": 1}, True),
+])  # fmt: skip
+def test_whole_numbers_that_meet_weights_are_measures(reader: str, facts: dict[str, Any], accused: bool) -> None:
+    """Of pixels one rounding is one rounding; positions that meet a table of frequencies are positions still."""
+    graph = Graph()
+    cast = graph.op("_to_copy.default", given("float32"), makes={"drift": ROUNDED, "wholes_moved": 200, "peak": 999.0})
+    graph.op(reader, cast, given(), makes={"drift": ROUNDED}, **facts)
+    assert graph.rules() == ([("integer-rounding", 1)] if accused else [])
+
+
+@pytest.mark.parametrize("drift", [rounding.SUM_ROUNDINGS * U, 0.9])
+def test_whole_numbers_that_meet_weights_and_come_out_far_off_are_not(drift: float) -> None:
+    graph = Graph()
+    cast = graph.op("_to_copy.default", given("float32"), makes={"drift": ROUNDED, "wholes_moved": 200, "peak": 999.0})
+    graph.op("mm.default", cast, given(), makes={"drift": drift}, parameter=1)
+    assert graph.rules() == [("integer-rounding", 1)]
+
+
 @AT_LEAST
 def test_an_epsilon_of_the_low_format_must_make_a_difference(nudge: Any, accused: bool) -> None:
     makes = {"dtype": "float32", "roundoff": U, "drift": nudge(rounding.SUM_ROUNDINGS * 2.0**-8)}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from bugs.loops import Loop, told, watched
+from torch import nn
 from torch.amp import GradScaler
 
 HIGH = 2.0**20  # four to five times above what is safe
@@ -97,9 +98,29 @@ def fused_through_skips() -> None:
     trained(loop, 24)
 
 
+def two_models_at_once() -> None:
+    """Each with its scaler: both go backward before either steps, and the first one's update is none of the second's business."""
+    one, two = loop_from(seed=0), loop_from(seed=3)
+    for _ in range(10):
+        one.backward()
+        two.backward()
+        one.step()
+        two.step()
+
+
+def clipped_under_the_scale() -> None:
+    """Thresholds times the scale, as gradients are."""
+    loop = loop_from(1024.0)
+    for _ in range(3):
+        loop.backward()
+        nn.utils.clip_grad_norm_(loop.model.parameters(), 0.5 * loop.scaler.get_scale())
+        nn.utils.clip_grad_value_(loop.model.parameters(), 0.05 * loop.scaler.get_scale())
+        loop.step()
+
+
 @pytest.mark.parametrize("code", [
     restored, begun_where_it_is_safe, begun_where_the_last_came_to, models_one_after_another, two_that_take_turns, folds_from_one_start,
-    rolled_back, long_schedule, fused_through_skips,
+    rolled_back, long_schedule, fused_through_skips, two_models_at_once, clipped_under_the_scale,
 ])  # fmt: skip
 def test_in_peace(code: Callable[[], None]) -> None:
     report = watched(code)

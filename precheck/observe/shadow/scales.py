@@ -36,6 +36,8 @@ JOINED = frozenset({"cat", "stack", "where", "masked_fill", "index_put", "scatte
                     "select_scatter", "diagonal_scatter", "index_fill", "put"})  # fmt: skip
 WHOLE_SHARES = 1024
 """Division by the scale times a whole number up to this is unscaling too: the mean over micro-batches, made in one go."""
+ANY = (0, math.inf, -math.inf)
+"""Numbers that are the same under any scale."""
 EPSILON = 1e-6
 """Bounds up to this are against a division by zero: torch's own are from 1e-6 (what clips gradients) down to 1e-12 (what makes unit vectors)."""
 CLOSE = 1e-5
@@ -171,6 +173,8 @@ class Scales:
         number = 1 / number if inverse else number
         if torch._C._current_graph_task_id() != -1 and not any(_same(number, meant) for meant in self.meant):
             return 1.0  # autograd's own, as the 1/n of a mean is
+        if factor != 1 and self._asked_for(number, 1 / factor):
+            return 1 / factor  # a threshold over a norm, which torch makes a product with the norm's reciprocal
         shares = 1 / (number * factor)
         if factor != 1 and self.newest > 1 and _same(number, 1 / self.newest) and not _same(factor, self.newest):
             self._note("rescaled", factor, self.newest, where)
@@ -200,6 +204,13 @@ class Scales:
             return first * self._number(values, first, where, inverse=True)
         return 1 / first
 
+    def _asked_for(self, number: float, scale: float) -> bool:
+        """Whether a Python number was multiplied by a scale that the program asked for: a threshold of 51.2 is 0.05 times 1024.
+
+        By its digits: what is short after division by the scale and longer before was written down without it.
+        """
+        return any(_same(scale, asked) for asked in self.asked) and _digits(number / scale) < _digits(number)
+
     def _sum(self, one: Any, carried: float, other: Any, added: float, where: Locate) -> float:
         if _same(carried, added):
             return carried
@@ -222,13 +233,18 @@ class Scales:
                 if not _same(self.of(other), first) and not _nothing(other):
                     self._note("compared", first, self.of(other), where)
                     return math.nan
-            elif isinstance(other, (int, float)) and first != 1 and other not in (0, math.inf, -math.inf):
+            elif isinstance(other, (int, float)) and first != 1 and other not in ANY and not self._asked_for(other, first):
                 self._note("compared", first, 1.0, where)
                 return math.nan
         return first
 
     def _note(self, kind: str, factor: float, other: float, where: Locate) -> None:
         self.events.append(ScalingEvent(kind, where(), factor, other))
+
+
+def _digits(number: float) -> int:
+    """Significant digits, of twelve."""
+    return len(f"{number:.11e}".partition("e")[0].replace(".", "").lstrip("-").rstrip("0"))
 
 
 def _guards(tensor: Any, bound: Any) -> bool:

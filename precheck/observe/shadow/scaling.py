@@ -40,6 +40,7 @@ class Scalers:
         self.skipped: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # whether an optimizer's last step was
         self.ahead: weakref.WeakKeyDictionary[Any, tuple[int, float]] = weakref.WeakKeyDictionary()  # how often a schedule went on, and how far
         self.steps: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # where each scaler last stepped
+        self.backs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # what each scaled a loss for: others' updates end theirs
         self.stepping = 0
         self.last: weakref.WeakKeyDictionary[Any, tuple[bool, Gradients]] = weakref.WeakKeyDictionary()  # last steps
 
@@ -73,6 +74,7 @@ class Scalers:
                 if scaler._scale is None and isinstance(first, torch.Tensor):
                     scaler._lazy_init_scale_growth_tracker(first.device)
                 self._carry(scaler)
+            self.backs[scaler] = self.backwards.now
         return call()
 
     def _ask(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
@@ -109,7 +111,7 @@ class Scalers:
             scale, interval = float(scaler._scale), int(scaler._growth_interval)
         if skipped:
             self.last.pop(optimizer, None)  # a fused one ran, and did nothing
-        back, number, stepped = self.backwards.now, self.where.identity(scaler), self.where.identity(optimizer)
+        back, number, stepped = self.backs.get(scaler, self.backwards.now), self.where.identity(scaler), self.where.identity(optimizer)
         self.taken.append(ScalerStep(number, place, scale, interval, skipped, back, stepped, self.made.get(scaler)))
         return result
 

@@ -107,4 +107,23 @@ def idle_expert() -> torch.Tensor:
     return experts[0].weight.detach()
 
 
-IDIOMS = (discounted_returns, gates_in_place, softmax_written_out, textbook_compensation, whitened, evaluated_in_half, adapted_by_hand, idle_expert)
+def raw_intensities() -> torch.Tensor:
+    """Whole numbers up to a thousand, as a scanner has them, into a convolution: they are measured, not counted."""
+    images = (1000 * normal(8, 3, 12, 12)).round()
+    model = seeded(lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(800, 4)))
+    with torch.autocast("cpu", dtype=LOW):
+        logits = model(images)
+    functional.cross_entropy(logits.float() / 1000, torch.arange(8) % 4).backward()
+    return model[0].weight.grad
+
+
+def sparse_code() -> torch.Tensor:
+    """The thirty-two largest of 512 activations: which of several equals is the last, no reconstruction shows."""
+    encode, decode = seeded(lambda: (nn.Linear(64, 512), nn.Linear(512, 64)))
+    encode, decode = encode.to(LOW), decode.to(LOW)
+    active, units = encode(normal(256, 64).to(LOW)).topk(32, -1)
+    return decode(torch.zeros(256, 512, dtype=LOW).scatter(-1, units, active))
+
+
+IDIOMS = (discounted_returns, gates_in_place, softmax_written_out, textbook_compensation, whitened, evaluated_in_half, adapted_by_hand, idle_expert,
+          raw_intensities, sparse_code)  # fmt: skip
