@@ -65,8 +65,8 @@ def two_that_take_turns() -> None:
 
 
 def folds_from_one_start() -> None:
-    """What an optimizer without a step has to restore is empty: no checkpoint is resumed."""
-    loop = loop_from(64.0)
+    """What an optimizer that keeps moments has to restore is empty before its first step: no checkpoint is resumed."""
+    loop = Loop(scale=64.0, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-3, momentum=0.9))
     start = copy.deepcopy(loop.optimizer.state_dict())
     for _ in range(2):
         loop.optimizer.load_state_dict(start)
@@ -155,3 +155,18 @@ def test_what_an_own_scaler_had_found_before_the_block_is_not_known() -> None:
 def test_the_line_is_where_it_was_made() -> None:
     (finding,) = told(watched(lambda: again(3, 8)))
     assert finding.source.endswith(f"test_anew.py:{again.__code__.co_firstlineno + 2}")
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_a_checkpoint_is_resumed_whether_it_keeps_moments_or_not(kind: Callable[..., torch.optim.Optimizer]) -> None:
+    def code() -> None:
+        def make(parameters: object) -> torch.optim.Optimizer:
+            return kind(parameters, lr=1e-3)
+
+        state = trained(Loop(scale=16.0, optimizer=make), 2).optimizer.state_dict()
+        resumed = Loop(scale=16.0, optimizer=make)
+        resumed.optimizer.load_state_dict(state)
+        trained(resumed, 2)
+
+    (finding,) = told(watched(code))
+    assert "restore it with scaler.load_state_dict" in finding.message

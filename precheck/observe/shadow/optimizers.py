@@ -28,6 +28,11 @@ def parameters(optimizer: Any) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def stateless(optimizer: Any) -> bool:
+    """Whether it keeps nothing from step to step: torch's SGD without momentum."""
+    return type(optimizer) is torch.optim.SGD and not any(group["momentum"] for group in optimizer.param_groups)
+
+
 def rates(optimizer: Any) -> list[float]:
     """The learning rates of its groups."""
     return [float(group.get("lr", 0.0)) for group in optimizer.param_groups]

@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
 from precheck.observe.shadow.backward import Backwards
-from precheck.observe.shadow.optimizers import parameters, rates
+from precheck.observe.shadow.optimizers import parameters, rates, stateless
 from precheck.observe.shadow.replay import addressable, local
 from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent
@@ -140,8 +140,8 @@ class Scalers:
         return call()
 
     def _resume(self, call: Callable[[], Any], optimizer: Any, state: Any = None, *given: Any) -> Any:
-        if not isinstance(state, dict) or state.get("state"):  # what has not stepped yet has none, as where each fold begins again
-            self.resumed.add(optimizer)
+        if not isinstance(state, dict) or state.get("state") or (state.get("param_groups") and stateless(optimizer)):
+            self.resumed.add(optimizer)  # but not where a state is empty that would not be after a step: each fold may begin so
         return call()
 
     def _schedule(self, call: Callable[[], Any], schedule: Any, *given: Any) -> Any:
