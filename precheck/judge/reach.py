@@ -92,6 +92,8 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
     reached, waiting = {exponential}, [exponential]
     while waiting and len(reached) < NEAR:
         for reader in readers.get(waiting.pop(0), ()):
+            if reader.phase not in ("forward", "data"):
+                continue  # an optimizer divides what a ratio led to as well
             summed = any(source.maker is not None and source.maker.base in REDUCTIONS for source in reader.inputs)
             if (reader.base in LOGARITHMS and summed) or (reader.base == "div" and len(reader.inputs) == 2 and reached.issuperset(reader.inputs)):
                 return True

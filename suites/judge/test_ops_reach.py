@@ -117,6 +117,23 @@ def test_a_difference_that_is_made_good_is_a_warning_unless_it_is_an_exponent() 
         assert finding.message.endswith("; all that it ends in here is right to a few roundings") is (severity == "warning")
 
 
+@pytest.mark.parametrize(("phase", "found"), [("forward", []), ("optimizer", [("cancellation", 1)])])
+def test_a_softmax_written_out_is_held_to_what_torchs_own_is(phase: str, found: list[Any]) -> None:
+    """An optimizer that divides by the size of what a ratio led to makes no softmax of it."""
+    graph = Graph()
+    power = graph.op("exp.default", graph.op("sub.Tensor", given(), given(), makes={"drift": 40 * U}), makes={"drift": U})
+    total = graph.op("sum.dim_IntList", power, makes={"drift": U}, phase=phase)
+    graph.op("div.Tensor", power, total, makes={"drift": U}, phase=phase)
+    assert graph.rules() == found
+
+
+def test_the_logarithm_of_a_sum_is_one_too() -> None:
+    graph = Graph()
+    power = graph.op("exp.default", graph.op("sub.Tensor", given(), given(), makes={"drift": 40 * U}), makes={"drift": U})
+    graph.op("log.default", graph.op("sum.dim_IntList", power, makes={"drift": U}), makes={"drift": U})
+    assert graph.rules() == []
+
+
 def test_a_copy_of_an_end_is_the_same_end() -> None:
     graph = through({"drift": 0.9})
     graph.op("_to_copy.default", graph.last.outputs[0])

@@ -183,6 +183,17 @@ def test_whole_numbers_are_blamed_on_the_op_that_rounded_them_and_not_on_what_ha
     assert (finding.rule, finding.source, finding.measured, finding.limit) == ("integer-rounding", "model.py:1", 999.0, 1 / U)
 
 
+def test_a_small_difference_excuses_what_it_leads_to_until_all_is_right_again() -> None:
+    """A recurrence that lost a digit once, and recovered, is as guilty as any of what it loses later."""
+    for recovered in (False, True):
+        graph = Graph()
+        mild = graph.op("sub.Tensor", given(), given(), makes={"drift": 0.5 * rounding.AMPLIFICATION * U, "kept_low": False})
+        state = graph.op("mul.Tensor", mild, makes={"drift": U if recovered else 0.4 * rounding.AMPLIFICATION * U})
+        handed = graph.op("tanh.default", state, makes={"drift": U if recovered else 0.4 * rounding.AMPLIFICATION * U})
+        graph.op("exp.default", handed, makes={"drift": 0.9, "dead": 0.9, "alive": True})
+        assert [rule for rule, _ in graph.rules()] == ["amplified-rounding"] * recovered
+
+
 @pytest.mark.parametrize(("reader", "facts", "accused"), [
     ("mm.default", {"parameter": 1}, False), ("convolution.default", {"parameter": 1}, False),
     ("mm.default", {}, True), ("mul.Tensor", {"parameter": 1}, True),
