@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from precheck.findings import Severity
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import Origins, elements, placed
+from precheck.judge.lineage import Origins, placed
 from precheck.observe.shadow.operations import Observation, Operation
 
 ROWS = 5
 SHARE = 0.005
 """Rows whose top-k changed through ties, at least this many and this share: healthy programs changed 1 row of 32 at most."""
-FEW = 8
-"""Choices a row of which one that is as good as another matters: experts, beams, candidates. Of twenty neighbours, of fifty tokens to draw from
-or of the units of a sparse code a tie swaps the last, and what is made of all of them is as it was."""
+SWAPPED = 1 / 8
+"""Share of what a row chooses that ties must swap to matter: one of eight experts, beams or candidates. Of twenty neighbours, of fifty tokens to
+draw from or of the units of a sparse code a tie swaps the last, and what is made of all of them is as it was."""
 BLURRED = 0.025
 BLUR = 16.0
 """Rounding error over the spread of a row's scores, in unit roundoffs: four bits of what a choice can see are lost, as when an
@@ -45,8 +45,7 @@ def flipped(observation: Observation, origins: Origins) -> list[Suspect]:
         if scores.low and flips.ties >= ROWS and flips.ties / flips.total >= SHARE:
             text = (f"{100 * share:.1f} % of {flips.total} rows choose otherwise than the reference, {100 * flips.ties / flips.total:.1f} % because "
                     f"{scores.dtype} makes distinct scores equal")  # fmt: skip
-            few = not operation.outputs or elements(operation.outputs[0]) <= FEW * flips.total
-            found.append(Suspect("decision-flip", operation, text, flips.ties / flips.total, SHARE, "error" if few else "note"))
+            found.append(Suspect("decision-flip", operation, text, flips.ties / flips.total, SHARE, "error" if flips.swapped >= SWAPPED else "note"))
         elif blurred(operation):
             text = (f"{100 * share:.1f} % of {flips.total} rows choose otherwise than the reference: rounding is {100 * flips.blur:.2g} % of what "
                     f"tells the scores apart, where one rounding is {100 * scores.rounded:.1g} %")  # fmt: skip

@@ -11,7 +11,7 @@ import torch
 from precheck.observe.shadow import masked
 from precheck.observe.shadow.operations import Flips, Operation, Renumbered
 from precheck.observe.shadow.replay import PAYLOADS, OpPlan, chosen, continuous
-from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled
+from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
 
 COUNTED = frozenset({"argmax", "argmin", "searchsorted", "bucketize"})
 """Ops with integers alone for results whose flips are counted. Those of comparisons show in what they mask."""
@@ -127,7 +127,14 @@ def of_choice(
     changed = int(rows.sum())
     if not changed:
         return Flips(0, rows.numel())
-    return Flips(changed, rows.numel(), _tied(planned, args, kwargs, scores, mine, rows, dim), _blur(scores, shadow, dim))
+    ties = _tied(planned, args, kwargs, scores, mine, rows, dim)
+    return Flips(changed, rows.numel(), ties, _blur(scores, shadow, dim), _swapped(mine, theirs, rows, dim) if ties and dim is not None else 1.0)
+
+
+def _swapped(mine: torch.Tensor, theirs: torch.Tensor, rows: torch.Tensor, dim: int) -> float:
+    own, other = (each.movedim(dim, -1)[rows][:WHOLES].sort(-1).values for each in (mine, theirs))
+    nearest = torch.searchsorted(other, own).clamp_max(other.shape[-1] - 1)
+    return 1 - share(other.gather(-1, nearest) == own)
 
 
 def _tied(planned: OpPlan, args: Any, kwargs: Any, scores: torch.Tensor, mine: torch.Tensor, rows: torch.Tensor, dim: int | None) -> int:

@@ -83,6 +83,7 @@ class Flips:
     total: int
     ties: int = 0  # changed rows whose scores are equal at the edge of the choice, in the run
     blur: float = 0.0  # |error| / |scores - their row's mean|: a choice sees differences only
+    swapped: float = 1.0  # of what a row chooses that comes out otherwise, the mean share that is not among the reference's
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
