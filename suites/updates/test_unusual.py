@@ -140,6 +140,22 @@ def test_decay_alone_is_nothing_that_a_weight_is_trained_by() -> None:
     assert not told(report), report.summary()
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_hand_written_step_that_clears_its_gradient_had_one(steps: int) -> None:
+    own = weight()
+
+    def code() -> None:
+        for _ in range(steps):
+            (own.float() * 0.5).sum().backward()
+            with torch.no_grad():
+                own.sub_(1e-6 * own.grad)
+                own.grad.zero_()
+
+    report = watched(code)
+    assert not moved(own)
+    assert lost(report), report.summary()
+
+
 def test_complex_weights_that_bf16_passes_by() -> None:
     own = nn.Parameter(torch.ones(16, dtype=torch.complex64))
     optimizer = torch.optim.AdamW([own], lr=1e-5)

@@ -110,6 +110,7 @@ class _Before:
     content: Value | None
     seen: int
     gradient: Value | None
+    unused: bool
     parameter: Reference
 
 
@@ -190,7 +191,7 @@ class Updates:
         if seen is None:
             update = Update(name, tuple(mine.shape), cell.value.dtype, operation, rate=rate(optimizer() if optimizer else None, parameter))
             seen = self.seen[number] = _Seen(update, self.identity.refer(parameter), optimizer)
-        if not self.later.defers(mine) and _unused(parameter):
+        if was.unused and self._unused(parameter):
             return
         gradient = was.gradient
         if gradient is None and parameter.grad is not None:  # a closure's
@@ -225,7 +226,15 @@ class Updates:
         gradient = self._value(parameter.grad) if parameter.grad is not None else None
         if mine.numel() <= values.numel():  # a sample of more is a copy
             values, shadow = values.clone(), shadow.clone()
-        return _Before(values, shadow, self._value(mine), seen, gradient, self.identity.refer(parameter))
+        return _Before(values, shadow, self._value(mine), seen, gradient, self._unused(parameter), self.identity.refer(parameter))
+
+    def _unused(self, parameter: torch.Tensor) -> bool:
+        """Whether its gradient is zero: what decays it then is not what it is trained by. Asked before a step and after it, since a closure may
+        bring a gradient, and a loop may have cleared it. An accelerator is not asked."""
+        gradient = None if parameter.grad is None else local(parameter.grad)
+        if gradient is None or not addressable(gradient) or self.later.defers(gradient):
+            return False
+        return not bool(sampled(gradient, SAMPLE).any())
 
     def _value(self, tensor: torch.Tensor) -> Value | None:
         cell = self.memory.find(local(tensor)) if tensor.layout is torch.strided else None
@@ -243,12 +252,6 @@ class Updates:
 def _products(moved: torch.Tensor, meant: torch.Tensor) -> tuple[float, float]:
     """<moved, meant> and <meant, meant>."""
     return float(torch.dot(moved, meant)), float(torch.dot(meant, meant))
-
-
-def _unused(parameter: torch.Tensor) -> bool:
-    """Whether nothing used it in this step: what decays it then is not what it is trained by."""
-    gradient = None if parameter.grad is None else local(parameter.grad)
-    return gradient is not None and addressable(gradient) and not bool(sampled(gradient, SAMPLE).any())
 
 
 def _unsure(update: Update) -> bool:
