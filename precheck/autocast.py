@@ -72,10 +72,9 @@ def _kernels() -> tuple[tuple[str, Callable[..., Any]], ...]:
 
 
 def _below_autocast() -> Any:
-    import torch
+    from precheck.torch_internals import DispatchKey, DispatchKeySet, without_keys
 
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
-    return torch._C._ExcludeDispatchKeyGuard(keys)
+    return without_keys(DispatchKeySet(DispatchKey.AutocastCPU))
 
 
 def _cast(value: Any, dtype: Any) -> Any:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from precheck import float32
 from precheck.formats import TF32, Format
+from precheck.torch_internals import TorchDispatchMode
 
 aten = torch.ops.aten
 _DENSE = {aten.mm: (0, 1), aten.addmm: (1, 2)}

@@ -29,5 +29,7 @@ class Overrides:
             with self._lock:
                 self._users -= 1
                 if self._users == 0:
+                    from precheck.torch_internals import destroy
+
                     self._library, done = None, self._library
-                    done._destroy()
+                    destroy(done)

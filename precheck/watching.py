@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from precheck.diagnosis import facts
 from precheck.findings import Finding, Report
@@ -23,6 +22,7 @@ from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.ranks import Ranks, distributed, meet
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.precisions import Precision, resolve
+from precheck.torch_internals import without_modes
 
 
 @contextlib.contextmanager
@@ -46,7 +46,7 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     where = Whereabouts(model)
     exact = chosen is not None and chosen.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if exact else Shadow(where)
-    with _disable_current_modes():
+    with without_modes():
         ranks, apart = meet(shadow.replay.reference)
     shadow.collectives.ranks = ranks
     raised: Exception | None = None
@@ -59,7 +59,7 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
         raised, shadow.observation.raised = error, type(error).__name__
         raise
     finally:
-        with _disable_current_modes(), torch.no_grad():
+        with without_modes(), torch.no_grad():
             filled(report, shadow.finish(), where)
             report.facts["reference"] = "float64" if exact else "float32"
             if ranks is None and not apart and distributed():

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 import precheck
 from precheck.precisions import ALIASES
@@ -16,7 +18,8 @@ from precheck.precisions import ALIASES
 PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = [
-    {"formats", "overrides"},
+    {"formats", "torch_internals"},
+    {"overrides"},
     {"precisions", "findings", "autocast", "emulation", "float32"},
     {"observe"},
     {"judge"},
@@ -73,6 +76,41 @@ def test_only_the_plugin_knows_pytest(path: Path) -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_files_stay_small(path: Path) -> None:
     assert len(path.read_text(encoding="utf8").splitlines()) <= LONGEST_FILE
+
+
+def _private_names_of_torch(tree: ast.AST) -> set[str]:
+    """What a file imports from torch, or reads off its modules, by a name that begins with an underscore."""
+    imported = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "torch"
+        for alias in node.names
+    }
+    read = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    private = re.compile(r"torch(\.\w+)*\._[a-zA-Z]\w*(\.\w+)*|.*\b(_cdata|_schema|_overloadname|_op_dk|_sequence_nr|_growth_interval|_version)")
+    return {name for name in imported | read if private.fullmatch(name)}
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.name != "torch_internals.py"], ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_private_names_of_torch_are_reached_through_one_file(path: Path) -> None:
+    found = _private_names_of_torch(ast.parse(path.read_text(encoding="utf8")))
+    assert not found, f"{found}: give them a name in precheck/torch_internals.py, which says what happens where torch has them no more"
+
+
+def test_a_private_name_of_torch_would_be_found() -> None:
+    code = "import torch\nfrom torch.utils import _pytree\ntorch._C._x()\nt.untyped_storage()._cdata\ntorch.float32\nself._y"
+    assert _private_names_of_torch(ast.parse(code)) == {"torch.utils._pytree", "torch._C", "torch._C._x", "t.untyped_storage()._cdata"}
+
+
+def test_a_torch_without_a_name_that_is_needed_is_refused_in_one_sentence() -> None:
+    code = (
+        "import torch; del torch._C._DisableTorchDispatch\n"
+        "try: import precheck.watching\n"
+        "except ImportError as error: print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert f"torch {torch.__version__}" in said
+    assert "tested with torch 2.9 to 2.15" in said
 
 
 def test_public_names_load_and_are_documented() -> None:

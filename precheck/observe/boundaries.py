@@ -17,6 +17,7 @@ import torch
 from precheck.observe.recorder import Recorder, Witness
 from precheck.observe.records import Trace
 from precheck.observe.structure import tensors
+from precheck.torch_internals import in_backward, is_transformed, script_optimized, storage_key, version
 
 LOW = (torch.bfloat16, torch.float16)
 
@@ -124,10 +125,10 @@ class Boundaries:
     def _handed(self, name: str, tensor: torch.Tensor) -> None:
         """Records what no module has made, nor been handed before."""
         known = self.made.get(id(tensor))
-        if not _measurable(tensor) or in_backward() or (known and known[0] is tensor and known[1] == _version(tensor)):
+        if not _measurable(tensor) or in_backward() or (known and known[0] is tensor and known[1] == version(tensor)):
             return
         key = f"handed:{name}@{self.step}"
-        self.made[id(tensor)] = (tensor, _version(tensor), key)
+        self.made[id(tensor)] = (tensor, version(tensor), key)
         self.trace.makers[key] = self.position.call
         self.recorder.add("handed", name, self.step, tensor)
 
@@ -157,14 +158,14 @@ class Boundaries:
     def _passed(self, name: str, tensor: torch.Tensor, roundings: int) -> None:
         if not _measurable(tensor):
             return
-        version = _version(tensor)
+        writes = version(tensor)
         known = self.made.get(id(tensor))
-        if known and known[0] is tensor and known[1] == version:
+        if known and known[0] is tensor and known[1] == writes:
             return
         key = f"output:{name}@{self.step}"
         if self.disturbance is not None and not _shares_storage(tensor, self.made):
             self.disturbance.output(key, tensor)
-        self.made[id(tensor)] = (tensor, version, key)
+        self.made[id(tensor)] = (tensor, writes, key)
         if not in_backward():
             self.recorder.add("output", name, self.step, tensor, roundings)
             if tensor.requires_grad and not self.glance:
@@ -184,7 +185,7 @@ class Boundaries:
 
 
 def _measurable(tensor: torch.Tensor) -> bool:
-    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout == torch.strided and not _transformed(tensor)
+    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout == torch.strided and not is_transformed(tensor)
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:
@@ -197,28 +198,14 @@ def _uncompiled() -> contextlib.AbstractContextManager[Any]:
 @contextlib.contextmanager
 def interpreted() -> Iterator[None]:
     """TorchScript runs op by op: what its executor has compiled under one precision, backward too, does not run under another."""
-    before = torch._C._get_graph_executor_optimize()
-    torch._C._set_graph_executor_optimize(False)
+    before = script_optimized(False)
     try:
         yield
     finally:
-        torch._C._set_graph_executor_optimize(before)
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
-
-
-def _transformed(tensor: torch.Tensor) -> bool:
-    """Inside vmap or a functional gradient: no values of its own, only those of one example or one level."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+        script_optimized(before)
 
 
 def _shares_storage(tensor: torch.Tensor, made: dict[int, Any]) -> bool:
     """A view of what another module returned: nothing was rounded anew."""
-    storage = tensor.untyped_storage()._cdata
-    return any(other.untyped_storage()._cdata == storage for other, _, _ in made.values())
-
-
-def in_backward() -> bool:
-    return bool(torch._C._current_graph_task_id() != -1)
+    storage = storage_key(tensor)
+    return any(storage_key(other) == storage for other, _, _ in made.values())

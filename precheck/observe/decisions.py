@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from precheck.observe.boundaries import LOW, Position, in_backward
+from precheck.observe.boundaries import LOW, Position
 from precheck.observe.shadow.source import Frames
 from precheck.observe.substitutes import SUBSTITUTED, substitute
+from precheck.torch_internals import TorchDispatchMode, address, in_backward, innermost_mode, overload, schema, storage_key, without_innermost_mode
 
 aten = torch.ops.aten
 STEP_FUNCTIONS = {aten.round, aten.floor, aten.ceil, aten.trunc, aten.sign, aten.sgn, aten.heaviside, aten.floor_divide,
@@ -78,15 +78,15 @@ class Nature:
 
 @functools.cache
 def nature(func: Any) -> Nature:
-    packet, name = func.overloadpacket, func._schema.name
-    rounds_quotient = packet in (aten.div, aten.div_) and func._overloadname.endswith("_mode")
+    packet, name = func.overloadpacket, schema(func).name
+    rounds_quotient = packet in (aten.div, aten.div_) and overload(func).endswith("_mode")
     return Nature(
         name=str(packet),
         draws=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in name,  # attention kernels carry the tag where they draw nothing
         steps=packet in STEP_FUNCTIONS or rounds_quotient,
         moves=func.is_view or packet in UNROUNDED,
         workspace=func.is_view or "attention" in name or "rnn" in name or "empty" in name or name.endswith("_like"),
-        mutable=func._schema.is_mutable,
+        mutable=schema(func).is_mutable,
         recurrent="rnn" in name or "lstm" in name,
         masked=packet in MASKED_GRADIENTS,
         substituted=packet in SUBSTITUTED,
@@ -129,8 +129,8 @@ class Recording(TorchDispatchMode):
 
     def aside(self, optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[Any]:
         """The context for a step of that optimizer: without this mode where it would find nothing, since each op of it costs."""
-        stands_last = torch.utils._python_dispatch._get_current_dispatch_mode() is self
-        return torch.utils._python_dispatch._pop_mode_temporarily() if stands_last and type(optimizer) in UNDECIDED else contextlib.nullcontext()
+        stands_last = innermost_mode() is self
+        return without_innermost_mode() if stands_last and type(optimizer) in UNDECIDED else contextlib.nullcontext()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -166,9 +166,9 @@ class Recording(TorchDispatchMode):
         """A cast there and back on one line is a rounding that the program means, in any precision."""
         if output.dtype in LOW and source.dtype not in LOW and output.layout is torch.strided:
             storage = output.untyped_storage()
-            self.casts[storage._cdata] = (StorageWeakRef(storage), self.frames.line(1)[0])
+            self.casts[address(storage)] = (StorageWeakRef(storage), self.frames.line(1)[0])
         elif source.dtype in LOW and output.dtype not in LOW and source.layout is torch.strided:
-            known = self.casts.get(source.untyped_storage()._cdata)
+            known = self.casts.get(storage_key(source))
             if known is not None and not known[0].expired() and known[1] == self.frames.line(1)[0] and not _counts(source):
                 self.tape.meant.add((known[1], tuple(source.shape)))
 
@@ -245,4 +245,4 @@ def _roundings(kind: Nature, args: Any, output: torch.Tensor) -> int:
 def _same_storage(value: Any, output: torch.Tensor) -> bool:
     if not isinstance(value, torch.Tensor) or value.dtype != output.dtype or value.layout != torch.strided or output.layout != torch.strided:
         return False
-    return bool(value.untyped_storage()._cdata == output.untyped_storage()._cdata)
+    return bool(storage_key(value) == storage_key(output))

@@ -12,7 +12,6 @@ import math
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from precheck.findings import Binades
 from precheck.observe.shadow.later import Later
@@ -22,6 +21,7 @@ from precheck.observe.shadow.replay import addressable
 from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.source import shortened
 from precheck.observe.shadow.statistics import sampled
+from precheck.torch_internals import without_modes
 
 _FIELDS = {torch.float32: (torch.int32, 23, 8), torch.float64: (torch.int64, 52, 11)}
 """Of a binary interchange format: integers of its size, stored bits of the significand, bits of the exponent."""
@@ -48,7 +48,7 @@ class Exponents:
         """A tensor at a module's boundary. Of a forward run again, the last counts."""
         if not addressable(tensor):
             return
-        with _disable_current_modes(), torch.no_grad():
+        with without_modes(), torch.no_grad():
             self._count((kind, name, step), Binades(name, kind, step, _named(tensor), tensor.numel()), tensor)
 
     def gradient(self, name: str, step: int, gradient: torch.Tensor, number: int) -> None:
@@ -56,7 +56,7 @@ class Exponents:
         key = "parameter-gradient", name or number
         if key not in self.came:
             self.came.add(key)
-            with _disable_current_modes(), torch.no_grad():
+            with without_modes(), torch.no_grad():
                 self._count(key, Binades(name, "parameter-gradient", step, _named(gradient), gradient.numel()), gradient)
 
     def opened(self, operation: Operation, value: Value, shadow: torch.Tensor) -> None:

@@ -16,10 +16,11 @@ from typing import Any
 
 import torch
 
-from precheck.observe.boundaries import Boundaries, in_backward
+from precheck.observe.boundaries import Boundaries
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
 from precheck.observe.structure import mapped, tensors
+from precheck.torch_internals import in_backward, no_dispatch, overlapping
 
 Change = Callable[[torch.Tensor], None]
 """In place, on values without a graph."""
@@ -87,7 +88,7 @@ class _Planting(Boundaries):
 
     def _passed(self, name: str, tensor: torch.Tensor, roundings: int) -> None:
         if name == self.wanted:
-            with torch.no_grad(), torch._C._DisableTorchDispatch(), torch.autocast(tensor.device.type, enabled=False):
+            with torch.no_grad(), no_dispatch(), torch.autocast(tensor.device.type, enabled=False):
                 self.meet(tensor)
 
 
@@ -97,7 +98,7 @@ def spoiled(job: Job, key: str, change: Change, effect: Effect) -> Iterator[Job]
 
     def meet(tensor: torch.Tensor) -> None:
         before, values = tensor.detach().clone(), tensor.data  # .data: as rounding would, unknown to autograd
-        if torch._debug_has_internal_overlap(values) == 1:  # of an expanded tensor, one element is several
+        if overlapping(values) == 1:  # of an expanded tensor, one element is several
             values = tensor.data = values.contiguous()
         change(values)
         effect.note(before, values)
@@ -111,7 +112,7 @@ def gradient_spoiled(job: Job, key: str, change: Change, effect: Effect) -> Iter
     """The same of the gradient that comes back for that output."""
 
     def hook(gradient: torch.Tensor) -> torch.Tensor:
-        with torch._C._DisableTorchDispatch():
+        with no_dispatch():
             after = gradient.detach().clone()
             change(after)
             effect.note(gradient.detach(), after)

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from precheck.observe.boundaries import LOW, Position
 from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
 from precheck.observe.shadow.source import Frames
+from precheck.torch_internals import TorchDispatchMode, schema
 
 
 class Following(TorchDispatchMode):
@@ -118,7 +118,7 @@ class Following(TorchDispatchMode):
             name: value for name, value in kwargs.items() if isinstance(value, torch.Tensor)
         }
         args = tuple(self.dtype if isinstance(arg, torch.dtype) and arg in self.lower else arg for arg in args)
-        if func.is_view or func._schema.is_mutable:
+        if func.is_view or schema(func).is_mutable:
             return args, kwargs
         return tuple(self._raised(arg) for arg in args), {name: self._raised(value) for name, value in kwargs.items()}
 
@@ -137,8 +137,8 @@ def _overwrite(own: torch.Tensor, taken: torch.Tensor) -> None:
 def _chosen(func: Any, args: Any, kwargs: dict[str, Any], own: torch.Tensor, indices: torch.Tensor) -> torch.Tensor | None:
     """The reference's values at the low run's indices, for ops that return both."""
     source: torch.Tensor = args[0]
-    if "max_pool" in func._schema.name:
-        dims = own.dim() - (3 if "3d" in func._schema.name else 2)
+    if "max_pool" in schema(func).name:
+        dims = own.dim() - (3 if "3d" in schema(func).name else 2)
         if dims < 1:
             return None
         return source.flatten(dims).gather(-1, indices.flatten(dims)).view_as(own)
@@ -154,7 +154,7 @@ def _chosen(func: Any, args: Any, kwargs: dict[str, Any], own: torch.Tensor, ind
 
 def _dim(func: Any, args: Any, kwargs: dict[str, Any]) -> int | None:
     """The op's `dim` argument, by its schema; None for an op that has none (max over everything, max-pool)."""
-    for place, argument in enumerate(func._schema.arguments):
+    for place, argument in enumerate(schema(func).arguments):
         if argument.name == "dim":
             value = kwargs.get("dim", args[place] if place < len(args) else argument.default_value)
             return None if value is None else int(value)

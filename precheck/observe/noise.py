@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from precheck.formats import FP16, Format
-from precheck.observe.boundaries import in_backward
+from precheck.torch_internals import in_backward, no_dispatch
 
 ONE_ROUNDING = 0.42
 """Root mean square error of one rounding to nearest, in unit roundoffs, relative to the Euclidean norm."""
@@ -57,7 +57,7 @@ class Noise:
 
     def output(self, key: str, tensor: torch.Tensor) -> None:
         if key in self.rounded and not _exempt(tensor):
-            with torch._C._DisableTorchDispatch():
+            with no_dispatch():
                 # .data: autograd must not take the rounding of a saved result for a modification of it
                 self._disturb(tensor.data, self._roundings(key))
 
@@ -69,7 +69,7 @@ class Noise:
     def gradient(self, key: str, gradient: torch.Tensor) -> torch.Tensor:
         if key not in self.rounded:
             return gradient
-        with torch._C._DisableTorchDispatch():
+        with no_dispatch():
             disturbed = gradient.clone()
             self._disturb(disturbed, self._roundings(key), scale=self.scale)
             return disturbed
@@ -90,7 +90,7 @@ class Noise:
         """A disturbed copy: relative noise of one rounding."""
         if not value.is_floating_point():
             return value
-        with torch._C._DisableTorchDispatch():
+        with no_dispatch():
             return value * self._draws(value, about=1.0, within=_UNIFORM * (self.roundoff if roundoff is None else roundoff))
 
     def _disturb(self, value: torch.Tensor, roundings: int, *, scale: float = 1.0) -> None:
@@ -151,7 +151,7 @@ def _exempt(tensor: torch.Tensor) -> bool:
 
 
 def _whole(tensor: torch.Tensor) -> bool:
-    with torch._C._DisableTorchDispatch():
+    with no_dispatch():
         values = tensor.detach().reshape(-1)
         return bool((values[:64] % 1 == 0).all()) and bool((values % 1 == 0).all())
 

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from precheck.formats import Format
+from precheck.torch_internals import TorchDispatchMode
 
 
 class Reach(TorchDispatchMode):

@@ -22,6 +22,7 @@ from precheck.observe.reduce import SAMPLE, Sample, facts, real, thinned
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.statistics import sampled
 from precheck.observe.sketch import BLOCK, WIDTH
+from precheck.torch_internals import foreach_norm, foreach_sub, no_dispatch, set_grad_enabled
 
 _TOGETHER = 16 * SAMPLE  # elements reduced in one go: 1 to 4 MB
 _WAITING = 256  # tensors that wait for it at most: 16 to 64 MB if all are samples of large ones
@@ -74,7 +75,7 @@ class Recorder:
         key = f"{kind}:{name}@{step}"
         alone = alone or (kind in ("output", "gradient", "handed") and tensor.dtype is not torch.float16)
         sample: Sample = "" if key not in self.sampled else "alone" if alone else "folded"
-        with torch._C._DisableTorchDispatch():
+        with no_dispatch():
             self._put(Record(kind=kind, name=name, step=step, roundings=roundings, **facts(tensor, sample), **_UNKNOWN), tensor, sample)
             self._weigh(key, tensor)
         if self.witness is not None:
@@ -86,7 +87,7 @@ class Recorder:
         record.is_result = True
         if record.sampled and record.kind == "output":
             self.parts.pop(key, None)
-            with torch._C._DisableTorchDispatch():
+            with no_dispatch():
                 self._put(record, tensor, "folded")
 
     def moves(self, step: int, moved: Sequence[Moved], *, broken: bool) -> None:
@@ -98,7 +99,7 @@ class Recorder:
         with _Undisturbed(moved[0].parameter):
             elements = [each.parameter.numel() for each in moved]
             now, start = [each.now for each in moved], [each.start for each in moved]
-            moves = torch._foreach_sub(now, start)  # exact, unless a weight has doubled or halved (Sterbenz)
+            moves = foreach_sub(now, start)  # exact, unless a weight has doubled or halved (Sterbenz)
             sizes = _sizes(now, elements, waits=any(map(self.later.defers, now)))
             for each, move, size, count in zip(moved, moves, sizes, elements, strict=True):
                 part = move.numel() != count
@@ -203,7 +204,7 @@ def _sizes(weights: Sequence[torch.Tensor], elements: Sequence[int], *, waits: b
     """The norms of weights of so many elements, from samples: they are only told, and weigh luck. Tensors, where a number `waits`."""
     few = [sampled(weight) for weight in weights]
     values = [real(each) for each in few]
-    norms = torch._foreach_norm(values, 2, dtype=torch.float64 if any(each.dtype is torch.float64 for each in values) else torch.float32)
+    norms = foreach_norm(values, 2, dtype=torch.float64 if any(each.dtype is torch.float64 for each in values) else torch.float32)
     times = [math.sqrt(count / max(1, each.numel())) for each, count in zip(few, elements, strict=True)]
     if not waits:
         return [norm * by for norm, by in zip(torch.stack(norms).tolist(), times, strict=True)]
@@ -224,14 +225,14 @@ class _Undisturbed:
 
     def __enter__(self) -> None:
         self.gradients, self.cast = torch.is_grad_enabled(), torch.is_autocast_enabled(self.device)
-        self.dispatch = torch._C._DisableTorchDispatch()
+        self.dispatch = no_dispatch()
         self.dispatch.__enter__()
-        torch._C._set_grad_enabled(False)
+        set_grad_enabled(False)
         if self.cast:
             torch.set_autocast_enabled(self.device, False)
 
     def __exit__(self, *raised: object) -> None:
         if self.cast:
             torch.set_autocast_enabled(self.device, True)
-        torch._C._set_grad_enabled(self.gradients)
+        set_grad_enabled(self.gradients)
         self.dispatch.__exit__(*raised)

@@ -11,11 +11,11 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from precheck import float32
-from precheck.observe.boundaries import Position, in_backward
+from precheck.observe.boundaries import Position
 from precheck.observe.shadow.source import Frames, shortened
+from precheck.torch_internals import TorchDispatchMode, in_backward, without_modes
 
 aten = torch.ops.aten
 _FACTORS = {aten.mm: (0, 1), aten.bmm: (0, 1), aten.addmm: (1, 2), aten.baddbmm: (1, 2)}
@@ -42,7 +42,7 @@ class Selections(TorchDispatchMode):
         if places is None or in_backward() or args[places[0]].dtype is not torch.float32:
             return func(*args, **kwargs)
         left, right = (args[place] for place in places)
-        with _disable_current_modes(), float32.products(tf32=False):
+        with without_modes(), float32.products(tf32=False):
             exact = torch.equal(torch.matmul(left, right).double(), torch.matmul(left.double(), right.double()))
             result = func(*args, **kwargs) if exact else None
         if not exact:

@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 import numpy
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+
+from precheck.torch_internals import without_modes
 
 WIDTH = 127
 """Numbers in a sketch, rows in a block, and columns of a row."""
@@ -144,7 +145,7 @@ def space(dtype: torch.dtype, elements: int, device: torch.device, use: str = ""
         return torch.empty(elements, dtype=dtype, device=device)
     kept: dict[tuple[torch.dtype, str], torch.Tensor] = _kept.__dict__.setdefault("buffers", {})
     if (dtype, use) not in kept or kept[dtype, use].numel() < elements:
-        with torch.inference_mode(False), _disable_current_modes():
+        with torch.inference_mode(False), without_modes():
             kept[dtype, use] = torch.empty(elements, dtype=dtype)
     return kept[dtype, use][:elements]
 
@@ -168,7 +169,7 @@ def signs_of(values: torch.Tensor, blocks: int = 0) -> Signs:
 @functools.cache
 def _signs(device: torch.device, rows: int, bits: torch.dtype) -> Signs:
     """Signs for `rows` blocks. Longer tables begin with the shorter ones, as SHAKE-256 is a stream."""
-    with torch.inference_mode(False), _disable_current_modes():  # they outlive whatever the caller is in the midst of
+    with torch.inference_mode(False), without_modes():  # they outlive whatever the caller is in the midst of
         t, v, w = (torch.from_numpy(table).to(device) for table in (_table("T", WIDTH), _table("V", rows), _table("W", rows)))
         minus = torch.iinfo(bits).min  # the sign bit alone
         return Signs((t < 0).to(bits) * minus, (v < 0).to(bits) * minus, w)

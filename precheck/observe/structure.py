@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from precheck.torch_internals import AccumulateGrad
+
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Each tensor in `value` with its path: "" for a bare tensor, "[1]", "[logits]", "[0][2]"."""
@@ -69,6 +71,6 @@ def leaves(loss: torch.Tensor) -> Iterator[torch.Tensor]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        if isinstance(node, torch._C._functions.AccumulateGrad):  # type: ignore[attr-defined]
+        if isinstance(node, AccumulateGrad):
             yield node.variable
         waiting += [each for each, _ in node.next_functions]

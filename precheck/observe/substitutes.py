@@ -11,6 +11,7 @@ import torch
 
 from precheck.observe.boundaries import LOW
 from precheck.overrides import Overrides
+from precheck.torch_internals import DispatchKey, DispatchKeySet, schema, without_keys
 
 aten = torch.ops.aten
 
@@ -54,15 +55,15 @@ _KEY = "ADInplaceOrView"
 def _installed() -> Any:
     library = torch.library.Library("aten", "IMPL")
     for packet in SUBSTITUTED:
-        library.impl(packet.default._schema.name, _kernel(packet.default), _KEY)
+        library.impl(schema(packet.default).name, _kernel(packet.default), _KEY)
     return library
 
 
 def _kernel(op: Any) -> Callable[..., Any]:
-    below = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _KEY))
+    below = DispatchKeySet(getattr(DispatchKey, _KEY))
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(below):
+        with without_keys(below):
             return substitute(op, args, kwargs)
 
     return kernel

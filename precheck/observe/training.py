@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 from precheck.observe import state
 from precheck.observe.boundaries import LOW, Boundaries
@@ -19,6 +18,7 @@ from precheck.observe.shadow import ageing
 from precheck.observe.shadow.statistics import finite, sampled
 from precheck.observe.structure import call, leaves, mapped, tensors
 from precheck.precisions import Precision
+from precheck.torch_internals import has_step_hooks, no_dispatch, storage_key
 
 _CARRYING = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 """Optimizers by which no Inf or NaN of a gradient is lost on the way to its weight, whatever their settings: what is scaled, added, squared or
@@ -39,7 +39,7 @@ class Training:
         self.named = {name: param for name, param in self.parameters.items() if param.requires_grad}
         self.leaves = {id(param) for param in self.named.values()}
         self.moved: list[Moved] = []  # parameters, as they were when their moves were last written down
-        with torch._C._DisableTorchDispatch():
+        with no_dispatch():
             self.start = {name: self._kept(name, param) for name, param in self.named.items()} if job.optimizer else {}
         self.masters = self._masters()
         self.optimizer = self._make_optimizer()
@@ -164,7 +164,7 @@ class Training:
         than a sample tells: all weights are asked after each step."""
         if not self.boundaries.glance or self.optimizer is None or type(self.optimizer) not in _CARRYING:
             return set()
-        if self.optimizer._optimizer_step_pre_hooks or _global_optimizer_pre_hooks:  # which may mend a gradient
+        if has_step_hooks(self.optimizer):  # which may mend a gradient
             return set()
         return {id(param) for group in self.optimizer.param_groups if not group.get("fused") for param in group["params"]}
 
@@ -228,7 +228,7 @@ class Training:
     def _standing(self, moved: Sequence[Moved]) -> list[list[int]]:
         """Of each, how many elements with a gradient are where they were, and how many have one."""
         counts = []
-        with torch.no_grad(), torch._C._DisableTorchDispatch():
+        with torch.no_grad(), no_dispatch():
             for each in moved:
                 assert each.parameter.grad is not None
                 pulled = sampled(self._compared(each.name, each.parameter.grad)).bool()
@@ -244,10 +244,10 @@ class Training:
     def _kept(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
         """What of a parameter is compared, as it is now."""
         value = self._compared(name, parameter)
-        return value.clone() if value.untyped_storage()._cdata == parameter.untyped_storage()._cdata else value
+        return value.clone() if storage_key(value) == storage_key(parameter) else value
 
     def _record_updates(self, step: int) -> None:
-        with torch._C._DisableTorchDispatch():
+        with no_dispatch():
             self.moved = [Moved(name, master, self._compared(name, master), self.start[name]) for name, master in self.masters.items()]
         self.recorder.moves(step, self.moved, broken=self.broken)
 
@@ -255,7 +255,7 @@ class Training:
 def _finite(parameters: Iterable[torch.Tensor]) -> bool:
     """In one pass, without a tensor of their size, asking each device once."""
     found: dict[torch.device, list[torch.Tensor]] = {}
-    with torch._C._DisableTorchDispatch(), torch.no_grad():
+    with no_dispatch(), torch.no_grad():
         for parameter in parameters:
             values = (torch.view_as_real(parameter) if parameter.is_complex() else parameter).detach()
             found.setdefault(values.device, []).append(values)

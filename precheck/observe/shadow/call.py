@@ -11,6 +11,7 @@ from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Phase, Value
 from precheck.observe.shadow.replay import FOLLOWED, MOVES, NEVER, PAYLOADS, OpPlan, addressable, continuous, tensors_in, with_written, written_in
 from precheck.observe.shadow.statistics import compare
+from precheck.torch_internals import backward_node, in_backward, storage_key
 
 EPSILONS = {torch.finfo(dtype).eps for dtype in (torch.bfloat16, torch.float16)}
 _GUARDS = frozenset({"add", "clamp_min", "clamp"})
@@ -100,7 +101,7 @@ class Call:
     def _described(self) -> Operation:
         mode, where = self.mode, self.mode.where
         backward, derived, line, module, caller = mode.lines.locate(where.module, depth=5)
-        if not backward and torch._C._current_autograd_node() is None and torch._C._current_graph_task_id() != -1:
+        if not backward and backward_node() is None and in_backward():
             backward = derived = True  # what autograd's engine calls last, as DDP and FSDP have it do
         phase: Phase = "backward" if backward else "optimizer" if where.optimizing else "forward"
         if phase == "forward" and where.entered and not where.stack and not torch.is_grad_enabled():
@@ -151,8 +152,8 @@ class Call:
     def _is_alias(self, output: torch.Tensor) -> bool:
         if not addressable(output):
             return False
-        storage = output.untyped_storage()._cdata
-        return any(tensor.untyped_storage()._cdata == storage for tensor in self.floats)
+        storage = storage_key(output)
+        return any(storage_key(tensor) == storage for tensor in self.floats)
 
     def _meant(self, output: torch.Tensor) -> bool:
         """The way back of a round trip on one line, `x.bfloat16().float()`: a rounding that the program means, so the reference rounds too."""

@@ -11,15 +11,12 @@ import datetime
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from precheck.observe.shadow import ranks as company
 from precheck.observe.shadow.exchange import REDUCING, Exchange, works
 from precheck.observe.shadow.ranks import Ranks
 from precheck.observe.shadow.replay import OpPlan, addressable, continuous, tensors_in
-
-if dist.is_available():
-    from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
+from precheck.torch_internals import awaited, finished_work, in_backward
 
 CARRIED = REDUCING | frozenset({"broadcast_", "allgather_", "_allgather_base_", "allgather_into_tensor_coalesced_", "allgather_coalesced_",
                                 "alltoall_base_", "scatter_", "broadcast", "all_gather_into_tensor", "all_gather_into_tensor_out",
@@ -68,13 +65,13 @@ class Collectives:
         Callbacks, as comm hooks set them, then run in the program's thread, where they are seen. What the program waits for at
         once, or before a backward pass ends, is waited for as long as it would.
         """
-        at_once = planned.argument("async_op", args, kwargs) is False or torch._C._current_graph_task_id() != -1
+        at_once = planned.argument("async_op", args, kwargs) is False or in_backward()
         if not at_once and self.ranks is None:
             return False, result
         handles = works(result)
         if not handles and self.ranks is not None:  # a functional one, whose works torch keeps
             for tensor in tensors_in(result):
-                torch.ops._c10d_functional.wait_tensor(tensor)
+                awaited(tensor)
         host = all(tensor.device.type == "cpu" for tensor in tensors_in(*args))
         try:
             for work in handles:
@@ -88,7 +85,5 @@ class Collectives:
 
 def _over(result: Any) -> Any:
     """The results with a handle of something done: gloo's scatter copies its result again each time that it is waited for."""
-    done: Any = torch.futures.Future()
-    done.set_result(list(tensors_in(result)))
-    work = _create_work_from_future(done).boxed()
+    work = finished_work(list(tensors_in(result)))
     return tuple(work if isinstance(part, torch.ScriptObject) else part for part in result) if isinstance(result, (list, tuple)) else work

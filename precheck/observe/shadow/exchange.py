@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from precheck.observe.shadow import ranks as company
 from precheck.observe.shadow.call import Call
@@ -16,9 +15,7 @@ from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.ranks import Ranks
 from precheck.observe.shadow.replay import OpPlan, tensors_in
 from precheck.observe.shadow.statistics import compare
-
-if dist.is_available():
-    from torch.distributed import distributed_c10d as c10d
+from precheck.torch_internals import TorchDispatchMode, awaited, group_named
 
 REDUCING = frozenset({"allreduce_", "allreduce_coalesced_", "reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_",
                       "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "reduce_scatter_tensor",
@@ -124,12 +121,12 @@ class Exchange:
             work.wait()
         if self.call.written:
             return [tensors[id(tensor)] for tensor in self.call.written]
-        return [torch.ops._c10d_functional.wait_tensor(tensor) for tensor in tensors_in(result)]
+        return [awaited(tensor) for tensor in tensors_in(result)]
 
     def _program(self) -> tuple[Any, Any]:
         """The program's process group, as the op's arguments have it and as it is."""
         given = next(value for name in _GROUPS if (value := self.plan.argument(name, self.args, self.kwargs)) is not None)
-        return given, c10d._resolve_process_group(given) if isinstance(given, str) else dist.ProcessGroup.unbox(given)  # type: ignore[attr-defined, arg-type]
+        return given, group_named(given) if isinstance(given, str) else dist.ProcessGroup.unbox(given)
 
     def _named(self) -> list[tuple[str, torch.Tensor]]:
         pairs = [*zip(self.plan.names, self.args, strict=False), *self.kwargs.items()]

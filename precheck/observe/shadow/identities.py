@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from precheck.torch_internals import address, storage_key
+
 
 class Reference:
     """A weak reference that can be let go of for a moment: torch swaps no tensors that are referred to weakly."""
@@ -51,11 +53,11 @@ class Identities:
     def keep(self, tensor: torch.Tensor) -> None:
         """Remembers whose the storage of a tensor is."""
         storage = tensor.untyped_storage()
-        self._kept[storage._cdata] = StorageWeakRef(storage), self.refer(tensor)
+        self._kept[address(storage)] = StorageWeakRef(storage), self.refer(tensor)
 
     def owner(self, tensor: torch.Tensor) -> int:
         """The number of the kept tensor whose storage this one looks into; 0 if there is none."""
-        storage, kept = self._kept.get(tensor.untyped_storage()._cdata, (None, None))
+        storage, kept = self._kept.get(storage_key(tensor), (None, None))
         alive = storage is not None and kept is not None and not storage.expired() and kept() is not None
         return kept.number if alive and kept is not None else 0
 

@@ -13,6 +13,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.observe.shadow.operations import Value
+from precheck.torch_internals import address, storage_at, storage_key
 
 COLLECT = 1 << 26
 """Bytes of new shadows (64 MiB) after which those of freed tensors are let go, or a quarter of what is held if that is more."""
@@ -57,7 +58,7 @@ class Memory:
     def find(self, tensor: torch.Tensor) -> Cell | None:
         """The cell of the tensor's storage, if it still describes it."""
         storage = tensor.untyped_storage()
-        cell = self.cells.get(storage._cdata)
+        cell = self.cells.get(address(storage))
         if cell is None:
             return None
         if cell.reference.expired() or _real(cell.dtype) != _real(tensor.dtype):
@@ -87,7 +88,7 @@ class Memory:
         """A new cell for the tensor's storage. `shadow` must be the shadow's own: no part of the watched run may change it."""
         storage = tensor.untyped_storage()
         flat = self._flat(tensor, shadow)
-        cell = self.cells[storage._cdata] = Cell(storage, flat, tensor.dtype, value)
+        cell = self.cells[address(storage)] = Cell(storage, flat, tensor.dtype, value)
         if twin is not None:
             cell.twin = self._flat(tensor, twin)
         self._count(cell)
@@ -99,8 +100,8 @@ class Memory:
         """The shadow of a result: written into the cell it has, or a cell of its own. `foreign` is what it must not share memory with."""
         cell = self.find(tensor) if written else None
         if cell is None:
-            storage = shadow.untyped_storage()._cdata
-            if any(other.untyped_storage()._cdata == storage for other in (tensor, *foreign)):
+            storage = storage_key(shadow)
+            if any(storage_key(other) == storage for other in (tensor, *foreign)):
                 shadow = shadow.clone()  # a cast to the dtype a tensor has is no copy, and the next in-place op would reach the user's
             self.put(tensor, shadow, value, twin=None if twin is None else twin.clone())
             return
@@ -117,7 +118,7 @@ class Memory:
     def share(self, tensor: torch.Tensor, source: Cell, value: Value) -> Cell:
         """A cell whose shadow is another's: the content was moved or cast, which the reference does not notice."""
         storage = tensor.untyped_storage()
-        cell = self.cells[storage._cdata] = Cell(storage, source.flat, tensor.dtype, value)
+        cell = self.cells[address(storage)] = Cell(storage, source.flat, tensor.dtype, value)
         cell.shared = source.shared
         cell.shared[0] += 1
         cell.twin = None if source.twin is None else source.twin.clone()
@@ -127,23 +128,23 @@ class Memory:
     def seed(self, tensor: torch.Tensor, reference: torch.dtype, value: Value) -> Cell:
         """A cell that starts from what the run itself has."""
         storage = tensor.untyped_storage()
-        cell = self.cells[storage._cdata] = Cell(storage, _contents(tensor).to(reference, copy=True), tensor.dtype, value)
+        cell = self.cells[address(storage)] = Cell(storage, _contents(tensor).to(reference, copy=True), tensor.dtype, value)
         self._count(cell)
         return cell
 
     def entrust(self, tensor: torch.Tensor, payload: torch.Tensor) -> None:
         """Keeps what a replayed kernel left for its own backward, under the storage that the run's kernel left."""
         storage, value = tensor.untyped_storage(), Value(None, tuple(tensor.shape), "uint8", 0.0)
-        cell = self.cells[storage._cdata] = Cell(storage, payload, tensor.dtype, value)
+        cell = self.cells[address(storage)] = Cell(storage, payload, tensor.dtype, value)
         cell.payload = payload
         self._count(cell)
 
     def payload(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        cell = self.cells.get(tensor.untyped_storage()._cdata)
+        cell = self.cells.get(storage_key(tensor))
         return None if cell is None or cell.reference.expired() else cell.payload
 
     def drop(self, tensor: torch.Tensor) -> None:
-        self.cells.pop(tensor.untyped_storage()._cdata, None)
+        self.cells.pop(storage_key(tensor), None)
 
     def alive(self) -> list[Cell]:
         self._collect()
@@ -160,7 +161,7 @@ class Memory:
             maker = cell.value.maker
             fits = maker is not None and maker.number > number and math.prod(cell.value.shape) == elements and not cell.dtype.is_complex
             if fits and not _gone(cell):
-                storage = torch.UntypedStorage._new_with_weak_ptr(cell.reference.cdata)
+                storage = storage_at(cell.reference.cdata)
                 whole = torch.empty(0, dtype=cell.dtype, device=cell.flat.device).set_(storage)
                 if whole.numel() == elements:
                     found.append(whole)
@@ -196,12 +197,12 @@ def _gone(cell: Cell) -> bool:
     """Freed, or emptied as FSDP empties the storages of weights between uses."""
     if cell.reference.expired():
         return True
-    storage = torch.UntypedStorage._new_with_weak_ptr(cell.reference.cdata)
+    storage = storage_at(cell.reference.cdata)
     return storage is None or (cell.bytes > 0 and storage.nbytes() == 0)
 
 
 def _same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(one.untyped_storage()._cdata == other.untyped_storage()._cdata)
+    return bool(storage_key(one) == storage_key(other))
 
 
 def _contents(tensor: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,6 @@ import threading
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 
 from precheck.observe.exponents import Exponents
 from precheck.observe.shadow.accumulation import Accumulation
@@ -42,6 +41,7 @@ from precheck.observe.shadow.scaling import Scalers
 from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.updates import Updates
 from precheck.observe.shadow.whereabouts import Whereabouts
+from precheck.torch_internals import DispatchKey, OpOverload, TorchDispatchMode, active_modes, call_kernel, device_key, without_modes
 
 _NUMBERLESS = "torch._subclasses"
 _ANCESTRY = 8  # ops between a parameter and one that it was made of
@@ -80,7 +80,7 @@ class Shadow(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not isinstance(func, torch._ops.OpOverload):  # a higher-order op, whose parts are not ours to replay
+        if not isinstance(func, OpOverload):  # a higher-order op, whose parts are not ours to replay
             return self._opaque_call(func, args, kwargs)
         wrappers = [kind for kind in types if wraps(kind)]
         if wrappers:  # what a subclass with ops of its own does inside comes by again; torch's fake tensors do nothing
@@ -118,12 +118,12 @@ class Shadow(TorchDispatchMode):
     def _taken_apart(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The op as torch itself makes it of others, which come by one by one."""
         self.observation.seen -= 1
-        key = torch._C.DispatchKey.CompositeImplicitAutograd
+        key = DispatchKey.CompositeImplicitAutograd
         if not func.has_kernel_for_dispatch_key(key):
-            key = getattr(torch._C.DispatchKey, torch._C._dispatch_key_for_device(next(tensors_in(*args)).device.type))
+            key = getattr(DispatchKey, device_key(next(tensors_in(*args)).device.type))
         super().__enter__()  # type: ignore[no-untyped-call]
         try:
-            return func._op_dk(key, *args, **kwargs)
+            return call_kernel(func, key, args, kwargs)
         finally:
             super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
@@ -171,13 +171,13 @@ class Shadow(TorchDispatchMode):
 
     def apart(self) -> contextlib.AbstractContextManager[Any]:
         """Modes that were on before this one see the user's ops, not what is computed about them."""
-        return _disable_current_modes() if self.nested else contextlib.nullcontext()
+        return without_modes() if self.nested else contextlib.nullcontext()
 
     def _on_here(self) -> bool:
-        return any(mode is self for mode in _get_current_dispatch_mode_stack())
+        return any(mode is self for mode in active_modes())
 
     def __enter__(self) -> Any:
-        self.nested = bool(_get_current_dispatch_mode_stack())
+        self.nested = bool(active_modes())
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def disturbed(self, shadow: torch.Tensor) -> torch.Tensor:
@@ -191,14 +191,14 @@ class Shadow(TorchDispatchMode):
         return shadow * (torch.view_as_complex(signs) if shadow.is_complex() else signs)
 
     def _step_begins(self, optimizer: Any) -> None:
-        with _disable_current_modes(), torch.no_grad():
+        with without_modes(), torch.no_grad():
             self.updates.begin(optimizer, self.observation.seen)
             if self.collectives.ranks is not None:  # gradients have been reduced since they came
                 for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None):
                     self.gradient(self.where.name_of(parameter), parameter)
 
     def _step_ends(self, optimizer: Any) -> None:
-        with _disable_current_modes(), torch.no_grad():
+        with without_modes(), torch.no_grad():
             self.updates.end(optimizer, self.where.parameter_names, dataclasses.replace(self.described("step"), phase="optimizer"))
 
     def gradient(self, name: str, parameter: torch.Tensor) -> None:
@@ -210,7 +210,7 @@ class Shadow(TorchDispatchMode):
         while maker is not None and steps < _ANCESTRY:  # the parameters that this one was made of: by casting, cloning, spreading over ranks
             self.observation.came.add(maker.parameter)
             maker, steps = maker.inputs[0].maker if maker.inputs else None, steps + 1
-        with _disable_current_modes(), torch.no_grad():
+        with without_modes(), torch.no_grad():
             self.updates.came(parameter, name, self.observation.seen)
         gradient = parameter.grad
         mine = None if gradient is None else local(gradient)

@@ -15,9 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-if dist.is_available():
-    from torch._C._distributed_c10d import _register_process_group, _unregister_process_group
-    from torch.distributed.distributed_c10d import GroupName, PrefixStore, _get_default_store
+from precheck import torch_internals
 
 PATIENCE = 20.0
 """Seconds. c10d's own barrier over a store starts to complain of missing ranks after 10 s; twice that, and they do not come."""
@@ -46,15 +44,8 @@ class Ranks:
         members = tuple(dist.get_process_group_ranks(own))
         made = self.groups.get(members)
         if made is None:
-            name = GroupName(f"precheck/{self.key(*members)}")
-            store = PrefixStore(name, self.store)
-            backend = dist.ProcessGroupGloo(store, own.rank(), len(members), datetime.timedelta(seconds=PATIENCE))
-            made = self.groups[members] = dist.ProcessGroup(store, own.rank(), len(members))
-            kind = dist.ProcessGroup.BackendType.GLOO
-            made._register_backend(torch.device("cpu"), kind, backend)
-            made._set_default_backend(kind)
-            made._set_group_name(name)
-            _register_process_group(name, made)  # functional collectives go by names
+            name, patience = f"precheck/{self.key(*members)}", datetime.timedelta(seconds=PATIENCE)
+            made = self.groups[members] = torch_internals.gloo_group(self.store, name, own.rank(), len(members), patience)
         return made
 
     def lose(self, why: str) -> None:
@@ -92,7 +83,7 @@ class Ranks:
 
     def _close(self) -> None:
         for group in self.groups.values():
-            _unregister_process_group(group.group_name)
+            torch_internals.forget_group(group)
         self.groups.clear()
 
 
@@ -107,6 +98,8 @@ def meet(reference: torch.dtype) -> tuple[Ranks | None, str]:
         return None, ""
     if not dist.is_gloo_available():
         return None, "this torch has no gloo, through which ranks would watch together"
+    if not torch_internals.MEETS:
+        return None, f"precheck does not know how torch {torch.__version__} keeps its process groups: what other ranks send is taken as it comes"
     try:
         return _met(str(reference))
     except RuntimeError as error:
@@ -114,7 +107,7 @@ def meet(reference: torch.dtype) -> tuple[Ranks | None, str]:
 
 
 def _met(reference: str) -> tuple[Ranks | None, str]:
-    store = PrefixStore("precheck", _get_default_store())
+    store = torch_internals.store_under("precheck", torch_internals.default_store())
     rank, size, own = dist.get_rank(), dist.get_world_size(), f"{reference} {secrets.token_hex(4)}"
     number = store.add("meetings", 0)
     while store.check([f"{number}/verdict"]) or store.compare_set(f"{number}/here/{rank}", "", own).decode() != own:

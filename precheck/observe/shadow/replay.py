@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from precheck.observe.shadow import attention
+from precheck.torch_internals import NO_DISPATCH, has_kernel, overload, schema
 
 LOW = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})
 ALIASES = frozenset({"detach", "alias", "lift_fresh", "_unsafe_view", "_reshape_alias", "set_", "resize_", "resize_as_", "is_same_size",
@@ -44,7 +45,6 @@ OPENED_LIBRARIES = frozenset({"fsdp"})
 FOLLOWED_LIBRARIES = frozenset({"aten", "prims", "torchvision"})
 """Where ops are pure and take any floating dtype. One of another library may count, send, or take its inputs' bytes for bfloat16."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _OFF = ("dropout_p", "dropout", "p")
 
 
@@ -88,34 +88,34 @@ class OpPlan:
 
 
 def plan(func: Any) -> OpPlan:
-    schema = func._schema
-    library, _, packet = schema.name.rpartition("::")
+    signature = schema(func)
+    library, _, packet = signature.name.rpartition("::")
     composite = _has(func, "CompositeImplicitAutograd") and not _has(func, "CPU") and not _has(func, "CUDA")
-    written = [place for place, argument in enumerate(schema.arguments) if argument.alias_info is not None and argument.alias_info.is_write]
+    written = [place for place, argument in enumerate(signature.arguments) if argument.alias_info is not None and argument.alias_info.is_write]
     written += HIDDEN_WRITES.get(packet, ())
     collective = library in COLLECTIVES
     if collective:  # whose schemas keep quiet about it
-        written += [place for place, argument in enumerate(schema.arguments) if argument.name.startswith(RECEIVING)]
-    mutable = bool(schema.is_mutable or packet in HIDDEN_WRITES or (collective and written))
+        written += [place for place, argument in enumerate(signature.arguments) if argument.name.startswith(RECEIVING)]
+    mutable = bool(signature.is_mutable or packet in HIDDEN_WRITES or (collective and written))
     return OpPlan(
-        name=f"{packet if library == 'aten' else schema.name}.{func._overloadname or 'default'}",
+        name=f"{packet if library == 'aten' else signature.name}.{overload(func) or 'default'}",
         packet=packet,
         passes=func.is_view or packet in ALIASES or packet in UNSHADOWED or packet.startswith(FACTORIES),
         written=tuple(written),
-        written_names=tuple(schema.arguments[place].name for place in written),
+        written_names=tuple(signature.arguments[place].name for place in written),
         mutable=mutable,
         known=library in FOLLOWED_LIBRARIES,
         collective=collective,
         composite=composite or library in OPENED_LIBRARIES,
         tagged=torch.Tag.nondeterministic_seeded in func.tags,
-        names=tuple(argument.name for argument in schema.arguments),
-        defaults=tuple(argument.default_value if argument.has_default_value() else None for argument in schema.arguments),
-        steps=packet.rstrip("_") in STEPS or (packet.rstrip("_") == "div" and func._overloadname.endswith("_mode")),
+        names=tuple(argument.name for argument in signature.arguments),
+        defaults=tuple(argument.default_value if argument.has_default_value() else None for argument in signature.arguments),
+        steps=packet.rstrip("_") in STEPS or (packet.rstrip("_") == "div" and overload(func).endswith("_mode")),
     )
 
 
 def _has(func: Any, key: str) -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+    return bool(has_kernel(func.name(), key))
 
 
 def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
@@ -134,7 +134,7 @@ def addressable(tensor: torch.Tensor) -> bool:
 
 def wraps(kind: Any) -> bool:
     """Whether tensors of that class have ops of their own."""
-    return kind not in _PLAIN and getattr(kind, "__torch_dispatch__", _NO_DISPATCH) is not _NO_DISPATCH
+    return kind not in _PLAIN and getattr(kind, "__torch_dispatch__", NO_DISPATCH) is not NO_DISPATCH
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from precheck.observe.shadow.operations import FRESH
 from precheck.observe.shadow.replay import OpPlan, continuous, tensors_in
 from precheck.observe.shadow.steps import ScalingEvent
+from precheck.torch_internals import address, in_backward, storage_key
 
 PRODUCTS = frozenset({"mul", "mm", "bmm", "dot", "mv", "outer", "convolution", "multiply"})
 QUOTIENTS = frozenset({"div", "true_divide", "divide"})
@@ -64,18 +65,18 @@ class Scales:
         """The factor that the tensor carries: 1 if none, NaN if it is not known."""
         if tensor.layout is not torch.strided or not self.factors:
             return 1.0
-        found = self.factors.get(tensor.untyped_storage()._cdata)
+        found = self.factors.get(storage_key(tensor))
         return 1.0 if found is None or found[0].expired() else found[1]
 
     def give(self, tensor: torch.Tensor, factor: float) -> None:
         if tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
-        self.mixtures.pop(storage._cdata, None)
+        self.mixtures.pop(address(storage), None)
         if _same(factor, 1.0):
-            self.factors.pop(storage._cdata, None)
+            self.factors.pop(address(storage), None)
         else:
-            self.factors[storage._cdata] = (StorageWeakRef(storage), factor if 0 < factor < math.inf else math.nan)
+            self.factors[address(storage)] = (StorageWeakRef(storage), factor if 0 < factor < math.inf else math.nan)
             if len(self.factors) > 1 << 14:
                 self.factors = {key: each for key, each in self.factors.items() if not each[0].expired()}
 
@@ -92,7 +93,7 @@ class Scales:
         if base in ("zero", "fill", "copy") and _part(given[0]) and (len(given) == 1 or _nothing(given[1])):
             return []  # zeros into a part: the rest of the storage is what it was
         if planned.packet == "_local_scalar_dense":
-            if given[0].untyped_storage()._cdata not in self.own and not math.isnan(self.of(given[0])):
+            if storage_key(given[0]) not in self.own and not math.isnan(self.of(given[0])):
                 self._note("read", self.of(given[0]), 1.0, where)
             return []
         if planned.packet.startswith(("_foreach_", "_amp_foreach_")):
@@ -109,13 +110,13 @@ class Scales:
                 self.give(output, factors[min(place, len(factors) - 1)])
                 if self._mixture is not None and output.layout is torch.strided:
                     storage = output.untyped_storage()
-                    self.mixtures[storage._cdata] = (StorageWeakRef(storage), self._mixture)
+                    self.mixtures[address(storage)] = (StorageWeakRef(storage), self._mixture)
 
     def mixture(self, tensor: torch.Tensor) -> ScalingEvent | None:
         """Where the tensor came to hold parts under different scales, if it does."""
         if not self.mixtures or tensor.layout is not torch.strided:
             return None
-        found = self.mixtures.get(tensor.untyped_storage()._cdata)
+        found = self.mixtures.get(storage_key(tensor))
         return None if found is None or found[0].expired() else found[1]
 
     def _lanes(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], where: Locate) -> list[float]:
@@ -171,7 +172,7 @@ class Scales:
         if number <= 0 or not math.isfinite(number):
             return 1.0
         number = 1 / number if inverse else number
-        if torch._C._current_graph_task_id() != -1 and not any(_same(number, meant) for meant in self.meant):
+        if in_backward() and not any(_same(number, meant) for meant in self.meant):
             return 1.0  # autograd's own, as the 1/n of a mean is
         if factor != 1 and self._asked_for(number, 1 / factor):
             return 1 / factor  # a threshold over a norm, which torch makes a product with the norm's reciprocal
@@ -194,7 +195,7 @@ class Scales:
         """What a scalar that is multiplied by a scale the program has asked for carries: it is a loss, scaled by hand, or its gradient."""
         if base != "mul" or len(args) != 2 or not isinstance(args[1], (int, float)) or args[1] not in self.asked or args[0].dim():
             return 1.0
-        forward = torch._C._current_graph_task_id() == -1
+        forward = not in_backward()
         if forward and args[0].requires_grad:
             self.meant.add(args[1])
         return float(args[1]) if args[1] in self.meant and (args[0].requires_grad or not forward) else 1.0
@@ -219,7 +220,7 @@ class Scales:
         if isinstance(other, torch.Tensor) and _nothing(other):
             return carried
         event = ScalingEvent("mixed", where(), carried, added)
-        if torch._C._current_graph_task_id() == -1:
+        if not in_backward():
             self.events.append(event)
         else:
             self._mixture = event  # a gradient that may yet be thrown away, as the discriminator's is in the generator's turn

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import _disable_current_modes
 
 from precheck.observe.shadow.backward import Backwards
 from precheck.observe.shadow.optimizers import parameters, rates, stateless
@@ -23,6 +22,7 @@ from precheck.observe.shadow.replay import addressable, local
 from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent
 from precheck.observe.shadow.whereabouts import Whereabouts
+from precheck.torch_internals import found_inf, made_scale, scale_of, storage_key, version, without_modes
 
 Describe = Callable[[str], Any]
 """Describes where the program is, as an operation of that name."""
@@ -70,9 +70,9 @@ class Scalers:
     def _scale(self, call: Callable[[], Any], scaler: Any, outputs: Any, *given: Any) -> Any:
         if scaler.is_enabled():
             first = next(iter([outputs] if isinstance(outputs, torch.Tensor) else outputs), None)
-            with _disable_current_modes():
-                if scaler._scale is None and isinstance(first, torch.Tensor):
-                    scaler._lazy_init_scale_growth_tracker(first.device)
+            with without_modes():
+                if isinstance(first, torch.Tensor):
+                    made_scale(scaler, first.device)
                 self._carry(scaler)
             self.backs[scaler] = self.backwards.now
         return call()
@@ -86,11 +86,12 @@ class Scalers:
 
     def _carry(self, scaler: Any) -> None:
         """A scale carries itself: what it multiplies is made under it."""
-        if scaler._scale is not None:
-            value = self.where.scale = float(scaler._scale)
+        scale = scale_of(scaler)
+        if scale is not None:
+            value = self.where.scale = float(scale)
             self.scales.known.add(value)
-            self.scales.own.add(scaler._scale.untyped_storage()._cdata)
-            self.scales.give(scaler._scale, value)
+            self.scales.own.add(storage_key(scale))
+            self.scales.give(scale, value)
 
     def _unscale(self, call: Callable[[], Any], scaler: Any, optimizer: Any, *given: Any) -> Any:
         if scaler.is_enabled():
@@ -105,10 +106,9 @@ class Scalers:
             self._event("fresh", operation=self.made[scaler])
         place = self.steps[scaler] = self.describe("step")
         result = self._within(lambda: self._explained(call))
-        with _disable_current_modes():
-            found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values()
-            skipped = self.skipped[optimizer] = any(float(value) > 0 for value in found)
-            scale, interval = float(scaler._scale), int(scaler._growth_interval)
+        with without_modes():
+            skipped = self.skipped[optimizer] = found_inf(scaler, optimizer)
+            scale, interval = float(scale_of(scaler)), scaler.get_growth_interval()
         if skipped:
             self.last.pop(optimizer, None)  # a fused one ran, and did nothing
         back, number, stepped = self.backs.get(scaler, self.backwards.now), self.where.identity(scaler), self.where.identity(optimizer)
@@ -123,12 +123,12 @@ class Scalers:
             self.stepping -= 1
 
     def _update(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
-        with _disable_current_modes():
-            tensor = getattr(scaler, "_scale", None)  # a disabled one has none
+        with without_modes():
+            tensor = scale_of(scaler)
             before = float(tensor) if tensor is not None else math.inf
         result = self._explained(call)
-        if scaler.is_enabled() and scaler._scale is not None:
-            with _disable_current_modes():
+        if scaler.is_enabled() and scale_of(scaler) is not None:
+            with without_modes():
                 self._carry(scaler)
                 self.backwards.done()
                 if self.where.scale < min(1.0, before) or self.where.scale == 0:
@@ -211,7 +211,7 @@ Gradients = dict[int, tuple[StorageWeakRef, int]]
 
 def _gradients(optimizer: Any) -> Gradients:
     given = ((id(parameter), local(parameter.grad)) for parameter in parameters(optimizer) if parameter.grad is not None)
-    return {number: (StorageWeakRef(grad.untyped_storage()), grad._version)
+    return {number: (StorageWeakRef(grad.untyped_storage()), version(grad))
             for number, grad in given if addressable(grad) and not grad.is_inference()}  # fmt: skip
 
 

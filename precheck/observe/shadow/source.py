@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 import torch
 
+from precheck.torch_internals import CONVERSION, backward_node, next_sequence_number, sequence_number
+
 PRECHECK = str(Path(__file__).resolve().parents[2]) + os.sep
 TORCH = str(Path(torch.__file__).resolve().parent)
 RUNNER = str(Path("observe") / "training.py")
 """Of precheck, what runs the user's model: beyond it lies the code that asked for a measurement, which is not part of the run."""
 INSTALLED = tuple({str(Path(path).resolve()) for name in ("purelib", "platlib", "stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
 _PASSED_OVER = ("<", str(Path(contextlib.__file__)))
-CONVERSION = torch.nn.Module._apply.__code__
 REMEMBERED = 1 << 17
 """Forward ops whose lines are remembered for the backward pass: more than any one step of a model of 10 000 layers has."""
 
@@ -132,17 +133,17 @@ class Lines:
 
     def locate(self, module: str, depth: int = 3) -> Located:
         """The place of an op that a module of that path carries out."""
-        node = torch._C._current_autograd_node()
+        node = backward_node()
         line, engine, recomputed = self.frames.line(depth, node is not None)
         caller, beyond = self.frames.own(line, depth)
         if node is None or recomputed:
-            newest = torch._C._autograd._get_sequence_nr() - 1
+            newest = next_sequence_number() - 1
             if newest not in self.forward:
                 self.forward[newest] = _Place(line, module, caller)
                 if len(self.forward) > REMEMBERED:
                     self._forget()
             return Located(False, False, line, module, caller)
-        known = self.forward.get(node._sequence_nr())
+        known = self.forward.get(sequence_number(node))
         if known is not None and (beyond or not caller):  # a library's line that the engine runs belongs to the user's that called forward
             caller = known.caller
         if known is not None and (engine or not line):  # on a GPU the engine's threads have no frames of the user's beneath them

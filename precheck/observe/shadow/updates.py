@@ -26,6 +26,7 @@ from precheck.observe.shadow.optimizers import parameters, rate, states
 from precheck.observe.shadow.replay import addressable, local
 from precheck.observe.shadow.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.steps import State, Update
+from precheck.torch_internals import storage_key
 
 Samples = tuple[torch.Tensor, torch.Tensor]
 HELD = 0.5
@@ -206,8 +207,8 @@ class Updates:
         """What else of the weight's size was written since the step began: where it mostly stood still, a remainder may lie there."""
         if self.later.defers(mine) or share(sampled(mine.detach(), SAMPLE) == was.values) <= 0.5:
             return []
-        seen = {tensor.untyped_storage()._cdata for tensor in (mine, *known)}
-        return [each for each in self.memory.made_since(was.seen, mine.numel()) if each.untyped_storage()._cdata not in seen]
+        seen = {storage_key(tensor) for tensor in (mine, *known)}
+        return [each for each in self.memory.made_since(was.seen, mine.numel()) if storage_key(each) not in seen]
 
     def _mastered(self, between: set[Value], was: _Before) -> bool:
         """Whether something wide and alive was made of the weight: at the first step a master that was just copied from it is one.

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch._C._autograd import ProfilerEvent, _disable_profiler_legacy, _enable_profiler_legacy
-from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
 from precheck.observe.job import InputError, Job
 from precheck.observe.structure import tensors
+from precheck.torch_internals import start_memory_profile, stop_memory_profile
 
 Call = Callable[[], object]
 
@@ -67,13 +66,13 @@ class CpuClock:
         By the records of torch's profiler in their older form: the newer one writes lines of its own to stderr.
         """
         try:
-            _enable_profiler_legacy(ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig()))
+            start_memory_profile()
         except RuntimeError as error:
             raise InputError(f"memory is counted by torch's profiler, which is in use around this call ({error}); leave that profiler out") from error
         try:
             call()
         finally:
-            records = list(itertools.chain.from_iterable(_disable_profiler_legacy()))
+            records = stop_memory_profile()
         return highest(records)
 
     def facts(self) -> dict[str, Any]:
@@ -81,11 +80,11 @@ class CpuClock:
         return {"device": "cpu", "capability": capability, "threads": threads, "torch": torch.__version__}
 
 
-def highest(records: Sequence[ProfilerEvent]) -> int:
+def highest(records: Sequence[Any]) -> int:
     """The highest sum of bytes given and taken back, in order of time, over the records of all threads."""
     start = next(record for record in records if record.name() == "__start_profile")
     moves = sorted((record for record in records if str(record.kind()) == "memory_alloc"), key=start.cpu_elapsed_us)
-    return max(itertools.accumulate((record.cpu_memory_usage() for record in moves), initial=0))
+    return int(max(itertools.accumulate((record.cpu_memory_usage() for record in moves), initial=0)))
 
 
 @contextlib.contextmanager

@@ -1,0 +1,215 @@
+"""Every private name of torch that precheck uses, and what happens where the installed torch does not have it.
+
+Nothing else in precheck reaches for a private name of torch's modules; `suites/test_house.py` checks this. There are two kinds:
+
+- **Needed.** Nothing can be observed without these. Where one is missing, importing precheck's parts that need torch raises
+  one ImportError, which says which torch is installed and which versions are tested.
+- **Replaced.** The comment or docstring beside the name says what is done where torch has no such name.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils import _python_dispatch
+
+if dist.is_available():
+    from torch._C import _distributed_c10d as _c10d
+    from torch.distributed import distributed_c10d as c10d
+else:
+    _c10d = c10d = None  # type: ignore[assignment]
+
+TESTED = "2.9 to 2.15"
+"""The versions of torch under which the whole test suite has run: docs/compatibility.md."""
+
+try:  # needed
+    from torch.optim.optimizer import _global_optimizer_pre_hooks as _hooks_of_all_optimizers
+
+    DispatchKey, DispatchKeySet = torch._C.DispatchKey, torch._C.DispatchKeySet
+    backward_node = torch._C._current_autograd_node  # the backward node that runs on this thread, or None
+    _graph_task = torch._C._current_graph_task_id  # -1 outside a backward pass
+    NO_DISPATCH = torch._C._disabled_torch_dispatch_impl  # what a tensor subclass without operators of its own has
+    no_dispatch = torch._C._DisableTorchDispatch  # a context in which no dispatch mode sees an operator
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    device_key = torch._C._dispatch_key_for_device
+    without_keys = torch._C._ExcludeDispatchKeyGuard
+    set_grad_enabled = torch._C._set_grad_enabled  # torch.set_grad_enabled without the cost of its class
+    next_sequence_number = torch._C._autograd._get_sequence_nr  # of the next backward node
+    AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
+    is_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # inside vmap, grad and their like
+    OpOverload = torch._ops.OpOverload
+    CONVERSION = torch.nn.Module._apply.__code__  # what `model.to(...)` and its like run
+    TorchDispatchMode = _python_dispatch.TorchDispatchMode
+    without_modes = _python_dispatch._disable_current_modes
+    innermost_mode = _python_dispatch._get_current_dispatch_mode
+    active_modes = _python_dispatch._get_current_dispatch_mode_stack
+    without_innermost_mode = _python_dispatch._pop_mode_temporarily
+    foreach_norm, foreach_sub = torch._foreach_norm, torch._foreach_sub
+    overlapping = torch._debug_has_internal_overlap  # 1: some elements share memory
+    storage_at = torch.UntypedStorage._new_with_weak_ptr  # the storage behind a weak pointer, None where it has been freed
+except (ImportError, AttributeError) as error:
+    raise ImportError(
+        f"precheck does not know the internals of torch {torch.__version__} ({error}). It is tested with torch {TESTED}: "
+        f"install one of these, or a newer pytest-precheck (pip install -U pytest-precheck)."
+    ) from error
+
+
+def in_backward() -> bool:
+    """Whether autograd's engine is running a backward pass on this thread."""
+    return bool(_graph_task() != -1)
+
+
+def address(storage: torch.UntypedStorage) -> int:
+    """Where torch keeps the storage. No other storage has this address while a weak reference to this one is held."""
+    place: int = storage._cdata
+    return place
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """The address of the tensor's storage, the same for all views of it."""
+    return address(tensor.untyped_storage())
+
+
+def version(tensor: torch.Tensor) -> int:
+    """How often the tensor has been written in place. -1 for an inference tensor, which does not count."""
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def schema(op: Any) -> Any:
+    """The schema of an operator: its name, arguments and what it writes."""
+    return op._schema
+
+
+def overload(op: Any) -> str:
+    """The name of an operator's overload, "" for the default one."""
+    name: str = op._overloadname
+    return name
+
+
+def call_kernel(op: Any, key: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> Any:
+    """Runs the kernel that is registered for an operator under a dispatch key."""
+    return op._op_dk(key, *args, **kwargs)
+
+
+def sequence_number(node: Any) -> int:
+    """By which a backward node is matched to the forward call that made it."""
+    number: int = node._sequence_nr()
+    return number
+
+
+def destroy(library: torch.library.Library) -> None:
+    """Takes the kernels of a library out of the dispatcher. Without `_destroy` that waits until the library is collected."""
+    getattr(library, "_destroy", lambda: None)()
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether anything runs before the optimizer's step that might change a gradient."""
+    return bool(optimizer._optimizer_step_pre_hooks or _hooks_of_all_optimizers)
+
+
+def script_optimized(enabled: bool) -> bool:
+    """Switches the optimising executor of TorchScript; returns how it was. A torch without the switch runs scripts as it likes."""
+    get, put = (getattr(torch._C, f"_{verb}_graph_executor_optimize", None) for verb in ("get", "set"))
+    if get is None or put is None:
+        return enabled
+    before = bool(get())
+    put(enabled)
+    return before
+
+
+# A GradScaler's own state. A disabled scaler has none of it.
+def scale_of(scaler: Any) -> Any:
+    """The tensor that holds the loss scale; None until the first `scale()`, and for a scaler that is disabled."""
+    return getattr(scaler, "_scale", None)
+
+
+def made_scale(scaler: Any, device: torch.device) -> torch.Tensor:
+    """The same, made on `device` where it is not there yet, as the first `scale()` does."""
+    if scale_of(scaler) is None:
+        scaler._lazy_init_scale_growth_tracker(device)
+    scale: torch.Tensor = scaler._scale
+    return scale
+
+
+def found_inf(scaler: Any, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the last `unscale_` or `step` found a gradient of that optimizer that is not finite."""
+    return any(float(found) > 0 for found in scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
+
+
+# torch.distributed. Where a name is missing, `MEETS` is False: ranks are then watched apart, and what other ranks send is taken as it comes.
+MEETS = all(
+    hasattr(module, name)
+    for module, name in (
+        (_c10d, "_create_work_from_future"),
+        (_c10d, "_register_process_group"),
+        (_c10d, "_unregister_process_group"),
+        (c10d, "_get_default_store"),
+        (c10d, "_resolve_process_group"),
+    )
+)
+
+
+def default_store() -> Any:
+    """The store through which the program's ranks have met."""
+    return c10d._get_default_store()
+
+
+def store_under(name: str, store: Any) -> Any:
+    """The part of a store whose keys begin with `name`."""
+    return _c10d.PrefixStore(name, store)
+
+
+def gloo_group(store: Any, name: str, rank: int, size: int, patience: datetime.timedelta) -> Any:
+    """A process group of its own for `size` ranks that share `store`, known to functional collectives by `name`."""
+    prefixed = store_under(name, store)
+    backend = dist.ProcessGroupGloo(prefixed, rank, size, patience)
+    group, kind = dist.ProcessGroup(prefixed, rank, size), dist.ProcessGroup.BackendType.GLOO
+    group._register_backend(torch.device("cpu"), kind, backend)
+    group._set_default_backend(kind)
+    group._set_group_name(name)  # type: ignore[arg-type]
+    _c10d._register_process_group(name, group)  # type: ignore[arg-type]
+    return group
+
+
+def forget_group(group: Any) -> None:
+    """Takes a group that `gloo_group` made out of torch's register."""
+    _c10d._unregister_process_group(group.group_name)
+
+
+def group_named(name: str) -> Any:
+    """The process group that functional collectives know by that name."""
+    return c10d._resolve_process_group(name)  # type: ignore[attr-defined, arg-type]
+
+
+def finished_work(results: list[torch.Tensor]) -> Any:
+    """The handle of a collective that is over, as operators return it."""
+    done: Any = torch.futures.Future()
+    done.set_result(results)
+    return _c10d._create_work_from_future(done).boxed()  # type: ignore[attr-defined]
+
+
+def awaited(tensor: torch.Tensor) -> torch.Tensor:
+    """The result of a functional collective, once it is there."""
+    result: torch.Tensor = torch.ops._c10d_functional.wait_tensor(tensor)
+    return result
+
+
+# The profiler in its older form, which counts the memory that torch's CPU allocator hands out and writes nothing to stderr.
+def start_memory_profile() -> None:
+    """Begins to record. Raises RuntimeError where a profiler runs already, or where torch has no such profiler."""
+    try:
+        kinds, begin = torch._C._profiler, torch._C._autograd._enable_profiler_legacy
+        config = kinds.ProfilerConfig(kinds.ProfilerState.CPU, False, True, False, False, False, kinds._ExperimentalConfig())
+    except AttributeError as error:
+        raise RuntimeError(f"torch {torch.__version__} has none that precheck knows: {error}") from error
+    begin(config)
+
+
+def stop_memory_profile() -> list[Any]:
+    """Ends the recording; returns its events, in the order of each thread."""
+    return list(itertools.chain.from_iterable(torch._C._autograd._disable_profiler_legacy()))
