@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -90,7 +90,6 @@ class Training:
 
     def _forward(self, step: int) -> torch.Tensor | None:
         job = self.job
-        torch.clear_autocast_cache()  # of weights cast before the last update
         for param in self.parameters.values():
             param.grad = None
         inputs = mapped(job.inputs, lambda value: state.copied(value, self.storage, model=job.model))
@@ -98,8 +97,7 @@ class Training:
             inputs = mapped(inputs, self.boundaries.disturbance.input)
         if self.scaler.is_enabled() or step > 1:  # only then may the forward have to be repeated
             self._rewind = self._checkpoint()
-        context = self.precision.autocast(job.device) if self.precision else contextlib.nullcontext()
-        with context:
+        with self._autocast():
             result = call(job.model, inputs)
             self.boundaries.forward_done(result)
             if job.loss is None:
@@ -109,6 +107,20 @@ class Training:
         self._check_loss(loss)
         self.recorder.add("loss", "loss", step, loss)
         return loss
+
+    @contextlib.contextmanager
+    def _autocast(self) -> Iterator[None]:
+        """The precision's autocast, which begins and ends without casts of weights in its cache, as a training loop's own does.
+
+        torch empties the cache at the end of the outermost block, which here is `undisturbed`. Casts that stayed would be used
+        again: by a reentrant checkpoint in the backward pass, without a gradient (torch 2.9), or after the weights have moved.
+        """
+        torch.clear_autocast_cache()
+        try:
+            with self.precision.autocast(self.job.device) if self.precision else contextlib.nullcontext():
+                yield
+        finally:
+            torch.clear_autocast_cache()
 
     def _checkpoint(self) -> Callable[[], None]:
         model, numbering = state.checkpoint(self.job.model), self.recording.marked() if self.recording else None

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from precheck.formats import BF16, E4M3FN, E5M2, FORMATS, FP16, FP32, FP64, TF32, Format, of_dtype
@@ -49,6 +49,15 @@ def near(fmt: Format) -> st.SearchStrategy[float]:
 def cast(x: float, fmt: Format) -> float:
     """What torch makes of a float64 scalar in the dtype of the format."""
     return torch.tensor(x, dtype=torch.float64).to(fmt.dtype).double().item()
+
+
+SATURATES = math.isfinite(cast(1e9, E4M3FN))
+"""Whether this torch's cast to e4m3fn ends at 448. Under torch 2.9 to 2.11 it makes NaN of what would round beyond."""
+
+
+def saturated_elsewhere(x: float, fmt: Format) -> bool:
+    """Whether x lies where this torch gives NaN and later ones the largest number."""
+    return fmt.saturates and not SATURATES and abs(x) > fmt.max + fmt.ulp(fmt.max) / 2
 
 
 def same(got: float, expected: float) -> bool:
@@ -153,6 +162,7 @@ def test_of_dtype_refuses_the_unknown(dtype: torch.dtype | str) -> None:
 def test_round_is_the_cast_of_torch(fmt: Format, data: st.DataObject) -> None:
     """On values that float32 holds, rounding equals torch's cast at every magnitude, signed zeros included."""
     x = data.draw(st.floats(width=32) | near(fmt).map(FP32.round))
+    assume(not saturated_elsewhere(x, fmt))
     assert same(fmt.round(x), cast(x, fmt))
 
 
@@ -162,6 +172,7 @@ def test_round_is_the_cast_of_torch(fmt: Format, data: st.DataObject) -> None:
 def test_torch_casts_float64_through_float32(fmt: Format, data: st.DataObject) -> None:
     """On any float64, torch's cast is ours applied twice: first to float32, then to the format."""
     x = data.draw(doubles | near(fmt))
+    assume(not saturated_elsewhere(x, fmt))
     assert same(fmt.round(FP32.round(x)), cast(x, fmt))
 
 
@@ -183,7 +194,7 @@ def test_float32_rounds_as_torch_does(x: float) -> None:
 @every_narrow
 def test_every_tie_rounds_as_torch_does(fmt: Format) -> None:
     """Every midpoint of the format, and the float32 values beside it, round as torch's vectorised cast, either sign."""
-    xs = around_ties(fmt)
+    xs = torch.tensor([x for x in around_ties(fmt).tolist() if not saturated_elsewhere(x, fmt)])
     got = torch.tensor([fmt.round(x) for x in xs.tolist()], dtype=torch.float64)
     assert torch.equal(got, xs.to(fmt.dtype).double())
     assert torch.equal(-got, (-xs).to(fmt.dtype).double())
@@ -251,6 +262,7 @@ def test_overflow(fmt: Format) -> None:
     assert math.isnan(fmt.round(math.nan))
 
 
+@pytest.mark.skipif(not SATURATES, reason="this torch's cast to e4m3fn makes NaN of what lies beyond 464")
 @pytest.mark.parametrize("x", [448.0, 464.0, 465.0, 480.0, 1e9, 1e300, math.inf])
 def test_e4m3fn_saturates_as_torch_does(x: float) -> None:
     """Torch makes 448 of everything from there up, infinity included, and nan of nan alone."""

@@ -18,6 +18,12 @@ from precheck.observe.shadow.ranks import meet
 from precheck.observe.shadow.replay import plan
 from precheck.observe.shadow.whereabouts import Whereabouts
 
+# torch 2.9 knows these under their first names; 2.15 warns of those
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+functional_gather = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
+functional_scatter = getattr(functional, "reduce_scatter_single", None) or functional.reduce_scatter_tensor
+
 Case = Callable[[torch.Tensor], list[torch.Tensor]]
 
 
@@ -50,19 +56,19 @@ def gathered(x: torch.Tensor) -> list[torch.Tensor]:
 
 def gathered_whole(x: torch.Tensor) -> list[torch.Tensor]:
     whole = torch.empty(16, 3, dtype=x.dtype)
-    dist.all_gather_single(whole, x)
+    all_gather(whole, x)
     return [whole]
 
 
 def scattered(x: torch.Tensor) -> list[torch.Tensor]:
     part = torch.empty(4, 3, dtype=x.dtype)
-    dist.reduce_scatter_single(part, x)
+    reduce_scatter(part, x)
     return [part]
 
 
 def scattered_later(x: torch.Tensor) -> list[torch.Tensor]:
     part = torch.empty(4, 3, dtype=x.dtype)
-    dist.reduce_scatter_single(part, x, async_op=True).wait()
+    reduce_scatter(part, x, async_op=True).wait()
     return [part]
 
 
@@ -87,11 +93,11 @@ def functionally(x: torch.Tensor) -> list[torch.Tensor]:
 
 
 def functionally_gathered(x: torch.Tensor) -> list[torch.Tensor]:
-    return [functional.all_gather_single(x, 0, dist.group.WORLD) * 1]
+    return [functional_gather(x, 0, dist.group.WORLD) * 1]
 
 
 def functionally_scattered(x: torch.Tensor) -> list[torch.Tensor]:
-    return [functional.reduce_scatter_single(x, "sum", 0, dist.group.WORLD) * 1]
+    return [functional_scatter(x, "sum", 0, dist.group.WORLD) * 1]
 
 
 def among_some(x: torch.Tensor) -> list[torch.Tensor]:
