@@ -90,8 +90,8 @@ def left_out(before: Session, now: Session, changes: list[Change]) -> list[str]:
     tensors = sum(_common(earlier[name], later[name]) for name in both) - sum(each.count for each in changes if each.kind in ("further", "nearer"))
     quiet = [sum(_quiet(test) for test in tests.values()) for tests in (earlier, later)]
     sentences = [
-        (same, f"{same} of the {len(both)} checks in both sessions without a change."),
-        (tensors, f"{tensors} tensors whose r moved by less than a factor of {MOVED}, or stayed below 1, within what rounding explains."),
+        (same, f"Checks of both sessions without a change: {same} of {len(both)}."),
+        (tensors, f"Tensors whose r moved by less than a factor of {MOVED}, or stayed below 1, within what rounding explains: {tensors}."),
         (sum(quiet), f"Notes, and findings that a test expects or allows: {quiet[0]} before, {quiet[1]} now."),
         (1, "Ops, losses, loss scales, updates and exponents, which are not compared; the report of each session shows them."),
     ]

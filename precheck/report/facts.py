@@ -87,9 +87,9 @@ def _sentence(report: Report, keys: Collection[Key], why: str) -> str:
     named = [f"{tensor_name(row.kind, row.tensor, row.step)} (r {row.r:.3g} of {row.allowed:.3g} allowed)" for row in rows[:LISTED]]
     left = len(keys) - len(named)
     which = f": {', '.join(named)}" + (f" and {left} more" if left else "") if named else ""
-    many = len(keys) > 1
-    passed = f"{_counted(len(keys), 'tensor')} beyond or near {'their limits' if many else 'its limit'} at the first look pass{'' if many else 'es'} the second"
-    return f"{passed}, because {why if many else _single(why)}{which}."
+    if len(keys) == 1:
+        return f"1 tensor beyond or near its limit at the first look passes a closer one, because {_single(why)}{which}."
+    return f"{len(keys)} tensors beyond or near their limits at the first look pass a closer one, because {why}{which}."
 
 
 def _single(why: str) -> str:

@@ -24,8 +24,8 @@ from precheck.report import sensitivity
 from precheck.report.binades import COLUMNS, Histograms, ranges
 from precheck.report.excerpts import excerpt
 from precheck.report.facts import excused_keys, followed, told
-from precheck.report.session import Session, report_of
-from precheck.report.verdicts import determined, excess, line, short, totals, whole
+from precheck.report.session import Session
+from precheck.report.verdicts import determined, excess, line, passed, short, totals, whole
 from precheck.report.words import LONGEST, cut, one_line
 
 SCRIPTS = (
@@ -119,14 +119,14 @@ def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
     report = whole(test)
     if report is None:
         return {}
-    culprits, histograms, made = _Culprits(report["ops"]), Histograms(report), report_of(report)
+    culprits, histograms, made = _Culprits(report["ops"]), Histograms(report), passed(report)
     excused = excused_keys(report["facts"])
     return {
         "findings": [_finding(finding, report, culprits, histograms, start) for finding in report["findings"]],
         "ops": columns(report["ops"], _OPS),
         "rows": columns([row | {"shape": "×".join(map(str, row["shape"]))} for row in report["boundaries"]], _ROWS)
         | {"determined": [int(determined(row)) for row in report["boundaries"]], "binades": list(map(histograms.of_row, report["boundaries"]))}
-        | {"excused": [int((row.kind, row.tensor, row.step) in excused) for row in made.boundaries]},
+        | {"excused": [int((row["kind"], row["tensor"], row["step"]) in excused) for row in report["boundaries"]]},
         "losses": [[loss[name] for name in ("step", "low", "reference", "floor", "source")] for loss in report["losses"]],
         "exponents": columns(report["exponents"], COLUMNS) | {"scale": [each["scale"] for each in report["exponents"]]},
         "counts": [each["counts"] for each in report["exponents"]],

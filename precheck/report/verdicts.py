@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from precheck.findings import Finding, Report
+from precheck.findings import Finding, Report, Row
 from precheck.report.facts import excused_keys
 
 VERDICTS = (
@@ -20,6 +20,7 @@ VERDICTS = (
 )
 """What a check can come to, worst first: its name in the data, its class in the style, and how it is counted in words."""
 _DIGITS = 4  # of a float: the page shows three
+_ROW = [field.name for field in dataclasses.fields(Row)]
 _FINDING = dataclasses.asdict(Finding("", "note", ""))
 
 
@@ -54,6 +55,14 @@ def whole(test: dict[str, Any]) -> dict[str, Any] | None:
     report: dict[str, Any] = dataclasses.asdict(Report()) | test["report"]
     report["findings"] = [_FINDING | finding for finding in report["findings"]]
     return report
+
+
+def passed(report: dict[str, Any]) -> Report:
+    """Of a whole report what its facts are told from: them, the loss scale, and the tensors that a closer look passed."""
+    excused = excused_keys(report["facts"])
+    rows = (row for row in report["boundaries"] if (row["kind"], row["tensor"], row["step"]) in excused)
+    named = [Row(**{name: row[name] for name in _ROW} | {"r": float(row["r"]), "allowed": float(row["allowed"])}) for row in rows]
+    return Report(facts=report["facts"], scaler=report["scaler"], boundaries=named)
 
 
 def excess(row: dict[str, Any]) -> float:

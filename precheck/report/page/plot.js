@@ -83,7 +83,7 @@ class Plot extends Sheet {
     const pen = this.pen;
     const each = Math.max(1, Math.floor(1 / this.step));
     pen.strokeStyle = this.colours[name];
-    pen.lineWidth = 1.5;
+    pen.lineWidth = 2;
     pen.setLineDash(dashes);
     pen.beginPath();
     let down = true;
