@@ -45,7 +45,7 @@ def page(session: Session) -> str:
     lines = [line(test) for test in session["tests"]]
     summary = {"checks": lines, "roundings": _roundings(), "formats": _formats(), "ranges": ranges()}
     checks = [_check(test, start) for test in session["tests"]]
-    words = {"title": "drift report", "totals": totals([each["verdict"] for each in lines]), "versions": made_by(session)}
+    words: dict[str, Any] = {"title": "drift report", "totals": totals([each["verdict"] for each in lines]), "versions": made_by(session)}
     words |= {"selftest": _selftest(session.get("selftest"))}
     return rendered("page.html", SCRIPTS, summary, checks, **words)
 

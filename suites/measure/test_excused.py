@@ -18,5 +18,5 @@ from precheck.precisions import PRECISIONS
     ],
     ids=["none", "rounding", "both"],
 )
-def test_rounding_explains_what_float64_does_not_contradict(explained: tuple[str, ...], unstable: tuple[str, ...], facts: dict[str, list[str]]) -> None:
+def test_each_excused_tensor_has_one_reason(explained: tuple[str, ...], unstable: tuple[str, ...], facts: dict[str, list[str]]) -> None:
     assert judged(Trace(), Trace(), [], PRECISIONS["bf16-mixed"], explained=explained, unstable=unstable).facts == facts

@@ -26,7 +26,7 @@ function changeColumns() {
   });
   return [
     words("kind", "what", 112, { plain: true, narrow: 104, text: kindWords, sort: (i) => i, help: "Worst first", hot: (i) => hue(i) === "error" }),
-    words("nodeid", "check", 300, { tail: true, narrow: 104 }),
+    words("nodeid", "check", 300, { tail: true, narrow: 104, text: checkWords }),
     words("precision", "precision", 100, { plain: true }),
     words("words", "how", 0, { plain: true, narrow: 0 }),
     { name: "factor", title: "r × ", width: 80, text: factorWords, sort: (i) => CHANGES.at("factor", i), help: "A tensor's r now over what it was" },
@@ -35,6 +35,12 @@ function changeColumns() {
 
 function hue(index) {
   return KINDS[CHANGES.at("kind", index)] ?? "soft";
+}
+
+/** A check without its precision, which has a column of its own. */
+function checkWords(index) {
+  const precision = CHANGES.at("precision", index);
+  return clipped(CHANGES.at("nodeid", index).replace(`[${precision}]`, "").replace(`[${precision}-`, "["), 400);
 }
 
 function kindWords(index) {
