@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from precheck.findings import Finding, Report, Row
 from precheck.report.markdown import code, grid
 from precheck.report.session import Session, report_of
-from precheck.report.words import one_line
+from precheck.report.words import one_line, tensor_name
 
 Kind = Literal["no verdict", "error", "warning", "further", "gone", "new", "verdict", "mended", "nearer"]
 ORDER: tuple[Kind, ...] = ("no verdict", "error", "warning", "further", "gone", "new", "verdict", "mended", "nearer")
@@ -51,7 +51,9 @@ def _distance(factor: float) -> float:
 def term(before: Session, now: Session) -> str:
     """As lines, one a change."""
     changes = between(before, now)
-    return "\n".join([headline(changes), *(f"  {each.kind:10}  {one_line(f'{_place(each)}: {each.words}')}" for each in changes)]) + "\n"
+    lines = [f"  {each.kind:10}  {one_line(f'{_place(each)}: {each.words}')}" for each in changes]
+    left = [f"  {sentence}" for sentence in left_out(before, now, changes)]
+    return "\n".join([headline(changes), *lines, *(["left out:", *left] if left else [])]) + "\n"
 
 
 def markdown(before: Session, now: Session) -> str:
@@ -59,6 +61,7 @@ def markdown(before: Session, now: Session) -> str:
     changes = between(before, now)
     rows = [(each.kind, code(each.nodeid), code(each.precision), code(each.words)) for each in changes[:MOST]]
     left = [f"\n{len(changes) - MOST} more changes, none of them worse."] if len(changes) > MOST else []
+    left += [f"\nLeft out: {' '.join(sentences)}"] if (sentences := left_out(before, now, changes)) else []
     return "\n".join([f"## precheck: {headline(changes)}\n", *(grid(("", "check", "precision", "what"), rows) if rows else []), *left, ""])
 
 
@@ -74,6 +77,36 @@ def headline(changes: list[Change]) -> str:
              "findings gone", "tensors nearer")  # fmt: skip
     counts = [sum(change.count for change in changes if change.kind == kind) for kind in ORDER]
     return ", ".join(f"{name}: {count}" for count, name in zip(counts, names, strict=True) if count) or "nothing changed"
+
+
+def left_out(before: Session, now: Session, changes: list[Change]) -> list[str]:
+    """What the list of changes does not hold, a sentence each: what did not change enough to be told, and what is not compared."""
+    earlier, later = _by_name(before), _by_name(now)
+    both = [name for name in later if name in earlier]
+    if not both:
+        return []
+    told = {(change.nodeid, change.precision) for change in changes}
+    same = sum(name[:2] not in told for name in both)
+    tensors = sum(_common(earlier[name], later[name]) for name in both) - sum(each.count for each in changes if each.kind in ("further", "nearer"))
+    quiet = [sum(_quiet(test) for test in tests.values()) for tests in (earlier, later)]
+    sentences = [
+        (same, f"Checks of both sessions without a change: {same} of {len(both)}."),
+        (tensors, f"Tensors whose r moved by less than a factor of {MOVED}, or stayed below 1, within what rounding explains: {tensors}."),
+        (sum(quiet), f"Notes, and findings that a test expects or allows: {quiet[0]} before, {quiet[1]} now."),
+        (1, "Ops, losses, loss scales, updates and exponents, which are not compared; the report of each session shows them."),
+    ]
+    return [words for count, words in sentences if count]
+
+
+def _common(before: dict[str, Any], now: dict[str, Any]) -> int:
+    """Tensors that both reports of a check hold."""
+    keys = [{(row["kind"], row["tensor"], row["step"]) for row in test.get("report", {}).get("boundaries", ())} for test in (before, now)]
+    return len(keys[0] & keys[1])
+
+
+def _quiet(test: dict[str, Any]) -> int:
+    findings = test.get("report", {}).get("findings", ())
+    return sum(finding["severity"] not in _GRAVITY or finding["rule"] in test.get("tolerated", {}) for finding in findings)
 
 
 def _place(change: Change) -> str:
@@ -141,7 +174,7 @@ def _tensors(before: Report, now: Report) -> Iterator[tuple[Kind, str, float, in
     for kind, some in ("further", [each for each in moved if each[0] > 1]), ("nearer", [each for each in moved if each[0] < 1]):
         some.sort(key=lambda each: -_distance(each[0]))
         for factor, was, row in some[:_TENSORS]:
-            name = f"{row.kind} of {row.tensor}" + (f", step {row.step}" if row.step > 1 else "")
+            name = tensor_name(row.kind, row.tensor, row.step)
             yield cast(Kind, kind), f"{name}: r {was.r:.3g} -> {row.r:.3g} of {row.allowed:.3g} allowed", factor, 1
         if some[_TENSORS:]:
             yield cast(Kind, kind), f"and {len(some) - _TENSORS} more tensors, which moved less", 1.0, len(some) - _TENSORS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from precheck.report.changes import between, headline
+from precheck.report.changes import between, headline, left_out
 from precheck.report.html import columns, made_by, rendered
 from precheck.report.session import Session
 
@@ -17,11 +17,11 @@ def page(before: Session, now: Session) -> str:
     changes = between(before, now)
     versions = list(dict.fromkeys(filter(None, (made_by(before), made_by(now)))))
     summary = {
-        "headline": headline(changes),
-        "checks": [len(session["tests"]) for session in (before, now)],
         "changes": columns([dataclasses.asdict(change) | {"factor": _plain(change.factor)} for change in changes], _COLUMNS),
     }
-    return rendered("changes.html", SCRIPTS, summary, title="what changed", versions=" → ".join(versions))
+    counts = " and ".join(f"{len(session['tests'])} {when}" for session, when in ((before, "before"), (now, "now")))
+    words = {"headline": headline(changes), "left_out": left_out(before, now, changes), "totals": [("", f"checks: {counts}")]}
+    return rendered("changes.html", SCRIPTS, summary, title="what changed", versions=" → ".join(versions), **words)
 
 
 def _plain(factor: float) -> float | str:

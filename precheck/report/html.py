@@ -10,7 +10,6 @@ Imports neither torch nor numpy; jinja2 (extra `report`) when a page is written.
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import itertools
 import json
@@ -19,12 +18,14 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from precheck.findings import RULES, Finding, Report
+from precheck.findings import RULES
 from precheck.formats import FORMATS, FP32
 from precheck.report import sensitivity
 from precheck.report.binades import COLUMNS, Histograms, ranges
 from precheck.report.excerpts import excerpt
+from precheck.report.facts import excused_keys, followed, told
 from precheck.report.session import Session
+from precheck.report.verdicts import determined, excess, line, passed, short, totals, whole
 from precheck.report.words import LONGEST, cut, one_line
 
 SCRIPTS = (
@@ -36,16 +37,16 @@ SCRIPTS = (
 _OPS = ("op", "phase", "module", "source", "dtype", "calls", "drift", "inherited", "nonfinite", "zeros", "flips", "opaque", "first")
 _WORDS = frozenset({"op", "phase", "module", "source", "dtype", "opaque", "tensor", "kind", "shape", "nodeid", "precision", "words"})
 _ROWS = ("tensor", "kind", "step", "shape", "dtype", "r", "allowed", "drift", "floor", "relative", "nonfinite")
-_FINDING = dataclasses.asdict(Finding("", "note", ""))
-_DIGITS = 4  # of a float: the page shows three
 
 
 def page(session: Session) -> str:
     """The page of a session. Needs jinja2."""
     start = Path(session.get("start", ""))
-    summary = {"checks": [_line(test) for test in session["tests"]], "roundings": _roundings(), "formats": _formats(), "ranges": ranges()}
+    lines = [line(test) for test in session["tests"]]
+    summary = {"checks": lines, "roundings": _roundings(), "formats": _formats(), "ranges": ranges()}
     checks = [_check(test, start) for test in session["tests"]]
-    words = {"title": "drift report", "versions": made_by(session), "selftest": _selftest(session.get("selftest"))}
+    words: dict[str, Any] = {"title": "drift report", "totals": totals([each["verdict"] for each in lines]), "versions": made_by(session)}
+    words |= {"selftest": _selftest(session.get("selftest"))}
     return rendered("page.html", SCRIPTS, summary, checks, **words)
 
 
@@ -114,56 +115,26 @@ def _formats() -> dict[str, list[int]]:
     return {f.dtype_name: [f.precision, f.min_exponent] for f in FORMATS.values() if f.dtype_name and f.unit_roundoff > FP32.unit_roundoff}
 
 
-def _line(test: dict[str, Any]) -> dict[str, Any]:
-    """A check in the list of checks: its counts of findings, and the row closest to, or furthest beyond, what it is allowed."""
-    report = _whole(test)
-    told: dict[str, Any] = {"nodeid": test["nodeid"], "precision": test["precision"]}
-    if report is None:
-        return told | {"error": test["error"]}
-    standing = [finding for finding in report["findings"] if finding["rule"] not in test.get("tolerated", {})]
-    counts = {severity: sum(finding["severity"] == severity for finding in standing) for severity in ("error", "warning", "note")}
-    counts["allowed"] = len(report["findings"]) - len(standing)
-    rows = [row for row in report["boundaries"] if _determined(row)]
-    worst = max(rows, key=_excess, default=None)
-    return told | {"counts": counts, "worst": worst and {name: _short(worst[name]) for name in ("tensor", "kind", "r", "allowed")}}
-
-
-def _whole(test: dict[str, Any]) -> dict[str, Any] | None:
-    """A test's report with all its fields, those that an older one may lack at their defaults; None where there is an error instead."""
-    if "report" not in test:
-        return None
-    report: dict[str, Any] = dataclasses.asdict(Report()) | test["report"]
-    report["findings"] = [_FINDING | finding for finding in report["findings"]]
-    return report
-
-
-def _excess(row: dict[str, Any]) -> float:
-    return float(row["r"]) / float(row["allowed"])
-
-
-def _determined(row: dict[str, Any]) -> bool:
-    """As `Row.determined`: whether rounding leaves anything of the tensor."""
-    relative = float(row["relative"])
-    return bool(row["nonfinite"]) or relative <= 0.5 * float(row["r"]) or relative == 0
-
-
 def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
-    report = _whole(test)
+    report = whole(test)
     if report is None:
         return {}
-    culprits, histograms = _Culprits(report["ops"]), Histograms(report)
+    culprits, histograms, made = _Culprits(report["ops"]), Histograms(report), passed(report)
+    excused = excused_keys(report["facts"])
     return {
         "findings": [_finding(finding, report, culprits, histograms, start) for finding in report["findings"]],
         "ops": columns(report["ops"], _OPS),
         "rows": columns([row | {"shape": "×".join(map(str, row["shape"]))} for row in report["boundaries"]], _ROWS)
-        | {"determined": [int(_determined(row)) for row in report["boundaries"]], "binades": list(map(histograms.of_row, report["boundaries"]))},
+        | {"determined": [int(determined(row)) for row in report["boundaries"]], "binades": list(map(histograms.of_row, report["boundaries"]))}
+        | {"excused": [int((row["kind"], row["tensor"], row["step"]) in excused) for row in report["boundaries"]]},
         "losses": [[loss[name] for name in ("step", "low", "reference", "floor", "source")] for loss in report["losses"]],
         "exponents": columns(report["exponents"], COLUMNS) | {"scale": [each["scale"] for each in report["exponents"]]},
         "counts": [each["counts"] for each in report["exponents"]],
         "updates": report["updates"],
         "scaler": _scaler(report["scaler"], report["ops"]),
         "cure": report["cure"],
-        "facts": report["facts"],
+        "followed": followed(made),
+        "facts": told(made),
         "tolerated": test.get("tolerated", {}),
     }
 
@@ -173,7 +144,7 @@ def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprit
     cure = RULES.get(finding["cause_rule"] or finding["rule"])
     rule = RULES.get(finding["rule"])
     rows = [index for index, row in enumerate(report["boundaries"]) if finding["tensor"] and row["tensor"] == finding["tensor"]]
-    at_op, at_row = culprits.of(finding), max(rows, key=lambda index: _excess(report["boundaries"][index]), default=-1)
+    at_op, at_row = culprits.of(finding), max(rows, key=lambda index: excess(report["boundaries"][index]), default=-1)
     return finding | {
         "meaning": rule.meaning if rule else "",
         "remedy": cure.remedy if cure else "",
@@ -184,15 +155,15 @@ def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprit
     }
 
 
-def _scaler(told: dict[str, Any], ops: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _scaler(scaler: dict[str, Any], ops: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Its history by runs of one scale and the places of skipped steps, which are few; and the place of the tightest op, or -1."""
-    if not told.get("history"):
-        return told
-    runs = [[scale, len(list(steps))] for scale, steps in itertools.groupby(scale for scale, _ in told["history"])]
-    skipped = [place for place, (_, skip) in enumerate(told["history"]) if skip]
-    named = [place for place, row in enumerate(ops) if f"{row['op']} at {row['source']}" == told.get("tightest")]
+    if not scaler.get("history"):
+        return scaler
+    runs = [[scale, len(list(steps))] for scale, steps in itertools.groupby(scale for scale, _ in scaler["history"])]
+    skipped = [place for place, (_, skip) in enumerate(scaler["history"]) if skip]
+    named = [place for place, row in enumerate(ops) if f"{row['op']} at {row['source']}" == scaler.get("tightest")]
     at_op = max(named, key=lambda place: ops[place]["phase"] == "backward", default=-1)
-    return told | {"history": {"runs": runs, "skipped": skipped}, "at_op": at_op}
+    return scaler | {"history": {"runs": runs, "skipped": skipped}, "at_op": at_op}
 
 
 class _Culprits:
@@ -222,9 +193,5 @@ def columns(rows: Iterable[dict[str, Any]], names: Sequence[str]) -> dict[str, A
             words = {word: index for index, word in enumerate(dict.fromkeys(values))}
             found[name] = {"words": list(words), "at": [words[value] for value in values]}
         else:
-            found[name] = [_short(value) for value in values]
+            found[name] = [short(value) for value in values]
     return found
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value

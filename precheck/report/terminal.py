@@ -10,16 +10,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from precheck.findings import Finding, Report, Row
+from precheck.report.facts import excused, followed
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
-from precheck.report.words import one_line, printable
-
-_WIDEST_NAME = 60
+from precheck.report.words import one_line, printable, tensor_name
 
 
 def summary(report: Report, top: int = 5) -> str:
     """The first line stands alone: the gravest finding, or that there is none. Then the other findings, then the worst rows."""
-    return "\n".join([_headline(report), *_findings(report), *_rows(worst(report, top)), *_cure(report)])
+    return "\n".join([_headline(report), *_findings(report), *_rows(worst(report, top)), *excused(report), *_cure(report)])
 
 
 def session_text(session: Session, top: int = 10) -> str:
@@ -113,8 +112,7 @@ def _headline(report: Report) -> str:
         if not report.facts["shadowed"]:
             lowest = "float32" if reference == "float64" else "a low format"
             return f"no errors{under}: nothing to compare, none of {report.facts['ops']} ops computed in {lowest}"
-        seen = f"{report.facts['shadowed']} of {report.facts['ops']} ops followed in {reference}"
-        return f"no errors{under}: {seen}" + ("" if report.facts["covered"] == 1 else f", {100 * report.facts['covered']:.1f} % of them to the end")
+        return f"no errors{under}: {followed(report)}"
     row = report.worst
     closest = f"; closest to its limit: {place(_plain_row(row))}, r {row.r:.3g} of {row.allowed:.3g} allowed" if row else ""
     return f"no errors under {report.precision}: {len(report.boundaries)} tensors compared{closest}"
@@ -163,10 +161,8 @@ def _numbers(row: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def place(row: dict[str, Any]) -> str:
-    """ "gradient of layers.0", "update of head.weight, step 3"."""
-    name = row["tensor"] if len(row["tensor"]) <= _WIDEST_NAME else "…" + row["tensor"][1 - _WIDEST_NAME :]
-    what = row["kind"] if row["tensor"] in (row["kind"], "output") else f"{row['kind']}{'' if name.startswith('[') else ' of '}{name}"
-    return what if row["step"] == 1 else f"{what}, step {row['step']}"
+    """As `words.tensor_name`."""
+    return tensor_name(row["kind"], row["tensor"], row["step"])
 
 
 def _aligned(table: Iterable[Sequence[str]], *, right: int) -> list[str]:

@@ -7,6 +7,8 @@ import re
 
 LONGEST = 160
 """Characters of a name; of longer ones the middle is left out."""
+WIDEST_NAME = 60
+"""Characters of a tensor's name in a sentence or a table; of longer ones the beginning is left out."""
 _UNSEEN = (
     r"[^\n -~\u00a1-\u00ac\u00ae-\u200a\u2010-\u2027\u202f-\u205f\u2070-\ud7ff\ue000-\ufefe\uff00-\ufff8\ufffc-\U000dffff\U000e0100-\U0010ffff]"
 )
@@ -32,3 +34,10 @@ def cut(name: str, longest: int = LONGEST) -> str:
     """A name of at most `longest` characters: beginning, …, end."""
     half = (longest - 1) // 2
     return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
+
+
+def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
+    """ "gradient of layers.0", "update of head.weight, step 3"; of what is named like its kind, "loss"."""
+    name = tensor if len(tensor) <= WIDEST_NAME else "…" + tensor[1 - WIDEST_NAME :]
+    what = kind if tensor in (kind, "output") else f"{kind}{'' if name.startswith('[') else ' of '}{name}"
+    return what if step == 1 else f"{what}, step {step}"

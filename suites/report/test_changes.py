@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sessions import HOSTILE, check, finding, hostile, of, row, without_verdict
 
-from precheck.report.changes import MOST, WORSE, Change, between, markdown, plain, term
+from precheck.report.changes import MOST, WORSE, Change, between, left_out, markdown, plain, term
 from precheck.report.sarif import compared
 
 BAD = check(finding())
@@ -97,8 +97,32 @@ def test_worst_first() -> None:
 
 
 def test_nothing_changed_is_said() -> None:
-    assert term(of(BAD), of(BAD)) == "nothing changed\n"
-    assert markdown(of(BAD), of(BAD)) == "## precheck: nothing changed\n\n"
+    assert term(of(BAD), of(BAD)).startswith("nothing changed\nleft out:\n")
+    assert markdown(of(BAD), of(BAD)).startswith("## precheck: nothing changed\n\n\nLeft out: Checks of both sessions without a change: 1 of 1.")
+    assert term(of(), of()) == "nothing changed\n", "nothing is left out either"
+
+
+def test_what_the_list_leaves_out_is_counted() -> None:
+    """A note, an allowed error, a tensor that hardly moved, a check that is as it was."""
+    rows = row("still", 2.0), row("moved", 2.0), row("alone", 2.0)
+    before = of(check(finding(severity="note"), rows=rows, name="t::a"), check(name="t::b"), without_verdict("t::c"))
+    allowed = finding("nan"), finding("overflow")
+    rows = row("still", 2.5), row("moved", 9.0)
+    now = of(check(*allowed, rows=rows, name="t::a", tolerated={"nan": "known", "overflow": "known"}), *before["tests"][1:])
+    told = left_out(before, now, between(before, now))
+    assert told[:3] == [
+        "Checks of both sessions without a change: 2 of 3.",
+        "Tensors whose r moved by less than a factor of 1.5, or stayed below 1, within what rounding explains: 1.",
+        "Notes, and findings that a test expects or allows: 1 before, 2 now.",
+    ]
+    assert told[3].startswith("Ops, losses, ")
+    assert term(before, now).endswith("".join(f"  {sentence}\n" for sentence in told))
+    assert markdown(before, now).endswith(f"\nLeft out: {' '.join(told)}\n")
+
+
+def test_the_loss_is_named_once() -> None:
+    (change,) = moved(1.0, 4.0, tensor="loss", kind="loss", step=3)
+    assert change.words.startswith("loss, step 3: r 1 -> 4")
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())

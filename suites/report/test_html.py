@@ -159,7 +159,41 @@ def test_the_list_of_checks_counts_findings_and_names_the_worst_determined_row()
     first, second = Elements(page(of(told, without_verdict(error="why")))).data("summary")["checks"]
     assert first["counts"] == {"error": 0, "warning": 1, "note": 0, "allowed": 1}
     assert first["worst"] == {"tensor": "near", "kind": "output", "r": 2.0, "allowed": 3.0}, "the other is zero but for rounding"
-    assert second == {"nodeid": "tests/test_gpt.py::test_new", "precision": "16-mixed", "error": "why"}
+    assert second == {"nodeid": "tests/test_gpt.py::test_new", "precision": "16-mixed", "verdict": "none", "error": "why"}
+
+
+class TestTotals:
+    """What the header says of the checks."""
+
+    def header(self, *checks: dict[str, Any]) -> str:
+        return page(of(*checks)).partition('<p id="totals" class="totals">')[2].partition("</p>")[0]
+
+    def test_a_check_with_warnings_is_not_among_the_good(self) -> None:
+        warned = check(finding(severity="warning"))
+        assert self.header(check(finding()), without_verdict(), warned, warned, check(finding(severity="note"))) == (
+            '5 checks: <b class="error">1 with errors</b>, <b class="error">1 without a verdict</b>, '
+            '<b class="warning">2 with warnings</b>, <b class="good">1 without errors or warnings</b>'
+        )
+
+    def test_what_there_is_none_of_is_left_out(self) -> None:
+        assert self.header(check(finding(severity="warning"))) == '1 check: <b class="warning">1 with warnings</b>'
+        assert self.header() == "no checks"
+
+    def test_what_a_test_allows_does_not_count(self) -> None:
+        assert "without errors or warnings" in self.header(check(finding(severity="warning"), tolerated={"overflow": "known"}))
+
+
+def test_a_tensor_that_a_closer_look_passed_is_marked_and_is_not_the_worst() -> None:
+    told = check(rows=(row("far", 5.0), row("near", 2.0)))
+    told["report"]["facts"] = {"excused": ["output:far@1"], "unstable": []}
+    elements = Elements(page(of(told)))
+    assert elements.data("check-0")["rows"]["excused"] == [1, 0]
+    assert elements.data("summary")["checks"][0]["worst"]["tensor"] == "near"
+
+
+def test_an_empty_session_says_what_would_be_here() -> None:
+    assert "No check ran in this session. A test is listed here if it uses the fixture <code>check_precision</code>." in page(of())
+    assert "No check ran" not in page(of(check()))
 
 
 def test_one_rounding_is_drawn_for_low_formats_only() -> None:

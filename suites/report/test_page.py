@@ -66,7 +66,7 @@ class TestFindings:
         assert "Closest to its limit: output of layers.0, r 1.25 of 3 allowed." in text(opened, "#findings")
         opened.reload()
         assert opened.value("location.hash") == "#0"
-        assert text(opened, "#totals") == "3 checks: 1 without errors, 1 with errors, 1 without a verdict"
+        assert text(opened, "#totals") == "3 checks: 1 with errors, 1 without a verdict, 1 without errors or warnings"
 
     def test_checks_are_filtered_by_name_and_precision(self, opened: Browser) -> None:
         opened.click("#checks input")
@@ -82,7 +82,7 @@ class TestChart:
 
     def test_a_click_on_a_finding_leads_to_its_op_in_chart_and_table(self, opened: Browser) -> None:
         opened.click("#findings .jump")
-        assert text(opened, "#run-chosen").startswith("aten.exp.default · drift inf")
+        assert text(opened, "#run-chosen").startswith("aten.exp.default · relative error inf")
         assert "4 elements Inf or NaN" in text(opened, "#run-chosen")
         assert opened.value("document.querySelector('#grid tr[aria-selected=true]').dataset.index") == "10"
         assert opened.value("document.activeElement.id") == "run-canvas"
@@ -95,7 +95,7 @@ class TestChart:
 
     def test_a_click_on_the_chart_chooses_what_is_under_it(self, opened: Browser) -> None:
         x, y, width = opened.place("#run-canvas")[:3]
-        left, right = 50, 10  # margins, as plot.js has them
+        left, right = 62, 10  # margins, as plot.js has them
         opened.press(x + left + (width - left - right) * 10.5 / 40, y + 100)
         assert text(opened, "#run-chosen").startswith("aten.exp.default")
 

@@ -11,7 +11,7 @@ from sessions import HOSTILE, check, finding, hostile, of, row, without_verdict
 from test_html import Elements
 from views import focus, text, texts
 
-from precheck.report.changes import between
+from precheck.report.changes import between, left_out
 from precheck.report.comparison import page
 
 drawn = pytest.mark.skipif(executable() is None, reason="no Chromium here (chromium, google-chrome)")
@@ -24,12 +24,15 @@ NOW = of(
 
 
 def test_the_page_holds_the_changes_in_their_order_and_how_many_there_are() -> None:
-    told = Elements(page(BEFORE, NOW)).data("summary")
+    html = page(BEFORE, NOW)
+    told = Elements(html).data("summary")
     kinds = told["changes"]["kind"]
     changes = between(BEFORE, NOW)
     assert [kinds["words"][at] for at in kinds["at"]] == [change.kind for change in changes]
-    assert told["headline"].startswith("without a verdict: 1, new errors: 1, tensors further off: 1")
-    assert told["checks"] == [3, 4]
+    assert '<h2 id="changes-title">without a verdict: 1, new errors: 1, tensors further off: 1' in html
+    assert '<p id="totals" class="totals">checks: 3 before and 4 now</p>' in html
+    for sentence in left_out(BEFORE, NOW, changes):
+        assert f"<li>{sentence}</li>" in html
 
 
 def test_an_infinite_factor_has_its_word() -> None:
@@ -58,10 +61,10 @@ class TestPage:
     def test_rows_are_worst_first(self, browser: Browser, tmp_path: Path, theme: str) -> None:
         shown(browser, tmp_path, BEFORE, NOW, theme=theme)
         rows = [line.split("\t") for line in texts(browser, "#grid tbody tr[data-index]")]
-        assert [row[0] for row in rows] == ["no verdict", "error", "further", "gone", "new", "mended"]
+        assert [row[0] for row in rows] == ["no verdict", "new error", "error grew", "check gone", "new check", "finding gone"]
         assert rows[2][3:] == ["output of wide: r 1 -> 2 of 3 allowed", "2"]
         assert text(browser, "#changes-title").startswith("without a verdict: 1, new errors: 1")
-        assert text(browser, "#totals") == "from 3 checks to 4 checks"
+        assert text(browser, "#totals") == "checks: 3 before and 4 now"
         assert browser.complaints == []
         assert len(browser.asked) == 1
 
@@ -72,7 +75,7 @@ class TestPage:
         browser.key("Home")
         assert "m" * 900 in text(browser, "#changes-chosen")
         browser.key("ArrowDown")
-        assert text(browser, "#changes-chosen").startswith("gone · t.py::")
+        assert text(browser, "#changes-chosen").startswith("check gone · t.py::")
         browser.key("Enter")
         assert browser.complaints == []
 
@@ -107,5 +110,5 @@ class TestPage:
         assert browser.value("document.querySelectorAll('*').length") < 600
         focus(browser, "#grid .grid")
         browser.key("End")
-        assert text(browser, "#changes-chosen").startswith("new · t.py::4999")
+        assert text(browser, "#changes-chosen").startswith("new check · t.py::4999")
         assert browser.complaints == []

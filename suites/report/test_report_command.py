@@ -60,7 +60,7 @@ def test_of_two_what_changed_is_told_and_worse_ends_with_1(bad: str, good: str, 
     assert main(["report", bad, good, "--format=json"]) == 0
     assert capsys.readouterr().out == plain(*reversed(sessions))
     assert main(["report", bad, bad]) == 0
-    assert capsys.readouterr().out == "nothing changed\n"
+    assert capsys.readouterr().out == term(sessions[1], sessions[1])
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS.values() if form.comparer], ids=lambda form: form.name)

@@ -1,4 +1,4 @@
-// A log axis in either direction, with a lane at its low end for zero and one at its high end for Inf and NaN.
+// Axes in either direction. A log axis has a lane at its low end for zero and one at its high end for Inf and NaN.
 
 class Axis {
   /** From pixel `start`, where numbers are low, to `end`; `pad` is room beyond the extremes of `values`, in powers of `base`. */
@@ -47,4 +47,33 @@ class Axis {
 
 function powerLabel(base, power) {
   return base === 2 ? "2" + raised(power) : powerOfTen(power);
+}
+
+/** A linear axis from pixel `start`, where numbers are low, to `end`, with `room` beyond the extremes as a share of what lies between. */
+class LinearAxis {
+  constructor(values, start, end, room = 0.06) {
+    const known = values.filter(Number.isFinite);
+    const [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
+    const pad = (high - low || Math.abs(high) || 1) * room;
+    Object.assign(this, { low: low - pad, high: high + pad, start, end });
+  }
+
+  at(value) {
+    return this.start + ((value - this.low) / (this.high - this.low)) * (this.end - this.start);
+  }
+
+  /** Round numbers, at most about `most`, no closer together than `finest`. */
+  ticks(most, finest = 0) {
+    const rough = Math.max(finest, (this.high - this.low) / most);
+    const ten = 10 ** Math.floor(Math.log10(rough));
+    const every = [1, 2, 5, 10].map((part) => part * ten).find((each) => each >= rough);
+    const places = Math.max(0, -Math.floor(Math.log10(every)));
+    const found = [];
+    for (let count = Math.ceil(this.low / every); count * every <= this.high; count++) {
+      const value = count * every;
+      const plain = Math.abs(value) < 1e6 && places < 7;
+      found.push([this.at(value), plain ? value.toFixed(places) : value.toExponential(1)]);
+    }
+    return found;
+  }
 }

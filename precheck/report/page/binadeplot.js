@@ -1,10 +1,19 @@
 // Drawing how many elements of a tensor lie in each binade, over the ranges of the formats.
 
 const BRACKET = 17; // pixels of a format's row
+const LABEL = 34; // pixels of a label below the bars
+const SHORTEST = 3; // pixels of a bar that can be seen
 const EDGE = 2; // binades of room at either end
 const WIDEST = 64; // binades of a format that is shown whole: bfloat16 has four times as many
 const BINADE_MARGIN = { left: 122, right: 16, top: 24 };
 const PART_COLOURS = { flushed: "error", beyond: "error", subnormal: "half", normal: "drift" };
+
+/** Counts from zero up where the shortest bar can be seen so; else on a log scale, which has no zero. */
+function countAxis(counts, bottom, top) {
+  const [least, most] = [Math.min(...counts), Math.max(1, ...counts)];
+  if (((bottom - top) * least) / most < SHORTEST) return new Axis([1, ...counts], bottom, top, 10, 0.15);
+  return new LinearAxis([0, most], bottom, top + 6, 0);
+}
 
 class BinadePlot extends Sheet {
   /** `histogram` as binadesOf has it, `ranges` the brackets below, of which the first colours the bars. */
@@ -17,7 +26,7 @@ class BinadePlot extends Sheet {
     this.low = Math.min(view.subnormal, counts.length ? least : Infinity) - EDGE - (zeros ? 2 : 0);
     this.high = Math.max(view.largest, counts.length ? last : -Infinity) + EDGE + (nonfinite ? 2 : 0);
     const seen = [...counts, zeros, nonfinite].filter(Boolean);
-    this.axis = new Axis([1, ...seen], this.bottom, this.top, 10, 0.15);
+    this.axis = countAxis(seen, this.bottom, this.top);
     Object.assign(this, { histogram, ranges, lead, step: (this.right - this.left) / (this.high - this.low + 1) });
   }
 
@@ -33,8 +42,9 @@ class BinadePlot extends Sheet {
   }
 
   draw(chosen) {
-    this.across(this.axis.ticks(6));
-    this.word("elements", 4, 13);
+    this.across(this.axis.ticks(6, 1));
+    this.title(this.axis instanceof Axis ? "elements (log scale)" : "elements", this.top, this.bottom, this.left - 46);
+    this.word("magnitude", this.left - 20, this.bottom + 15, "right");
     this.numbers();
     const { least, counts, zeros, nonfinite } = this.histogram;
     counts.forEach((count, place) => this.bar(least + place, count, PART_COLOURS[partOf(least + place, this.lead)]));
@@ -66,9 +76,10 @@ class BinadePlot extends Sheet {
 
   /** Powers of two, at the beginnings of their binades. */
   numbers() {
-    const every = [1, 2, 4, 8, 16, 32].find((each) => each * this.step > 34) ?? 64;
-    const from = this.low + (this.histogram.zeros ? 3 : 0);
-    const to = this.high - (this.histogram.nonfinite ? 3 : 0);
+    const every = [1, 2, 4, 8, 16, 32].find((each) => each * this.step > LABEL) ?? 64;
+    const beside = Math.ceil(LABEL / this.step); // binades that the name of a lane takes
+    const from = this.low + (this.histogram.zeros ? beside : 0);
+    const to = this.high - (this.histogram.nonfinite ? beside : 0);
     this.pen.strokeStyle = this.colours.line;
     for (let exponent = Math.ceil(from / every) * every; exponent <= to; exponent += every) {
       const x = Math.round(this.x(exponent)) + 0.5;

@@ -34,14 +34,15 @@ function histogramName(row) {
   return `result of ${clipped(row.op, 60)}` + (row.source ? ` at ${clipped(row.source, 80)}` : "") + (row.step > 1 ? `, step ${row.step}` : "");
 }
 
-/** The tensor that is least at home in the format that it is stored in. */
+/** The tensor that is least at home in the format that it is stored in; of equals, the one with most elements. */
 function oddest(data) {
-  let [found, most] = [0, -1];
+  let [found, most, elements] = [0, -1, -1];
   for (let index = 0; index < data.exponents.length; index++) {
     const histogram = binadesOf(data, index);
     binades.lead = leadOf(histogram);
     const share = foreign(histogram, rangesOf(histogram)[0]);
-    if (share > most) [found, most] = [index, share];
+    if (share < most || (share === most && histogram.elements <= elements)) continue;
+    [found, most, elements] = [index, share, histogram.elements];
   }
   return found;
 }
@@ -83,19 +84,28 @@ function showBinades(index) {
 function tellBinades() {
   const histogram = binadesOf(current(), binades.at);
   const ranges = rangesOf(histogram);
-  byId("binades-canvas").setAttribute("aria-label", `Elements of the ${histogramName(histogram)} by binade`);
+  byId("binades-canvas").setAttribute("aria-label", `Elements of the ${histogramName(histogram)} by power of two`);
   byId("binades-facts").replaceChildren(...aboutWords(histogram));
   const held = ranges.map((range) => [el("dt", {}, rangeName(range)), el("dd", {}, rangeWords(histogram, range))]);
   byId("binades-held").replaceChildren(...held.flat());
-  byId("binades-key").replaceChildren(
-    swatch("drift", `all digits in ${rangeName(ranges[0])}`),
-    swatch("half", "subnormal: fewer digits"),
-    swatch("error", "lost: zero, or beyond the largest"),
-    swatch("floor", "below: thick where a format has all its digits, thin where it has fewer", "solid"),
-    ranges.some((range) => range.shift) ? swatch("soft", "a power of two: under a loss scale of that", "×") : "",
-  );
+  byId("binades-key").replaceChildren(...rangeKey(histogram, ranges));
   tellBinade();
   drawBinades();
+}
+
+/** A legend of the colours that the bars have, and of ranges under a loss scale. */
+function rangeKey(histogram, [lead, ...rest]) {
+  const parts = partsOf(histogram, lead);
+  const key = [];
+  if (parts.normal) key.push(swatch("drift", `all digits in ${rangeName(lead)}`));
+  if (parts.subnormal) key.push(swatch("half", `subnormal in ${rangeName(lead)}: fewer digits`));
+  if (parts.flushed) key.push(swatch("error", `too small for ${rangeName(lead)}: becomes zero`));
+  if (parts.beyond) key.push(swatch("error", `beyond the largest number of ${rangeName(lead)}`));
+  if (histogram.zeros) key.push(swatch("soft", "zero"));
+  if (histogram.nonfinite) key.push(swatch("error", "Inf or NaN"));
+  const scaled = [lead, ...rest].find((range) => range.shift);
+  if (scaled) key.push(el("li", {}, `${rangeName(scaled)}: its range under a loss scale of ${power(scaled.shift)}`));
+  return key;
 }
 
 function aboutWords(row) {
@@ -123,8 +133,7 @@ function binadeWords(place) {
 }
 
 function tellBinade() {
-  const nothing = el("span", { class: "soft" }, "No binade chosen.");
-  byId("binades-chosen").replaceChildren(...(binades.chosen >= 0 ? binadeWords(binades.chosen) : [nothing]));
+  byId("binades-chosen").replaceChildren(...(binades.chosen >= 0 ? binadeWords(binades.chosen) : []));
 }
 
 function chooseBinade(place) {

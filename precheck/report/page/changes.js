@@ -1,6 +1,16 @@
 // What changed between two sessions: a table, worst first, of which a row is told in full when it is chosen.
 
 const CHANGES = new Columns(SUMMARY.changes);
+const NAMES = {
+  error: "new error",
+  warning: "new warning",
+  further: "error grew",
+  nearer: "error shrank",
+  gone: "check gone",
+  new: "new check",
+  verdict: "verdict again",
+  mended: "finding gone",
+};
 const KINDS = { "no verdict": "error", error: "error", warning: "warning", further: "warning", mended: "good", nearer: "good", verdict: "good" };
 const changes = { grid: null, text: "", kind: "" };
 
@@ -15,16 +25,27 @@ function changeColumns() {
     ...more,
   });
   return [
-    words("kind", "what", 100, { plain: true, sort: (i) => i, help: "Worst first", hot: (i) => hue(i) === "error" }),
-    words("nodeid", "check", 300, { tail: true }),
+    words("kind", "what", 112, { plain: true, narrow: 104, text: kindWords, sort: (i) => i, help: "Worst first", hot: (i) => hue(i) === "error" }),
+    words("nodeid", "check", 300, { tail: true, narrow: 104, text: checkWords }),
     words("precision", "precision", 100, { plain: true }),
-    words("words", "how", 0, { plain: true }),
+    words("words", "how", 0, { plain: true, narrow: 0 }),
     { name: "factor", title: "r × ", width: 80, text: factorWords, sort: (i) => CHANGES.at("factor", i), help: "A tensor's r now over what it was" },
   ];
 }
 
 function hue(index) {
   return KINDS[CHANGES.at("kind", index)] ?? "soft";
+}
+
+/** A check without its precision, which has a column of its own. */
+function checkWords(index) {
+  const precision = CHANGES.at("precision", index);
+  return clipped(CHANGES.at("nodeid", index).replace(`[${precision}]`, "").replace(`[${precision}-`, "["), 400);
+}
+
+function kindWords(index) {
+  const kind = CHANGES.at("kind", index);
+  return NAMES[kind] ?? kind;
 }
 
 function factorWords(index) {
@@ -37,7 +58,7 @@ function wantedChanges() {
   const found = [];
   for (let index = 0; index < CHANGES.length; index++) {
     if (changes.kind && CHANGES.at("kind", index) !== changes.kind) continue;
-    const whole = ["kind", "nodeid", "precision", "words"].map((name) => CHANGES.at(name, index).toLowerCase());
+    const whole = [kindWords(index), ...["nodeid", "precision", "words"].map((name) => CHANGES.at(name, index))].map((text) => text.toLowerCase());
     if (sought.every((word) => whole.some((text) => text.includes(word)))) found.push(index);
   }
   return found;
@@ -54,7 +75,7 @@ function tellChange(index) {
   changes.grid.mark(index);
   const text = (name) => clipped(CHANGES.at(name, index), 4000);
   byId("changes-chosen").replaceChildren(
-    el("b", { class: hue(index) }, text("kind")),
+    el("b", { class: hue(index) }, kindWords(index)),
     " · ",
     el("span", { class: "name code" }, text("nodeid")),
     text("precision") && ` · ${text("precision")}`,
@@ -63,13 +84,11 @@ function tellChange(index) {
 }
 
 function startChanges() {
-  byId("changes-title").textContent = SUMMARY.headline;
-  byId("totals").textContent = `from ${counted(SUMMARY.checks[0], "check")} to ${counted(SUMMARY.checks[1], "check")}`;
   byId("changes").hidden = !CHANGES.length;
   if (!CHANGES.length) return;
   const columns = changeColumns();
-  changes.grid = new Grid(byId("grid"), columns, "Changes", tellChange);
-  const kinds = CHANGES.words("kind").map((kind) => el("option", { value: kind }, kind));
+  changes.grid = new Grid(byId("grid"), columns, "Changes", tellChange, { length: CHANGES.length });
+  const kinds = CHANGES.words("kind").map((kind) => el("option", { value: kind }, NAMES[kind] ?? kind));
   byId("changes-kind").replaceChildren(el("option", { value: "" }, "all"), ...kinds);
   byId("changes-kind").addEventListener("change", (event) => {
     changes.kind = event.target.value;
@@ -80,7 +99,6 @@ function startChanges() {
     drawChanges();
   });
   drawChanges();
-  new ResizeObserver(() => changes.grid.draw()).observe(changes.grid.box);
 }
 
 startTheme();

@@ -1,6 +1,6 @@
 // The drift along the run: what is drawn of which table, choosing and zooming by pointer and keys.
 
-const chart = { plot: null, view: new Stretch(0) };
+const chart = { plot: null, series: null, view: new Stretch(0) };
 
 /** What is drawn: ops with one rounding of their dtype as floor, tensors with their own floor and what they are allowed. */
 function seriesOf(data, kind) {
@@ -14,6 +14,7 @@ function seriesOf(data, kind) {
     floor: table.numbers(tensors ? "relativeFloor" : "floor"),
     limit: tensors ? table.numbers("limit") : null,
     nonfinite: table.numbers("nonfinite"),
+    excused: tensors ? table.numbers("excused") : null,
     marks: data.findings.filter((finding) => finding[at] >= 0).map((finding) => ({ index: finding[at], severity: finding.severity })),
   };
 }
@@ -23,14 +24,14 @@ function drawRun() {
   const shownHere = Boolean(data && data[state.kind].length);
   byId("run").hidden = !shownHere;
   if (!shownHere) return;
-  const series = seriesOf(data, state.kind);
-  chart.plot = new Plot(byId("run-canvas"), series, chart.view.from, chart.view.to);
+  chart.plot = new Plot(byId("run-canvas"), chart.series, chart.view.from, chart.view.to);
   chart.plot.draw(state.chosen[state.kind]);
 }
 
 function resetRun() {
   const data = current();
   chart.view = new Stretch(data ? data[state.kind].length : 0);
+  chart.series = data && seriesOf(data, state.kind);
   runKey();
   runLabel();
   drawRun();
@@ -44,39 +45,39 @@ function runLabel() {
   const marks = data.findings.filter((finding) => finding[state.kind === "ops" ? "at_op" : "at_row"] >= 0).length;
   byId("run-canvas").setAttribute(
     "aria-label",
-    `Drift of ${data[state.kind].length} ${what} in the order of the run, ${counted(marks, "finding")} marked`,
+    `Relative error of ${data[state.kind].length} ${what} in the order of the run, ${counted(marks, "finding")} marked`,
   );
   const kinds = [
-    ["ops", `Ops (${data.ops.length.toLocaleString("en")})`, !data.ops.length],
-    ["rows", `Tensors (${data.rows.length.toLocaleString("en")})`, !data.rows.length],
-  ];
+    ["ops", `Ops (${data.ops.length.toLocaleString("en")})`],
+    ["rows", `Tensors (${data.rows.length.toLocaleString("en")})`],
+  ].filter(([kind]) => data[kind].length);
   choice(byId("run-kind"), "run-kind", kinds, state.kind, showKind);
 }
 
+/** A legend of what the chart shows of this run, and of nothing else. */
 function runKey() {
+  const { series } = chart;
+  if (!series) return;
   const tensors = state.kind === "rows";
-  const lines = tensors
-    ? [
-        swatch("drift", "drift over the tensor's norm", "dot"),
-        swatch("floor", "floor: what correct rounding explains", "stroke"),
-        swatch("limit", "limit", "stroke"),
-      ]
-    : [
-        swatch("drift", "drift over the result's norm, the worst call's", "dot"),
-        swatch("floor", "one rounding in the op's dtype", "stroke"),
-      ];
-  const findings = Object.entries(SIGNS).map(([severity, sign]) => el("li", { class: severity }, sign + " " + severity));
-  byId("run-key").replaceChildren(
-    ...lines,
-    swatch("limit", tensors ? "beyond the limit, or Inf or NaN" : "Inf or NaN", "dot"),
-    ...findings,
-  );
+  const any = (test) => series.drift.some((_, index) => test(index));
+  const drawn = (values) => Boolean(values?.some((value) => value > 0 && value < Infinity));
+  const key = [swatch("drift", tensors ? "relative error of a tensor (L2)" : "relative error of an op's result (L2), of its worst call", "dot")];
+  if (drawn(series.floor))
+    key.push(swatch("floor", tensors ? "noise floor: what correct rounding explains" : "one rounding in the op's dtype", "stroke"));
+  if (drawn(series.limit)) key.push(swatch("limit", "limit", "stroke"));
+  if (any((index) => series.nonfinite[index] > 0)) key.push(swatch("limit", "has Inf or NaN", "dot"));
+  if (any((index) => judged(series, index) === "limit" && !(series.nonfinite[index] > 0)))
+    key.push(swatch("limit", "beyond its limit", "dot"));
+  if (any((index) => judged(series, index) === "half")) key.push(swatch("half", "beyond its limit, but passed on a closer look", "dot"));
+  const marked = new Set(series.marks.map(({ severity }) => severity));
+  const findings = Object.keys(SIGNS).filter((severity) => marked.has(severity));
+  byId("run-key").replaceChildren(...key, ...findings.map((severity) => swatch(severity, severity, SIGNS[severity])));
 }
 
 function tellChosen() {
   const data = current();
   const index = data ? state.chosen[state.kind] : -1;
-  byId("run-chosen").replaceChildren(...(index >= 0 ? told(data[state.kind], index) : [el("span", { class: "soft" }, "Nothing chosen.")]));
+  for (const place of ["run-chosen", "table-chosen"]) byId(place).replaceChildren(...(index >= 0 ? told(data[state.kind], index) : []));
 }
 
 /** One op or tensor in words. */
@@ -85,15 +86,17 @@ function told(table, index) {
   const number = (name) => digits(table.at(name, index));
   if (state.kind === "rows") {
     const place = placed(table.at("tensor", index), table.at("kind", index), table.at("step", index));
+    const excused = table.at("excused", index) ? " · passed on a closer look" : "";
     return [
       el("b", { class: "name" }, place),
-      ` · r ${number("r")} of ${number("allowed")} allowed · drift ${number("drift")}, floor ${number("relativeFloor")} · ${text("dtype")} [${text("shape")}]`,
+      ` · r ${number("r")} of ${number("allowed")} allowed${excused} · relative error ${number("drift")}, noise floor ${number("relativeFloor")}`,
+      ` · ${text("dtype")} [${text("shape")}]`,
     ];
   }
   const bad = table.at("nonfinite", index);
   const parts = [
     el("b", { class: "name code" }, text("op")),
-    ` · drift ${number("drift")}, of it inherited ${number("inherited")} · ${text("dtype")} · ${counted(table.at("calls", index), "call")} · `,
+    ` · relative error ${number("drift")}, its inputs' ${number("inherited")} · ${text("dtype")} · ${counted(table.at("calls", index), "call")} · `,
   ];
   parts.push(
     el("span", { class: "name code" }, text("source") || "no line"),

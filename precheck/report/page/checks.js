@@ -3,9 +3,7 @@
 const MOST = 400; // checks listed at once; the filter reaches the others
 
 function gravity(check) {
-  if (check.error !== undefined) return 4;
-  const { error, warning, note } = check.counts;
-  return error ? 3 : warning ? 2 : note ? 1 : 0;
+  return { none: 4, error: 3, warning: 2, good: check.counts?.note ? 1 : 0 }[check.verdict];
 }
 
 function excessOf(check) {
@@ -42,10 +40,34 @@ function checkButton(index) {
     "button",
     { type: "button", "data-check": index, title: clipped(check.nodeid, 300), onclick: () => openCheck(index) },
     el("span", { class: kind, "aria-label": { good: "no errors", note: "notes", warning: "warnings", error: "errors" }[kind] }, sign),
-    el("span", { class: "test name" }, clipped(test, 100)),
-    el("span", { class: "worst" }, worst),
-    el("span", { class: "file name" }, clipped(check.precision, 40) + (file ? " · " + clipped(file, 100) : "")),
+    el("span", { class: "test name" }, ...broken(clipped(test, 100))),
+    el("span", { class: "precision" }, clipped(check.precision, 40)),
+    el("span", { class: "worst", title: "worst r: error over what correct rounding explains" }, worst),
+    file && el("span", { class: "file name" }, ...broken(clipped(shortFiles().get(file), 160))),
   );
+}
+
+/** Words that may break after a slash, an underscore, a dot or a bracket, so that a narrow list shows all of them. */
+function broken(words) {
+  return words.split(/(?<=[/_.[-])/).flatMap((part) => [part, el("wbr")]);
+}
+
+let shortened = null;
+
+/** By path, as much of its end as tells the files of the session apart. */
+function shortFiles() {
+  if (shortened) return shortened;
+  const files = [...new Set(SUMMARY.checks.map((check) => split(check.nodeid, check.precision)[0]))];
+  const ends = new Map();
+  for (const file of files) for (const end of endsOf(file)) ends.set(end, (ends.get(end) ?? 0) + 1);
+  shortened = new Map(files.map((file) => [file, endsOf(file).find((end) => ends.get(end) === 1) ?? file]));
+  return shortened;
+}
+
+/** Of "a/b/c.py": "c.py", "b/c.py" and the whole. */
+function endsOf(file) {
+  const parts = file.split("/").slice(-20);
+  return parts.map((_, place) => parts.slice(-1 - place).join("/"));
 }
 
 /** File and test of a node id, the test without the precision among its parameters, which stands beside it. */
@@ -66,19 +88,6 @@ function openCheck(index) {
   window.scrollTo({ top: 0, behavior: "instant" });
 }
 
-function drawTotals() {
-  const failed = SUMMARY.checks.filter((check) => gravity(check) === 3).length;
-  const silent = SUMMARY.checks.filter((check) => gravity(check) === 4).length;
-  const parts = [counted(SUMMARY.checks.length, "check") + ": "];
-  parts.push(
-    el("b", { class: "good" }, `${(SUMMARY.checks.length - failed - silent).toLocaleString("en")} without errors`),
-    ", ",
-    el("b", { class: failed ? "error" : "soft" }, `${failed.toLocaleString("en")} with errors`),
-  );
-  if (silent) parts.push(", ", el("b", { class: "error" }, `${silent.toLocaleString("en")} without a verdict`));
-  byId("totals").replaceChildren(...parts);
-}
-
 function startChecks() {
   const input = el("input", {
     type: "search",
@@ -90,7 +99,6 @@ function startChecks() {
   const single = SUMMARY.checks.length < 2;
   byId("checks").hidden = single;
   document.querySelector(".frame").classList.toggle("single", single);
-  drawTotals();
   drawChecks();
   on("check", markCheck);
 }

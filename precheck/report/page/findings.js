@@ -4,7 +4,7 @@ function drawVerdict() {
   const line = SUMMARY.checks[state.check];
   const data = current();
   byId("check-title").textContent = clipped(line.nodeid, 400);
-  const facts = [el("span", { class: "tag" }, clipped(line.precision || "as it is", 80))];
+  const facts = [el("span", { class: "tag" }, clipped(line.precision || "its own precision", 80))];
   if (!data) facts.push(el("span", { class: "error" }, "no verdict"));
   else {
     for (const severity of ["error", "warning", "note"]) {
@@ -12,18 +12,9 @@ function drawVerdict() {
         facts.push(el("span", { class: severity }, SIGNS[severity] + " " + counted(line.counts[severity], severity)));
     }
     if (line.counts.allowed) facts.push(el("span", { class: "note" }, `${line.counts.allowed} expected or allowed`));
-    if (!line.counts.error) facts.push(el("span", { class: "good" }, "✓ no errors"));
+    if (line.verdict === "good") facts.push(el("span", { class: "good" }, "✓ no errors or warnings"));
     if (data.rows.length) facts.push(el("span", {}, counted(data.rows.length, "tensor") + " compared"));
-    const { shadowed, ops, covered } = data.facts;
-    if (ops !== undefined)
-      facts.push(
-        el(
-          "span",
-          {},
-          `${shadowed.toLocaleString("en")} of ${counted(ops, "op")} followed in float32` +
-            (covered === 1 ? "" : `, ${(100 * covered).toFixed(1)} % of them to the end`),
-        ),
-      );
+    if (data.followed) facts.push(el("span", {}, data.followed));
   }
   byId("check-facts").replaceChildren(...facts);
 }

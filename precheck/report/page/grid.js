@@ -6,11 +6,12 @@ const PRINTED = 40; // rows on paper
 
 class Grid {
   /**
-   * `columns`: [{name, title, help, words, width, text(i), sort(i), hot(i), plain, tail}]: `words` or else numbers; width in pixels, 0 for what
-   * is left; of a tail the end is seen where it is narrow. `pick(index)` is called for a row that is chosen, `enter()` for the key; `leads` says
-   * what that does.
+   * `columns`: [{name, title, help, words, width, narrow, text(i), sort(i), hot(i), plain, tail}]: `words` or else numbers; width in pixels, 0
+   * for what is left, and `narrow` the same on a narrow screen, which leaves out columns without it; of a tail the end is seen where it is
+   * narrow. `pick(index)` is called for a row that is chosen, `enter()` for the key; `leads` says what that does. `length` is that of the table
+   * with no row filtered out, so that filtering moves nothing on the page.
    */
-  constructor(host, columns, label, pick, { enter, leads } = {}) {
+  constructor(host, columns, label, pick, { enter, leads, length } = {}) {
     Object.assign(this, { host, columns, pick, enter, order: [], chosen: -1, sorted: null, printing: false });
     this.body = el("tbody");
     this.heads = columns.map((column) => this.head(column));
@@ -28,18 +29,20 @@ class Grid {
       this.table,
     );
     this.box.setAttribute("aria-label", label + ": arrow keys move" + (leads ? `, Enter ${leads}` : ""));
+    this.box.style.setProperty("--rows", length);
     host.replaceChildren(this.box);
+    new ResizeObserver(() => this.draw()).observe(this.box);
   }
 
   width(column) {
-    const col = el("col");
-    if (column.width) col.style.width = column.width + "px";
+    const col = el("col", { class: narrowClass(column) });
+    for (const name of ["width", "narrow"]) col.style.setProperty("--" + name, column[name] ? column[name] + "px" : "auto");
     return col;
   }
 
   head(column) {
     const button = el("button", { type: "button", title: column.help ?? column.title, onclick: () => this.sortBy(column) }, column.title);
-    return el("th", { scope: "col", class: column.words ? "" : "right", "aria-sort": "none" }, button);
+    return el("th", { scope: "col", class: (column.words ? "" : "right ") + narrowClass(column), "aria-sort": "none" }, button);
   }
 
   /** First by the greatest numbers, or words from A on; then the other way round. */
@@ -80,7 +83,7 @@ class Grid {
   }
 
   space(rows) {
-    const cell = el("td", { colspan: this.columns.length });
+    const cell = el("td");
     cell.style.height = rows * ROW + "px";
     return el("tr", { class: "space", "aria-hidden": "true" }, cell);
   }
@@ -94,9 +97,8 @@ class Grid {
 
   cell(column, index) {
     const text = column.text(index);
-    const kind = [column.words ? (column.plain ? "" : "code") : "right", column.hot?.(index) ? "hot" : "", column.tail ? "tail" : ""]
-      .join(" ")
-      .trim();
+    const look = column.words ? (column.plain ? "" : "code") : "right";
+    const kind = [look, column.hot?.(index) ? "hot" : "", column.tail ? "tail" : "", narrowClass(column)].filter(Boolean).join(" ");
     return el(
       "td",
       { class: kind, title: column.words && text.length > 10 ? text : null },
@@ -133,6 +135,11 @@ class Grid {
     else return;
     event.preventDefault();
   }
+}
+
+/** The class of a column that a narrow screen leaves out. */
+function narrowClass(column) {
+  return column.narrow === undefined ? "spare" : "";
 }
 
 /** Words by letters, numbers by size with NaN last of all. */

@@ -36,12 +36,12 @@ function showLosses(source) {
   const worst = apart.reduce((found, value, index) => (value > apart[found] || Number.isNaN(apart[found]) ? index : found), 0);
   const lost = low.filter((value, index) => !Number.isFinite(value) && Number.isFinite(reference[index])).length;
   const facts = length > 1 ? [`${length.toLocaleString("en")} losses; furthest apart: `, ...lossWords(worst)] : lossWords(0);
-  if (lost > 1) facts.push(el("b", { class: "error" }, ` · ${lost.toLocaleString("en")} of them Inf or NaN where the reference is finite`));
+  if (lost && length > 1) facts.push(el("b", { class: "error" }, ` · ${lost.toLocaleString("en")} of them Inf or NaN where the reference is finite`));
   byId("losses-facts").replaceChildren(...facts);
   for (const part of ["canvas", "help", "chosen", "zoom", "key"]) byId("losses-" + part).hidden = length < 2;
   byId("losses-canvas").setAttribute("aria-label", `Loss over ${counted(length, "step")}, beside the reference's`);
-  const key = [swatch("drift", "this run", "solid"), swatch("floor", "reference", "solid")];
-  if (floor.some(Number.isFinite)) key.push(swatch("floor", "difference that correct rounding explains", "stroke"));
+  const key = [swatch("drift", "this run", "solid"), swatch("reference", "reference", "band")];
+  if (floor.some(Number.isFinite)) key.push(swatch("floor", "relative error that correct rounding explains", "stroke"));
   if (low.some((value) => !Number.isFinite(value))) key.push(swatch("error", "Inf or NaN", "✕"));
   byId("losses-key").replaceChildren(...key);
   drawLosses();
@@ -65,8 +65,7 @@ function drawLosses() {
 }
 
 function tellLoss() {
-  const nothing = el("span", { class: "soft" }, "Nothing chosen.");
-  byId("losses-chosen").replaceChildren(...(losses.chosen >= 0 ? lossWords(losses.chosen) : [nothing]));
+  byId("losses-chosen").replaceChildren(...(losses.chosen >= 0 ? lossWords(losses.chosen) : []));
 }
 
 function chooseLoss(index) {

@@ -3,35 +3,6 @@
 const LOSS_MARGIN = { left: 66, right: 12, top: 14, bottom: 22 };
 const BETWEEN = 30; // pixels between the two
 
-/** A plain axis from pixel `start`, where numbers are low, to `end`. */
-class LinearAxis {
-  constructor(values, start, end) {
-    const known = values.filter(Number.isFinite);
-    const [low, high] = known.length ? [Math.min(...known), Math.max(...known)] : [0, 1];
-    const pad = (high - low || Math.abs(high) || 1) * 0.06;
-    Object.assign(this, { low: low - pad, high: high + pad, start, end });
-  }
-
-  at(value) {
-    return this.start + ((value - this.low) / (this.high - this.low)) * (this.end - this.start);
-  }
-
-  /** Round numbers, at most about `most`. */
-  ticks(most) {
-    const rough = (this.high - this.low) / most;
-    const ten = 10 ** Math.floor(Math.log10(rough));
-    const every = [1, 2, 5, 10].map((part) => part * ten).find((each) => each >= rough);
-    const places = Math.max(0, -Math.floor(Math.log10(every)));
-    const found = [];
-    for (let count = Math.ceil(this.low / every); count * every <= this.high; count++) {
-      const value = count * every;
-      const plain = Math.abs(value) < 1e6 && places < 7;
-      found.push([this.at(value), plain ? value.toFixed(places) : value.toExponential(1)]);
-    }
-    return found;
-  }
-}
-
 class LossPlot extends StepSheet {
   /** `series` as seriesOfLosses has it, `view` the stretch of it to draw. */
   constructor(canvas, series, view) {
@@ -47,11 +18,11 @@ class LossPlot extends StepSheet {
     const { low, reference, apart, floor } = this.series;
     this.across(this.losses.ticks(5));
     this.across(this.apart.ticks());
-    this.word("loss", 4, 11);
-    this.word("difference, relative", 4, this.middle + 16);
+    this.title("loss", this.top, this.middle);
+    this.title("relative error", this.middle + BETWEEN, this.bottom);
     this.numbers("step");
     this.within(() => {
-      this.curve(reference, (value) => this.losses.at(value), "floor", 5);
+      this.curve(reference, (value) => this.losses.at(value), "reference", 7);
       this.curve(low, (value) => this.losses.at(value), "drift", 1.5);
       this.curve(floor, (value) => this.apart.y(value), "floor", 1.5, [5, 3]);
       this.curve(apart, (value) => this.apart.y(value), "drift", 1.5);

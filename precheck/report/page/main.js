@@ -25,10 +25,7 @@ function start() {
   startPrint(() => grids.grid);
   window.addEventListener("hashchange", () => checkInAddress() !== state.check && showCheck(checkInAddress()));
   if (SUMMARY.checks.length) showCheck(checkInAddress());
-  else {
-    for (const panel of byId("main").children) panel.hidden = true;
-    byId("main").prepend(el("p", { class: "panel" }, "No check ran."));
-  }
+  else for (const panel of byId("main").querySelectorAll(":scope > :not(#nothing, #selftest)")) panel.hidden = true;
 }
 
 start();

@@ -1,4 +1,4 @@
-// The tree of modules with the worst r of each; where no floor was measured, with the drift that their ops added.
+// The tree of modules with the worst r of each; where no floor was measured, with the error that their ops added.
 
 const OPENED = 3; // levels that are open in any case; beyond, only the way to what is beyond its limit
 const tree = { root: null, open: new Set(), focus: "", shown: [] };
@@ -32,7 +32,8 @@ function pathTo(root, module) {
 }
 
 function countRow(root, rows, index) {
-  const seen = { r: rows.at("r", index), excess: rows.at("excess", index) };
+  const excess = rows.at("excess", index);
+  const seen = { r: rows.at("r", index), excess: rows.at("excused", index) ? Math.min(1, excess) : excess };
   const worse = (one) => (one === null || seen.excess > one.excess ? seen : one);
   const nodes = pathTo(root, rows.module(index));
   for (const node of nodes) node.worst = worse(node.worst);
@@ -57,8 +58,8 @@ function drawTree() {
   }
   tree.focus = "";
   byId("modules-help").textContent = tree.slim
-    ? "By the drift that ops of a module added; no noise floor was measured, so there is no r."
-    : "By r, drift over what correct rounding explains: of the output, of the gradients, and the worst of all inside. Click to filter the tables.";
+    ? "The relative error that the module's ops added; no noise floor was measured, so there is no r."
+    : "r is the error over what correct rounding explains: of the module's output, of its gradients, and the worst of all inside it. Click to filter the tables.";
   renderTree();
 }
 
@@ -73,7 +74,7 @@ function renderTree(refocus = false) {
     if (tree.open.has(node.path)) for (const child of node.children.values()) walk(child, level + 1);
   };
   walk(tree.root, 1);
-  const titles = tree.slim ? ["module", "drift added"] : ["module", "output", "gradients", "inside"];
+  const titles = tree.slim ? ["module", "error added"] : ["module", "output", "gradients", "inside"];
   const head = el("div", { class: "head", "aria-hidden": "true" }, ...titles.map((title) => el("span", {}, title)));
   const list = el("div", { role: "tree", "aria-label": "Modules", onkeydown: treeKeys }, ...tree.shown.map(treeItem));
   const box = byId("tree").querySelector(".scroll");
@@ -125,7 +126,7 @@ function filterModule(node) {
 function heatCell(seen) {
   if (!seen) return el("span", { class: "heat" });
   const kind = seen.excess > 1 ? "over" : seen.excess > 2 / 3 ? "near" : "calm";
-  return el("span", { class: "heat " + kind, title: kind === "over" ? "beyond its limit" : "within its limit" }, digits(seen.r));
+  return el("span", { class: "heat " + kind, title: { over: "beyond its limit", near: "near its limit, or passed on a closer look", calm: "within its limit" }[kind] }, digits(seen.r));
 }
 
 function addedCell(added) {

@@ -48,6 +48,7 @@ function filterBy(wish) {
 
 /** A row of radio buttons that look like one switch. */
 function choice(fieldset, name, options, chosen, act) {
+  fieldset.hidden = options.length < 2;
   fieldset.querySelectorAll("label").forEach((label) => label.remove());
   for (const [value, words, disabled] of options) {
     const input = el("input", { type: "radio", name, value, disabled: Boolean(disabled), onchange: () => act(value) });

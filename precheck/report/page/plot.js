@@ -1,8 +1,15 @@
 // Drawing the run on a canvas: phases as shades, drift as dots or, where ops are narrower than dots, as one stroke a pixel.
 
-const MARGIN = { left: 50, right: 10, top: 20, bottom: 20 };
+const MARGIN = { left: 62, right: 10, top: 20, bottom: 20 };
 const DOT = 2.5; // pixels an op needs to be a dot of its own
 const SIGNS = { error: "▲", warning: "◆", note: "●" };
+
+/** The colour of a point: "limit" beyond its limit or with Inf or NaN, "half" where a closer look passed it, else "drift". */
+function judged(series, index) {
+  if (series.nonfinite[index] > 0) return "limit";
+  if (series.limit === null || !(series.drift[index] > series.limit[index])) return "drift";
+  return series.excused[index] ? "half" : "limit";
+}
 
 class Plot extends Sheet {
   /** `series`: {length, phase(i), drift, floor, limit or null, marks: [{index, severity}]}; `from` to `to` is what is in view. */
@@ -40,6 +47,7 @@ class Plot extends Sheet {
     this.pen.clearRect(0, 0, this.width, this.height);
     this.shades();
     this.across(this.scale.ticks());
+    this.title("relative error", this.top, this.bottom);
     this.pen.save();
     this.pen.beginPath();
     this.pen.rect(this.left, 0, this.right - this.left, this.bottom);
@@ -75,7 +83,7 @@ class Plot extends Sheet {
     const pen = this.pen;
     const each = Math.max(1, Math.floor(1 / this.step));
     pen.strokeStyle = this.colours[name];
-    pen.lineWidth = 1.5;
+    pen.lineWidth = 2;
     pen.setLineDash(dashes);
     pen.beginPath();
     let down = true;
@@ -108,10 +116,9 @@ class Plot extends Sheet {
     }
     pen.stroke();
     pen.globalAlpha = 1;
-    const [calm, high] = [this.colours.drift, this.colours.limit];
     const radius = Math.min(4, Math.max(1.5, this.step / 2.5));
     for (let index = this.from; index < this.to; index++) {
-      pen.fillStyle = this.over(index) ? high : calm;
+      pen.fillStyle = this.colours[judged(series, index)];
       pen.beginPath();
       pen.arc(this.x(index), scale.y(series.drift[index]), radius, 0, 7);
       pen.fill();
@@ -120,17 +127,18 @@ class Plot extends Sheet {
 
   strokes() {
     const { pen, scale, series } = this;
-    const [calm, high] = [this.colours.drift, this.colours.limit];
+    const calm = this.colours.drift;
     for (let x = this.left; x < this.right; x++) {
       const first = this.indexAt(x);
       const last = Math.max(first + 1, this.from + Math.ceil((x + 1 - this.left) / this.step));
-      let [low, top, none, over] = [Infinity, 0, false, false];
+      let [low, top, none, colour] = [Infinity, 0, false, "drift"];
       for (let index = first; index < Math.min(last, this.to); index++) {
         const drift = series.drift[index];
         if (drift > 0) low = Math.min(low, drift);
         else none = true;
         top = Math.max(top, drift);
-        over ||= this.over(index);
+        const each = judged(series, index);
+        if (each === "limit" || colour === "drift") colour = each;
       }
       if (none) {
         pen.fillStyle = calm;
@@ -144,15 +152,9 @@ class Plot extends Sheet {
       pen.globalAlpha = 0.4;
       pen.fillRect(x, y, 1, Math.max(1, bottom - y));
       pen.globalAlpha = 1;
-      pen.fillStyle = over ? high : calm;
+      pen.fillStyle = this.colours[colour];
       pen.fillRect(x, y - 1, 1.5, 2.5);
     }
-  }
-
-  /** Beyond its limit, or Inf or NaN. */
-  over(index) {
-    const { series } = this;
-    return series.nonfinite[index] > 0 || (series.limit !== null && series.drift[index] > series.limit[index]);
   }
 
   cross(index) {

@@ -25,7 +25,8 @@ class LogScale {
     this.laneTop = top;
     this.laneBottom = bottom;
     this.top = top + (this.infinite ? LANE + 8 : 0);
-    this.bottom = bottom - LANE;
+    this.lane = this.zero || Math.log10(low) < this.low;
+    this.bottom = bottom - (this.lane ? LANE + 8 : 4);
   }
 
   y(value) {
@@ -41,7 +42,7 @@ class LogScale {
     const found = [];
     for (let power = this.low; power <= this.high; power += every) found.push([this.y(10 ** power), powerOfTen(power)]);
     if (this.infinite) found.push([this.laneTop + LANE / 2, "Inf"]);
-    if (this.zero) found.push([this.laneBottom - LANE / 2, "0"]);
+    if (this.lane) found.push([this.laneBottom - LANE / 2, "0"]);
     return found;
   }
 }

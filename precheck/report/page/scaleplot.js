@@ -1,6 +1,6 @@
 // Drawing the loss scale along the steps of a run.
 
-const SCALER_MARGIN = { left: 50, right: 12, top: 12, bottom: 22 };
+const SCALER_MARGIN = { left: 62, right: 12, top: 12, bottom: 22 };
 
 class ScalePlot extends StepSheet {
   /** `history` as historyOf has it, `told` the report's scaler, `view` the stretch of steps to draw. */
@@ -26,6 +26,7 @@ class ScalePlot extends StepSheet {
       this.pen.fillRect(this.left, this.top, (this.calibration - this.from) * this.step, this.bottom - this.top);
     }
     this.across(this.axis.ticks(7));
+    this.title("loss scale", this.top, this.bottom);
     this.numbers("step");
     this.within(() => {
       if (this.safe > 0) this.safeLine(this.axis.at(this.safe));

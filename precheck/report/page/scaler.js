@@ -33,8 +33,9 @@ function scalerWords(data) {
   const first = calibration ? `, ${calibration} of them while the scale came down from where it began` : "";
   const growth = interval ? `; it grows after ${counted(interval, "step")} in a row without a skip.` : ".";
   byId("scaler-facts").textContent = counts + first + growth;
-  const key = [swatch("drift", "loss scale", "solid"), swatch("error", "step skipped", "✕")];
-  if (calibration) key.push(swatch("scaler", "calibration"));
+  const key = [swatch("drift", "loss scale", "solid")];
+  if (skips.length) key.push(swatch("error", "step skipped", "✕"));
+  if (calibration) key.push(swatch("scaler", "calibration: the scale comes down from where it began"));
   const by = tightest ? ", by " + clipped(tightest) : "";
   if (typeof safe === "number") key.push(swatch("floor", `largest safe scale, ${scaleText(safe)}${by}`, "stroke"));
   byId("scaler-key").replaceChildren(...key);
@@ -69,8 +70,7 @@ function drawScaler() {
 }
 
 function tellStep() {
-  const nothing = el("span", { class: "soft" }, "Nothing chosen.");
-  byId("scaler-chosen").replaceChildren(...(scaler.chosen >= 0 ? stepWords(scaler.chosen) : [nothing]));
+  byId("scaler-chosen").replaceChildren(...(scaler.chosen >= 0 ? stepWords(scaler.chosen) : []));
 }
 
 function chooseStep(index) {

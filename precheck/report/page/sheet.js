@@ -8,6 +8,7 @@ const COLOURS = [
   "accent",
   "sheet",
   "drift",
+  "reference",
   "floor",
   "limit",
   "good",
@@ -83,6 +84,15 @@ class Sheet {
     this.pen.fillText(text, x, y);
   }
 
+  /** What an axis measures, along it between two heights. */
+  title(words, top, bottom, x = 13) {
+    this.pen.save();
+    this.pen.translate(x, (top + bottom) / 2);
+    this.pen.rotate(-Math.PI / 2);
+    this.word(words, 0, 0, "center");
+    this.pen.restore();
+  }
+
   /** Lines across, with their labels at the left. */
   across(ticks) {
     this.pen.strokeStyle = this.colours.line;
@@ -96,10 +106,10 @@ class Sheet {
   }
 }
 
-/** A sample of what is drawn, for the key: of a kind "" (a shade), "dot", "stroke" or a sign. */
+/** A sample of what is drawn, for the key: of a kind "" (a shade), "dot", "stroke", "solid", "band", "ring" or a sign. */
 function swatch(name, words, kind = "") {
-  const known = ["", "dot", "stroke", "solid", "ring"].includes(kind);
+  const known = ["", "dot", "stroke", "solid", "band", "ring"].includes(kind);
   const sign = el("i", { class: known ? kind : "sign" }, known ? "" : kind);
-  sign.style[kind === "" || kind === "dot" ? "background" : known ? "borderColor" : "color"] = `var(--${name})`;
+  sign.style[["", "dot", "band"].includes(kind) ? "background" : known ? "borderColor" : "color"] = `var(--${name})`;
   return el("li", {}, sign, words);
 }

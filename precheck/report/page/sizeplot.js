@@ -1,6 +1,6 @@
 // Drawing sizes of steps over sizes of weights, and the dead zone of each format.
 
-const SIZE_MARGIN = { left: 58, right: 14, top: 24, bottom: 36 };
+const SIZE_MARGIN = { left: 66, right: 14, top: 24, bottom: 36 };
 const NEAR = 24; // pixels from a point at which the pointer still means it
 
 /** The formats of these points, the widest dead zone first, with what a step must exceed on weights of a size. */
@@ -54,7 +54,7 @@ class SizePlot extends Sheet {
       this.word(label, x, this.bottom + 14, "center");
     }
     this.word("size of the weight (root mean square)", this.right, this.height - 4, "right");
-    this.word("size of a step", 4, 13);
+    this.title("size of a step (root mean square)", this.top, this.bottom);
     this.within(() => {
       this.zones.forEach((zone) => this.edge(this.stairs(zone)));
       this.dots();

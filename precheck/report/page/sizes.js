@@ -23,8 +23,8 @@ function resetSizes() {
   const ramp = el("li", {}, el("i", { class: "ramp" }), "arrived, from none to all");
   byId("sizes-key").replaceChildren(
     ramp,
-    swatch("error", "less than half: lost", "ring"),
-    swatch("good", "half or more", "dot"),
+    lost ? swatch("error", "less than half: lost", "ring") : "",
+    lost < sizes.points.length ? swatch("good", "half or more", "dot") : "",
     zones.length ? swatch("zone", `dead zone of ${named}: steps that rounding takes away whole`) : "",
   );
   drawSizes();
@@ -52,7 +52,7 @@ function drawSizes() {
 
 function tellSize() {
   const point = sizes.points[sizes.chosen];
-  byId("sizes-chosen").replaceChildren(...(point ? sizeWords(point) : [el("span", { class: "soft" }, "Nothing chosen.")]));
+  byId("sizes-chosen").replaceChildren(...(point ? sizeWords(point) : []));
 }
 
 function chooseSize(place) {

@@ -23,16 +23,17 @@ function columnsOf(table, kind) {
   const count = (name, title, width, more = {}) =>
     number(name, title, width, { text: (i) => table.at(name, i).toLocaleString("en"), ...more });
   const bad = { hot: (i) => table.at("nonfinite", i) > 0, help: "Elements that are Inf or NaN here and finite in the reference" };
+  const beyond = (i) => table.at("excess", i) > 1 && !table.at("excused", i);
   if (kind === "rows") {
     return [
-      number("r", "r", 66, { help: "Drift over floor", hot: (i) => table.at("excess", i) > 1 }),
+      number("r", "r", 66, { narrow: 56, help: "Relative error over noise floor", hot: beyond }),
       number("allowed", "allowed", 84),
-      number("excess", "r / allowed", 104, { hot: (i) => table.at("excess", i) > 1 }),
-      number("drift", "drift", 72, { help: "Over the norm of the reference" }),
-      number("relativeFloor", "floor", 72, { help: "What correct rounding explains, over the norm of the reference" }),
+      number("excess", "r / allowed", 118, { hot: beyond, help: "Above 1: beyond the limit; red where no closer look passed it" }),
+      number("drift", "rel. error", 88, { narrow: 86, help: "Relative error: the L2 norm of the difference, over that of the reference" }),
+      number("relativeFloor", "noise floor", 100, { help: "The relative error that correct rounding explains" }),
       count("nonfinite", "Inf/NaN", 74, bad),
-      words("kind", "kind", 138, { plain: true }),
-      words("tensor", "tensor", 0, { tail: true }),
+      words("kind", "kind", 152, { plain: true }),
+      words("tensor", "tensor", 0, { tail: true, narrow: 0 }),
       count("step", "step", 58, { rising: true }),
       words("dtype", "dtype", 72, { plain: true }),
       words("shape", "shape", 118, { plain: true }),
@@ -40,17 +41,17 @@ function columnsOf(table, kind) {
   }
   return [
     number("first", "#", 64, { text: (i) => String(table.at("first", i)), rising: true, help: "Number of its first call in the run" }),
-    words("op", "op", 152),
+    words("op", "op", 152, { narrow: 116 }),
     words("phase", "phase", 80, { plain: true }),
     words("module", "module", 0, { tail: true }),
-    words("source", "line", 0, { tail: true }),
+    words("source", "line", 0, { tail: true, narrow: 0 }),
     words("dtype", "dtype", 72, { plain: true }),
-    count("calls", "calls", 54),
-    number("drift", "drift", 70, { help: "Over the norm of the result, in the worst call" }),
-    number("inherited", "inherited", 88, { help: "Of the furthest input of that call" }),
-    number("added", "added", 74, { help: "Drift less what was inherited" }),
+    count("calls", "calls", 62),
+    number("drift", "rel. error", 88, { narrow: 86, help: "Relative error of the result, in the worst call: L2 norm of the difference, over that of the reference" }),
+    number("inherited", "inherited", 88, { help: "Relative error of the worst input of that call" }),
+    number("added", "added", 74, { help: "Relative error less what was inherited" }),
     count("nonfinite", "Inf/NaN", 74, bad),
-    count("zeros", "zeros", 56, { optional: true, help: "Elements that are zero here and not in the reference" }),
+    count("zeros", "zeros", 70, { optional: true, help: "Elements that are zero here and not in the reference" }),
     count("flips", "flips", 58, { optional: true, help: "Choices that came out otherwise" }),
     words("opaque", "not followed", 110, { optional: true, plain: true, help: "Why the reference could not follow" }),
   ];
@@ -101,7 +102,11 @@ function buildTable() {
   const title = state.kind === "ops" ? "Every op" : "Every tensor at a module boundary";
   byId("table-title").textContent = title;
   const columns = telling(columnsOf(table, state.kind), table);
-  grids.grid = new Grid(byId("grid"), columns, title, choose, { enter: () => byId("run-canvas").focus(), leads: "shows in the chart" });
+  grids.grid = new Grid(byId("grid"), columns, title, choose, {
+    enter: () => byId("run-canvas").focus(),
+    leads: "shows in the chart",
+    length: table.length,
+  });
   buildSelects(table);
   grids.grid.order = wanted(table, state.kind);
   const first = state.kind === "ops" ? "added" : "excess";

@@ -1,4 +1,4 @@
-// What of each parameter's update arrived, and under what loss scale; and the facts of how all of it was measured.
+// What of each parameter's update arrived; and the facts of how all of it was measured.
 
 const WIDE = 1.25; // the share at the right end of a track: a little more than all of it may arrive
 const LOST = 0.5; // as judge/updates.py has it
@@ -79,31 +79,11 @@ function percent(share) {
 
 function drawFacts() {
   const data = current();
-  const pairs = data
-    ? [...scalerFacts(data.scaler), ...Object.entries(data.facts)]
-    : [];
+  const pairs = data?.facts ?? [];
   byId("facts").hidden = !pairs.length;
   byId("fact-rows").replaceChildren(
-    ...pairs.flatMap(([name, value]) => [el("dt", {}, clipped(name.replaceAll("_", " "))), el("dd", { class: "name" }, factText(value))]),
+    ...pairs.flatMap(([name, words]) => [el("dt", {}, clipped(name)), el("dd", { class: "name" }, clipped(words, 2000))]),
   );
-}
-
-/** What of the loss scale is told in words; its history is drawn. */
-function scalerFacts(told) {
-  const words = Object.entries(told).filter(([name]) => !["history", "at_op"].includes(name));
-  return words.map(([name, value]) => ["loss scale: " + name, value]);
-}
-
-function factText(value) {
-  if (value === true || value === false) return value ? "yes" : "no";
-  if (typeof value === "number") return Number.isInteger(value) ? value.toLocaleString("en") : digits(value);
-  if (value && typeof value === "object")
-    return Object.keys(value).length
-      ? Object.entries(value)
-          .map(([name, each]) => `${clipped(name)} ${clipped(JSON.stringify(each))}`)
-          .join(", ")
-      : "none";
-  return clipped(value, 1000);
 }
 
 function startUpdates() {

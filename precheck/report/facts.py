@@ -1,0 +1,110 @@
+"""How a report was made, in words: what every form of it says of `Report.facts`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from precheck.findings import Report, Row
+from precheck.report.words import LONGEST, cut, one_line, tensor_name
+
+Key = tuple[str, str, int]
+"""A tensor's kind, name and step."""
+LISTED = 5
+"""Tensors that a sentence names, the worst first; it counts the others."""
+_ROUNDING = "correct rounding explains their error once each rounding inside a module counts, and for a gradient that of every op"
+_REFERENCE = "float64 disagrees with float32 there by about as much, so float32 is no reference for them"
+_EITHER = f"{_ROUNDING}, or {_REFERENCE}"  # of a report that does not say which
+
+
+def excused(report: Report) -> list[str]:
+    """A sentence for each reason for which tensors beyond their limits are no error: which tensors, and why."""
+    keys = excused_keys(report.facts)
+    unstable = _keys(report.facts.get("unstable")) & keys
+    why = _ROUNDING if "unstable" in report.facts else _EITHER
+    return [_sentence(report, some, reason) for some, reason in ((keys - unstable, why), (unstable, _REFERENCE)) if some]
+
+
+def excused_keys(facts: Mapping[str, Any]) -> set[Key]:
+    """Of the tensors that a closer look found healthy."""
+    return _keys(facts.get("excused"))
+
+
+def followed(report: Report) -> str:
+    """How much of a run the shadow followed; "" where none ran."""
+    shadowed, ops, covered = (report.facts.get(name) for name in ("shadowed", "ops", "covered"))
+    if not isinstance(shadowed, int) or not isinstance(ops, int):
+        return ""
+    end = f", {100 * covered:.1f} % of them to the end" if isinstance(covered, (int, float)) and covered != 1 else ""
+    return f"{shadowed} of {ops} ops followed in {report.facts.get('reference', 'float32')}{end}"
+
+
+def told(report: Report) -> list[tuple[str, str]]:
+    """All facts and the loss scale, each with a title."""
+    return [(title, cut(one_line(words), 10 * LONGEST)) for title, words in _told(report) if words]
+
+
+def _told(report: Report) -> Iterator[tuple[str, str]]:
+    facts, known = report.facts, {"excused", "unstable"}
+    yield "passed on a closer look", " ".join(excused(report))
+    yield "loss scale", _loss_scale(report.scaler)
+    if isinstance(facts.get("noise_runs"), int):
+        known.add("noise_runs")
+        yield "noise floor", f"estimated from {_counted(facts['noise_runs'], 'run')} with random rounding"
+    if isinstance(facts.get("decisions"), int):
+        known |= {"decisions", "flips"}
+        yield "decisions", _decisions(facts["decisions"], facts.get("flips", 0))
+    if followed(report):
+        known |= {"ops", "shadowed", "covered", "reference"}
+        yield "ops", f"{followed(report)}; the others have no low-precision input"
+    if isinstance(facts.get("opaque"), dict):
+        known.add("opaque")
+        yield "ops not followed", ", ".join(f"{name} ({times} times)" for name, times in facts["opaque"].items())
+    for name, value in facts.items():
+        if name not in known:
+            yield name.replace("_", " "), value if isinstance(value, str) else json.dumps(value)
+
+
+def _loss_scale(told: dict[str, Any]) -> str:
+    """Of a measurement; that of a watched run is drawn."""
+    if "history" in told or not isinstance(told.get("scale"), (int, float)):
+        return ""
+    collapsed = "; it fell below 1" if told.get("collapsed") else ""
+    return f"{told['scale']:,.10g}, {_counted(told.get('skipped', 0), 'step')} skipped{collapsed}"
+
+
+def _decisions(total: int, flips: Any) -> str:
+    """What comparisons, top-k, arg-max and casts to integers chose, element by element."""
+    if not total:
+        return "none: the run has no comparison, top-k, arg-max or cast to integers"
+    return f"{_counted(total, 'element')} chosen by comparisons, top-k, arg-max or casts to integers, as in the run; {flips} would differ in float32"
+
+
+def _sentence(report: Report, keys: Collection[Key], why: str) -> str:
+    rows = sorted((row for row in report.boundaries if _key(row) in keys), key=lambda row: row.r / row.allowed, reverse=True)
+    named = [f"{tensor_name(row.kind, row.tensor, row.step)} (r {row.r:.3g} of {row.allowed:.3g} allowed)" for row in rows[:LISTED]]
+    left = len(keys) - len(named)
+    which = f": {', '.join(named)}" + (f" and {left} more" if left else "") if named else ""
+    if len(keys) == 1:
+        return f"1 tensor beyond or near its limit at the first look passes a closer one, because {_single(why)}{which}."
+    return f"{len(keys)} tensors beyond or near their limits at the first look pass a closer one, because {why}{which}."
+
+
+def _single(why: str) -> str:
+    return why.replace("their error", "its error").replace("for them", "for it")
+
+
+def _key(row: Row) -> Key:
+    return row.kind, row.tensor, row.step
+
+
+def _keys(value: Any) -> set[Key]:
+    """Of a list of "gradient:layers.0@1"."""
+    found = (re.fullmatch(r"([^:]*):(.*)@(\d+)", each, re.DOTALL) for each in (value if isinstance(value, list) else ()) if isinstance(each, str))
+    return {(match[1], match[2], int(match[3])) for match in found if match}
+
+
+def _counted(number: Any, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}" if isinstance(number, int) else f"{number} {noun}s"

@@ -1,0 +1,80 @@
+"""What each check of a session came to, as the page lists and counts it.
+
+Imports neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from precheck.findings import Finding, Report, Row
+from precheck.report.facts import excused_keys
+
+VERDICTS = (
+    ("error", "error", "with errors"),
+    ("none", "error", "without a verdict"),
+    ("warning", "warning", "with warnings"),
+    ("good", "good", "without errors or warnings"),
+)
+"""What a check can come to, worst first: its name in the data, its class in the style, and how it is counted in words."""
+_DIGITS = 4  # of a float: the page shows three
+_ROW = [field.name for field in dataclasses.fields(Row)]
+_FINDING = dataclasses.asdict(Finding("", "note", ""))
+
+
+def totals(verdicts: Sequence[str]) -> list[tuple[str, str]]:
+    """How many checks came to what, worst first, each with its class in the style. Only a check without warnings is good."""
+    if not verdicts:
+        return [("soft", "no checks")]
+    counts = [(kind, words, sum(each == verdict for each in verdicts)) for verdict, kind, words in VERDICTS]
+    return [("", f"{len(verdicts)} check{'s' if len(verdicts) > 1 else ''}"), *((kind, f"{count} {words}") for kind, words, count in counts if count)]
+
+
+def line(test: dict[str, Any]) -> dict[str, Any]:
+    """A check in the list of checks: its counts of findings, and the row closest to, or furthest beyond, what it is allowed."""
+    report = whole(test)
+    told: dict[str, Any] = {"nodeid": test["nodeid"], "precision": test["precision"]}
+    if report is None:
+        return told | {"verdict": "none", "error": test["error"]}
+    standing = [finding for finding in report["findings"] if finding["rule"] not in test.get("tolerated", {})]
+    counts = {severity: sum(finding["severity"] == severity for finding in standing) for severity in ("error", "warning", "note")}
+    counts["allowed"] = len(report["findings"]) - len(standing)
+    verdict = next((severity for severity in ("error", "warning") if counts[severity]), "good")
+    excused = excused_keys(report["facts"])
+    rows = [row for row in report["boundaries"] if determined(row) and (row["kind"], row["tensor"], row["step"]) not in excused]
+    worst = max(rows, key=excess, default=None)
+    return told | {"verdict": verdict, "counts": counts, "worst": worst and {name: short(worst[name]) for name in ("tensor", "kind", "r", "allowed")}}
+
+
+def whole(test: dict[str, Any]) -> dict[str, Any] | None:
+    """A test's report with all its fields, those that an older one may lack at their defaults; None where there is an error instead."""
+    if "report" not in test:
+        return None
+    report: dict[str, Any] = dataclasses.asdict(Report()) | test["report"]
+    report["findings"] = [_FINDING | finding for finding in report["findings"]]
+    return report
+
+
+def passed(report: dict[str, Any]) -> Report:
+    """Of a whole report what its facts are told from: them, the loss scale, and the tensors that a closer look passed."""
+    excused = excused_keys(report["facts"])
+    rows = (row for row in report["boundaries"] if (row["kind"], row["tensor"], row["step"]) in excused)
+    named = [Row(**{name: row[name] for name in _ROW} | {"r": float(row["r"]), "allowed": float(row["allowed"])}) for row in rows]
+    return Report(facts=report["facts"], scaler=report["scaler"], boundaries=named)
+
+
+def excess(row: dict[str, Any]) -> float:
+    return float(row["r"]) / float(row["allowed"])
+
+
+def determined(row: dict[str, Any]) -> bool:
+    """As `Row.determined`: whether rounding leaves anything of the tensor."""
+    relative = float(row["relative"])
+    return bool(row["nonfinite"]) or relative <= 0.5 * float(row["r"]) or relative == 0
+
+
+def short(value: Any) -> Any:
+    """A float with as many digits as the page needs."""
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value

@@ -1,0 +1,87 @@
+"""How a report was made, in words: the same sentences in the text, in Markdown and on the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sessions import HOSTILE, check, finding, of, row
+from test_html import Elements
+
+from precheck.findings import Report, Row
+from precheck.report import markdown, terminal
+from precheck.report.facts import LISTED, excused, followed, told
+from precheck.report.html import page
+
+ROUNDING = "correct rounding explains its error once each rounding inside a module counts, and for a gradient that of every op"
+REFERENCE = "float64 disagrees with float32 there by about as much, so float32 is no reference for it"
+
+
+def report(*rows: Row, **facts: Any) -> Report:
+    return Report(boundaries=list(rows), facts=facts)
+
+
+class TestExcused:
+    """Tensors beyond their limits that pass."""
+
+    def test_each_has_its_name_its_r_and_the_reason(self) -> None:
+        rows = row("layers.0", 4.0, kind="gradient"), row("wide", 9.0, step=2), row("other", 5.0)
+        first, second = excused(report(*rows, excused=["gradient:layers.0@1", "output:wide@2"], unstable=["output:wide@2"]))
+        beginning = "1 tensor beyond or near its limit at the first look passes a closer one, because"
+        assert first == f"{beginning} {ROUNDING}: gradient of layers.0 (r 4 of 3 allowed)."
+        assert second.endswith(f"because {REFERENCE}: output of wide, step 2 (r 9 of 3 allowed).")
+
+    def test_of_many_the_worst_are_named_and_the_others_counted(self) -> None:
+        rows = [row(f"a.{number}", 4.0 + number) for number in range(LISTED + 3)]
+        (sentence,) = excused(report(*rows, excused=[f"output:{each.tensor}@1" for each in rows], unstable=[]))
+        assert sentence.startswith("8 tensors beyond or near their limits")
+        assert ": output of a.7 (r 11 of 3 allowed), output of a.6 " in sentence
+        assert sentence.endswith(" and 3 more.")
+
+    def test_an_older_report_does_not_say_which_reason_it_is(self) -> None:
+        (sentence,) = excused(report(row(r=4.0), excused=["output:wide@1"]))
+        assert ROUNDING in sentence
+        assert REFERENCE in sentence
+
+    @pytest.mark.parametrize("name", [*HOSTILE.values(), "a:b@c@2"], ids=[*HOSTILE, "signs"])
+    def test_any_name_is_found(self, name: str) -> None:
+        (sentence,) = excused(report(row(name, 4.0), excused=[f"output:{name}@1"]))
+        assert "(r 4 of 3 allowed)" in sentence
+
+    def test_there_is_none_where_nothing_was_excused(self) -> None:
+        for facts in ({}, {"excused": []}, {"excused": "odd"}, {"excused": [1, "odd"]}, {"unstable": ["output:wide@1"]}):
+            assert excused(report(row(r=4.0), **facts)) == []
+
+    def test_every_form_says_it_in_the_same_words(self) -> None:
+        session = of(check(finding(severity="warning"), rows=(row(r=4.0),)))
+        plain = session["tests"][0]["report"]
+        plain["facts"] = {"excused": ["output:wide@1"], "unstable": []}
+        (sentence,) = excused(report(row(r=4.0), **plain["facts"]))
+        assert sentence in terminal.session_text(session)
+        assert sentence in markdown.text(session).replace("\\", "")
+        html = page(session)
+        assert ["passed on a closer look", sentence] in Elements(html).data("check-0")["facts"]
+        assert "output:wide@1" not in html, "no key of the code's own is shown"
+
+
+class TestTold:
+    def test_facts_are_sentences(self) -> None:
+        facts = {"noise_runs": 8, "decisions": 200, "flips": 3, "ops": 40, "shadowed": 30, "covered": 0.5, "opaque": {"aten.foo.default": 2}}
+        made = Report(facts=facts | {"golden": "golden/a.safetensors"}, scaler={"scale": 65536.0, "skipped": 1, "collapsed": False})
+        assert told(made) == [
+            ("loss scale", "65,536, 1 step skipped"),
+            ("noise floor", "estimated from 8 runs with random rounding"),
+            ("decisions", "200 elements chosen by comparisons, top-k, arg-max or casts to integers, as in the run; 3 would differ in float32"),
+            ("ops", "30 of 40 ops followed in float32, 50.0 % of them to the end; the others have no low-precision input"),
+            ("ops not followed", "aten.foo.default (2 times)"),
+            ("golden", "golden/a.safetensors"),
+        ]
+
+    def test_a_fact_that_has_no_sentence_is_shown_as_it_is(self) -> None:
+        assert told(report(some_number=[1, 2], decisions="odd", ops="odd")) == [
+            ("some number", "[1, 2]"), ("decisions", "odd"), ("ops", "odd"),
+        ]  # fmt: skip
+
+    def test_a_loss_scale_that_is_drawn_is_not_told_too(self) -> None:
+        assert told(Report(scaler={"scale": 2.0, "history": [[2.0, False]]})) == []
+        assert followed(Report()) == ""
