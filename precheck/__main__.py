@@ -21,6 +21,7 @@ from precheck.report import rules
 from precheck.report.changes import WORSE, between
 from precheck.report.forms import FORMS, save
 from precheck.report.session import SessionError, load
+from precheck.words import printable
 
 SAME, DIFFERENT, TROUBLE = 0, 1, 2
 
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status, text = options.run(options)
     except (GoldenError, SessionError) as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return TROUBLE
     if text:
         _print(text)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from precheck.findings import RULES
-from precheck.goldens.whole import replace
+from precheck.files import replace
 from precheck.judge.ratchet import NEVER, Family, Known
 from precheck.precisions import PRECISIONS
 

@@ -247,4 +247,4 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         for line in lines:
             terminalreporter.write_line(line)
         for line in ledger.trouble:
-            terminalreporter.write_line(line, red=True)
+            terminalreporter.write_line(summary.printable(line), red=True)

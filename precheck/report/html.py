@@ -25,7 +25,7 @@ from precheck.report import sensitivity
 from precheck.report.binades import COLUMNS, Histograms, ranges
 from precheck.report.excerpts import excerpt
 from precheck.report.session import Session
-from precheck.report.words import LONGEST, cut, one_line
+from precheck.words import LONGEST, cut, one_line
 
 SCRIPTS = (
     "text", "data", "panels", "theme", "scale", "axis", "sheet", "stretch", "plot", "chart", "grid", "tables",

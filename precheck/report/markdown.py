@@ -14,7 +14,7 @@ from precheck.findings import RULES, Finding, Loss, Report, Row
 from precheck.report import sensitivity
 from precheck.report.session import Op, Session, report_of
 from precheck.report.terminal import worst, worst_ops
-from precheck.report.words import LONGEST, cut, one_line, printable
+from precheck.words import LONGEST, cut, one_line, printable
 
 CAP = 60_000
 """Bytes of the whole text. GitHub takes comments of up to 65 536 characters, and step summaries of up to 1 MiB a step."""

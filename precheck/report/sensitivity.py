@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from precheck.report.words import one_line
+from precheck.words import one_line
 
 CELLS = {"caught": "caught", "unnoticed": "UNNOTICED", "allowed": "allowed", "same": "same", "inapplicable": "-"}
 NOTHING = "no check that passed, so that no fault was planted"
