@@ -222,13 +222,13 @@ def _refuse_impossible(record: Record, floors: dict[str, float]) -> None:
     if record.kind not in get_args(Kind):
         raise ValueError(f"a tensor is of kind {record.kind!r:.40}; there are {', '.join(get_args(Kind))}")
     if not 1 <= record.step <= _LARGEST_COUNT:
-        raise ValueError(f"the {_called(record)} is of step {str(record.step):.24}; steps are counted from 1")
+        raise ValueError(f"the {_called(record)} is of step {record.step!s:.24}; steps are counted from 1")
     for name, size in sizes.items():
         if not 0 <= size < math.inf:
             raise ValueError(f"the {_called(record)} has {size} as its {name}; it is finite and at least 0")
     for name, count in counts.items():
         if not 0 <= count <= _LARGEST_COUNT:
-            raise ValueError(f"the {_called(record)} has {str(count):.24} as its {name}; it is from 0 to 2^63 - 1")
+            raise ValueError(f"the {_called(record)} has {count!s:.24} as its {name}; it is from 0 to 2^63 - 1")
 
 
 def _unscaled(mantissas: numpy.ndarray, exponent: int) -> numpy.ndarray:

@@ -29,7 +29,8 @@ def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Fi
     for name, record in now.items():
         before = recorded.get(name)
         if before is None:
-            return [_stale(f"{name} was not among the inputs it was recorded with ({', '.join(map(one_line, recorded)) or 'none'})", phase="data", tensor=name)]
+            names = ", ".join(map(one_line, recorded)) or "none"
+            return [_stale(f"{name} was not among the inputs it was recorded with ({names})", phase="data", tensor=name)]
         if before.shape != record.shape:
             return [_stale(f"{name} has shape {record.shape}, and {before.shape} was recorded", phase="data", tensor=name)]
         moved = distance(before.sketch, record.sketch)

@@ -73,7 +73,7 @@ def rendered(template: str, scripts: Iterable[str], summary: Any, checks: Iterab
 
 def made_by(session: Session) -> str:
     """The versions that a session was written by, as far as it says."""
-    return " · ".join(f"{name} {session[name]}" for name in ("precheck", "torch") if session.get(name))
+    return " · ".join(f"{name} {_shown(session[name])}" for name in ("precheck", "torch") if session.get(name))
 
 
 def _selftest(checks: Sequence[dict[str, Any]] | None) -> dict[str, Any] | None:
@@ -227,4 +227,5 @@ def columns(rows: Iterable[dict[str, Any]], names: Sequence[str]) -> dict[str, A
 
 
 def _short(value: Any) -> Any:
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+    rounded = float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+    return value if rounded in (float("inf"), float("-inf")) else rounded  # the largest numbers, rounded up

@@ -187,7 +187,7 @@ def _capped(parts: Sequence[str], end: str, cap: int) -> str:
     kept: list[str] = []
     room = cap - 200  # for what is said of the rest
     for place, part in enumerate([*parts, end]):
-        room -= len(part.encode()) + 1
+        room -= len(part.encode("utf8", "backslashreplace")) + 1
         if room < 0:
             left = len(parts) - place
             what = f"the details of {left} more checks and the table of all" if left > 0 else "the table of all checks"

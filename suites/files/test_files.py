@@ -74,7 +74,9 @@ def test_a_temporary_name_that_is_taken_is_not_written_to(there: str, tmp_path: 
 
 @pytest.mark.parametrize("raised", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("write", [replace, create])
-def test_a_failure_leaves_nothing(write: Callable[[Path, bytes], None], raised: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_nothing(
+    write: Callable[[Path, bytes], None], raised: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(_: int) -> None:
         raise raised
 

@@ -87,7 +87,9 @@ def test_what_is_said_of_a_stale_golden_keeps_to_its_line(bad: str) -> None:
     here = record("input", kind="input")
     (finding,) = staleness.inputs({f"input{bad}": record(f"input{bad}", kind="input")}, {"input": here})
     assert len(finding.message.splitlines()) == 1
-    (finding,) = staleness.settings({"loss": True, "optimizer": bad, "steps": 1, "seed": 0}, {"loss": True, "optimizer": "SGD", "steps": 1, "seed": 0})
+    (finding,) = staleness.settings(
+        {"loss": True, "optimizer": bad, "steps": 1, "seed": 0}, {"loss": True, "optimizer": "SGD", "steps": 1, "seed": 0}
+    )
     assert len(finding.message.splitlines()) == 1
     assert plain(finding.message)
 
