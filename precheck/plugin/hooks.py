@@ -60,7 +60,7 @@ def _benchmarks(config: pytest.Config) -> object:
         return fixtures.WithoutBenchmark()
     from precheck.plugin.benchmark import Benchmarks
 
-    return Benchmarks()
+    return Benchmarks(config.getoption("benchmark_storage", ""))
 
 
 def _known(config: pytest.Config) -> KnownFailures | None:
