@@ -147,7 +147,8 @@ def test_help_needs_no_other_package(arguments: list[str]) -> None:
 def test_a_golden_without_what_reads_it_says_what_to_install(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     write(path, golden(record()))
-    done = subprocess.run([sys.executable, "-c", WITHOUT.format(arguments=["golden", "show", str(path)])], capture_output=True, check=False, text=True)
+    code = WITHOUT.format(arguments=["golden", "show", str(path)])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
     assert done.returncode == 2
     assert done.stderr == "goldens are read with numpy, which is not installed here; install it with: pip install numpy\n"
 
