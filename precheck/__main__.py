@@ -13,16 +13,24 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from precheck import __version__
 from precheck.findings import RULES
-from precheck.goldens.file import GoldenError, read
-from precheck.goldens.show import circumstances, describe, difference, show
 from precheck.report import rules
 from precheck.report.changes import WORSE, between
 from precheck.report.forms import FORMS, save
 from precheck.report.session import SessionError, load
+from precheck.words import printable
+
+if TYPE_CHECKING:
+    from precheck.goldens.file import Golden
 
 SAME, DIFFERENT, TROUBLE = 0, 1, 2
+
+
+class _Trouble(Exception):
+    """Why the command cannot do what was asked, in one line."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,24 +38,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         status, text = options.run(options)
-    except (GoldenError, SessionError) as error:
-        print(error, file=sys.stderr)
+    except (_Trouble, SessionError) as error:
+        print(printable(str(error)), file=sys.stderr)
         return TROUBLE
     if text:
         _print(text)
     return int(status)
 
 
+def _golden(path: Path) -> Golden:
+    """Goldens alone need numpy and safetensors, which are loaded here: help and reports do without."""
+    try:
+        from precheck.goldens.file import GoldenError, read
+    except ModuleNotFoundError as error:
+        raise _Trouble(f"goldens are read with {error.name}, which is not installed here; install it with: pip install {error.name}") from None
+    try:
+        return read(path)
+    except GoldenError as error:
+        raise _Trouble(str(error)) from None
+
+
 def _golden_shown(options: argparse.Namespace) -> tuple[int, str]:
     """Under its name without a folder, as git puts one version of a file into a folder of its own."""
-    return SAME, show(read(options.file), options.file.name).removesuffix("\n")
+    golden = _golden(options.file)
+    from precheck.goldens.show import show
+
+    return SAME, show(golden, options.file.name).removesuffix("\n")
 
 
 def _golden_compared(options: argparse.Namespace) -> tuple[int, str]:
-    before, now = read(options.a), read(options.b)
+    before, now = _golden(options.a), _golden(options.b)
+    from precheck.goldens.show import circumstances, describe, difference
+
     changes = difference(before, now)
     aside = circumstances(before, now)
-    lines = [describe(changes) if changes else f"no tensor of {options.b} moved from {options.a}"]
+    lines = [describe(changes) if changes else printable(f"no tensor of {options.b} moved from {options.a}")]
     if aside:
         lines += ["recorded otherwise:", describe(aside)]
     return DIFFERENT if changes else SAME, "\n".join(lines)
@@ -57,10 +82,10 @@ def _reported(options: argparse.Namespace) -> tuple[int, str]:
     """Of two, whether the later has errors, or checks without a verdict, that the earlier had not."""
     form = FORMS[options.format]
     if form.missing:
-        raise SessionError(form.missing)
+        raise _Trouble(form.missing)
     if options.b and not form.comparer:
         comparing = ", ".join(each.name for each in FORMS.values() if each.comparer)
-        raise SessionError(f"--format={form.name} shows one report, and there are two; what changed is told as {comparing}")
+        raise _Trouble(f"--format={form.name} shows one report, and there are two; what changed is told as {comparing}")
     before, now = load(options.a), load(options.b) if options.b else None
     status = SAME if now is None else DIFFERENT if any(change.kind in WORSE for change in between(before, now)) else SAME
     text = form.text(before) if now is None else form.changes(before, now)
@@ -69,7 +94,7 @@ def _reported(options: argparse.Namespace) -> tuple[int, str]:
     try:
         save(text, options.out)
     except OSError as error:
-        raise SessionError(f"{options.out} cannot be written: {error.strerror}") from None
+        raise _Trouble(f"{options.out} cannot be written: {error.strerror}") from None
     return status, ""
 
 
@@ -80,7 +105,7 @@ def _ruled(options: argparse.Namespace) -> tuple[int, str]:
         for name, page in rules.pages(options.write).items():
             save(page, options.write / name)
     except OSError as error:
-        raise SessionError(f"{options.write} cannot be written: {error.strerror}") from None
+        raise _Trouble(f"{options.write} cannot be written: {error.strerror}") from None
     return SAME, ""
 
 
@@ -96,6 +121,7 @@ def _print(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m precheck", description="Look at goldens, reports and rules.")
+    parser.add_argument("--version", action="version", version=f"precheck {__version__}")
     what = parser.add_subparsers(dest="what", required=True, metavar="{golden,report,rules}")
     golden = _command(what, "golden", "show goldens, or what tells two apart", _GOLDEN)
     acts = golden.add_subparsers(dest="act", required=True, metavar="{show,diff}")

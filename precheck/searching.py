@@ -60,7 +60,7 @@ def search(
     None if nothing was found; the logger "precheck" says how many were tried and how close the closest came.
 
     Raises InputError for arguments that are none, or where no input could be judged; ModuleNotFoundError without hypothesis
-    (extra `search`); and what the model raises.
+    (which is installed with precheck); and what the model raises.
     """
     chosen, wanted = resolve(precision), _rules(rules)
     _checked(chosen, most, seconds)

@@ -18,7 +18,7 @@ from precheck.precisions import ALIASES
 PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = [
-    {"formats", "torch_internals"},
+    {"formats", "torch_internals", "files", "words"},
     {"overrides"},
     {"precisions", "findings", "autocast", "emulation", "float32"},
     {"observe"},

@@ -15,14 +15,15 @@ import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy
 import safetensors.numpy
 from safetensors import SafetensorError, deserialize
 
-from precheck.goldens.whole import replace
-from precheck.observe.records import Record
+from precheck.files import replace
+from precheck.observe.records import Kind, Record
+from precheck.words import one_line
 
 SCHEMA = 2
 PLACEMENTS = ("mixed", "true")
@@ -32,6 +33,8 @@ _FIELDS = {
 }  # fmt: skip
 _WIDTH = 127  # of a sketch; precheck.observe.sketch has it too, and imports torch
 _STORED = {"F32": "<f4", "F64": "<f8", "U8": "u1"}  # safetensors is little-endian everywhere
+_JUDGED_BY = {"seed": int, "steps": int, "loss": bool, "optimizer": str, "weights": str, "inputs": str}  # what a check asks of the provenance
+_LARGEST_COUNT = (1 << 63) - 1  # elements, which torch counts in int64
 _LARGEST_INDEX = 1 << 26  # bytes; ten times the index of 50 000 tensors, so that a forged file cannot fill the memory
 _HINT = "record it again with pytest --golden-refresh=all"
 
@@ -107,7 +110,8 @@ def _refuse_nonfinite(golden: Golden, path: Path) -> None:
 
 def _called(record: Record) -> str:
     """ "gradient of head", "parameter-gradient of head.bias"; what is named after its kind, "output" and "loss", is that."""
-    return record.name if record.name == record.kind else f"{record.kind} of {record.name}" if record.name else record.kind
+    name = one_line(record.name)
+    return name if name == record.kind else f"{record.kind} of {name}" if name else record.kind
 
 
 def encode(golden: Golden) -> bytes:
@@ -162,7 +166,7 @@ def decode(data: bytes, name: str) -> Golden:
         tensors = _tensors(data)
         if sealed["checksum"] != _checksum(sealed["provenance"], tensors):
             raise GoldenError(f"golden {name} is damaged: its checksum does not match; {_HINT}")
-        return Golden(_records(tensors), dict(json.loads(sealed["provenance"])))
+        return Golden(_records(tensors), _provenance(json.loads(sealed["provenance"])))
     except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError, zlib.error) as error:
         raise GoldenError(f"golden {name} is damaged: {type(error).__name__}: {error}; {_HINT}") from None
 
@@ -184,6 +188,17 @@ def _tensors(data: bytes) -> dict[str, numpy.ndarray]:
     return {name: numpy.frombuffer(bytes(held["data"]), _STORED[held["dtype"]]).reshape(held["shape"]) for name, held in found}
 
 
+def _provenance(found: Any) -> Provenance:
+    """As it was stored: names and plain values, among them all that a check asks for."""
+    provenance: Provenance = _typed(found, dict)
+    for name, kind in _JUDGED_BY.items():
+        _typed(provenance[name], kind)
+    odd = [name for name, value in provenance.items() if type(value) not in (str, int, float, bool)]
+    if odd:
+        raise TypeError(f"its provenance has {odd[0]!r:.40}, which is no text and no number")
+    return provenance
+
+
 def _records(tensors: dict[str, numpy.ndarray]) -> list[GoldenRecord]:
     index = _index(tensors["index"].tobytes())
     records = []
@@ -193,8 +208,27 @@ def _records(tensors: dict[str, numpy.ndarray]) -> list[GoldenRecord]:
         sketch = _unscaled(tensors["sketches"][place], _typed(index["exponent"][place], int))
         record = Record(sketch=sketch, norm=norm, amax=amax, weight_norm=weight_norm, **facts)
         held = dict(zip(PLACEMENTS, floors, strict=True))
+        _refuse_impossible(record, held)
         records.append(GoldenRecord(record, {placement: held[placement] for placement in index["floors"][place]}))
     return records
+
+
+def _refuse_impossible(record: Record, floors: dict[str, float]) -> None:
+    """No tensor has such numbers, so that somebody made them up. A floor may be NaN, unknown."""
+    sizes = {"norm": record.norm, "amax": record.amax, "norm of the weight": record.weight_norm}
+    sizes |= {f"{placement} floor": floor for placement, floor in floors.items() if not math.isnan(floor)}
+    counts = {"number of elements": record.numel, "smallest size": min(record.shape, default=0)}
+    counts |= {name: getattr(record, name) for name in ("nan", "posinf", "neginf", "zeros", "roundings")}
+    if record.kind not in get_args(Kind):
+        raise ValueError(f"a tensor is of kind {record.kind!r:.40}; there are {', '.join(get_args(Kind))}")
+    if not 1 <= record.step <= _LARGEST_COUNT:
+        raise ValueError(f"the {_called(record)} is of step {record.step!s:.24}; steps are counted from 1")
+    for name, size in sizes.items():
+        if not 0 <= size < math.inf:
+            raise ValueError(f"the {_called(record)} has {size} as its {name}; it is finite and at least 0")
+    for name, count in counts.items():
+        if not 0 <= count <= _LARGEST_COUNT:
+            raise ValueError(f"the {_called(record)} has {count!s:.24} as its {name}; it is from 0 to 2^63 - 1")
 
 
 def _unscaled(mantissas: numpy.ndarray, exponent: int) -> numpy.ndarray:

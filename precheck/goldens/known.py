@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from precheck.files import replace
 from precheck.findings import RULES
-from precheck.goldens.whole import replace
 from precheck.judge.ratchet import NEVER, Family, Known
 from precheck.precisions import PRECISIONS
 

@@ -10,6 +10,7 @@ import numpy
 
 from precheck.goldens.file import PLACEMENTS, Golden, GoldenRecord
 from precheck.observe.records import Record
+from precheck.words import one_line
 
 STILL = 2.0**-20
 """Distance, as a share of a tensor's norm, up to which it has not moved: what float32 may differ by between machines
@@ -35,7 +36,7 @@ def show(golden: Golden, path: str) -> str:
     lines = [f"golden {path}", *(f"{name}: {value}" for name, value in sorted(golden.provenance.items())), ""]
     table = [tuple(_COLUMNS), *(_row(each) for each in golden.records)]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, _COLUMNS.values(), strict=True)).rstrip() for row in table]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(one_line, lines)) + "\n"
 
 
 def _row(each: GoldenRecord) -> tuple[str, ...]:
@@ -102,5 +103,5 @@ def _name(record: Record) -> str:
 
 
 def describe(changes: Sequence[Change]) -> str:
-    """One line a change."""
-    return "\n".join(change.what for change in changes)
+    """One line a change, whatever names are in it."""
+    return "\n".join(one_line(change.what) for change in changes)

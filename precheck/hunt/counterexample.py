@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from precheck.files import create
 from precheck.findings import Finding, Report
 from precheck.goldens import lifecycle
 from precheck.goldens.file import write
@@ -84,8 +85,7 @@ class Counterexample:
         written = _source(self, named, test.stem)
         write(golden, lifecycle.record(made))
         try:
-            with test.open("x", encoding="utf8") as file:
-                file.write(written)
+            create(test, written.encode("utf8", "backslashreplace"))
         except OSError as error:
             golden.unlink()
             raise InputError(f"{test} cannot be written: {error.strerror or error}; pass another path") from None

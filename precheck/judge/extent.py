@@ -10,6 +10,7 @@ from precheck.findings import Finding, Phase, Severity
 from precheck.judge.drift import Comparison
 from precheck.observe.records import Kind, Record, Trace
 from precheck.precisions import Precision
+from precheck.words import one_line
 
 HEADROOM_BITS = 3.0
 """Healthy float16 models keep 11.0 to 14.2 bits between their largest value and 65504; hazards measured 3 to 9.8. Below 3
@@ -34,6 +35,7 @@ def module_of(name: str, kind: Kind) -> str:
 
 def label(kind: Kind, name: str) -> str:
     """What a record is, in words: "output of layers.0.attn", "gradient of head.weight", "the model's output[logits]"."""
+    name = one_line(name)
     whole = "the model's output" if name in ("output", "output[]") else f"the model's output{name}" if name.startswith("[") else ""
     if kind in ("gradient", "parameter-gradient"):
         return f"gradient of {(kind == 'gradient' and whole) or name}"

@@ -17,6 +17,7 @@ from precheck.judge.extent import label, phase_of
 from precheck.observe.records import Record, Trace
 from precheck.observe.sketch import distance
 from precheck.precisions import PRECISIONS
+from precheck.words import one_line
 
 UNLIKE = 0.5
 """Share of an update that may differ before the optimizer must have changed. Adam's first steps are the signs of gradients, of
@@ -28,7 +29,8 @@ def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Fi
     for name, record in now.items():
         before = recorded.get(name)
         if before is None:
-            return [_stale(f"{name} was not among the inputs it was recorded with ({', '.join(recorded) or 'none'})", phase="data", tensor=name)]
+            names = ", ".join(map(one_line, recorded)) or "none"
+            return [_stale(f"{name} was not among the inputs it was recorded with ({names})", phase="data", tensor=name)]
         if before.shape != record.shape:
             return [_stale(f"{name} has shape {record.shape}, and {before.shape} was recorded", phase="data", tensor=name)]
         moved = distance(before.sketch, record.sketch)
@@ -36,7 +38,7 @@ def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Fi
             share = f"{moved / before.norm:.2%} of its norm" if before.norm else "all of it"
             return [_stale(f"{name} differs by {share} from the values it was recorded with", phase="data", tensor=name)]
     gone = [name for name in recorded if name not in now]
-    return [_stale(f"{gone[0]} was among the inputs it was recorded with, and is not now", phase="data", tensor=gone[0])] if gone else []
+    return [_stale(f"{one_line(gone[0])} was among the inputs it was recorded with, and is not now", phase="data", tensor=gone[0])] if gone else []
 
 
 def settings(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Finding]:
@@ -44,7 +46,7 @@ def settings(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Findin
     if now["loss"] and not recorded["loss"]:
         return [_stale("it was recorded without a loss, and this check has one")]
     if now["optimizer"] and recorded["optimizer"] != now["optimizer"]:
-        return [_stale(f"it was recorded with {recorded['optimizer'] or 'no optimizer'}, and this check steps with {now['optimizer']}")]
+        return [_stale(f"it was recorded with {one_line(recorded['optimizer']) or 'no optimizer'}, and this check steps with {now['optimizer']}")]
     if now["optimizer"] and now["steps"] > recorded["steps"]:
         return [_stale(f"it holds {recorded['steps']} step(s), and this check runs {now['steps']}")]
     if now["seed"] != recorded["seed"]:

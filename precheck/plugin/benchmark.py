@@ -5,9 +5,11 @@ Registered where pytest-benchmark is; elsewhere `precheck.plugin.fixtures` says 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -30,9 +32,17 @@ DEFAULT = ("bf16-mixed", "bf16-true", "16-mixed")
 class Benchmarks:
     """What a session's benchmarks came to, and the hooks that tell of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, storage: str = "") -> None:
+        self.missing = _missing(storage)
         self.told: dict[str, Benchmark] = {}  # by node id
         self.compared: dict[str, Any] = {}  # the device of each saved run that this one is held against
+
+    def pytest_unconfigure(self) -> None:
+        """pytest-benchmark makes the folder of its saved runs at every start of pytest. Where it comes with precheck alone, nothing is saved:
+        what was not there before and is empty goes again."""
+        with contextlib.suppress(OSError):  # as soon as something is in one
+            for folder in self.missing:
+                folder.rmdir()
 
     @pytest.fixture
     def gpu_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> GpuBenchmark:
@@ -79,6 +89,13 @@ class Benchmarks:
                 parts = [f"{name} {theirs.get(name)} there, {own.get(name)} here" for name in differ]
                 lines += [f"compared with {when}, which was not on the same device: {'; '.join(parts)}"] if parts else []
         return lines
+
+
+def _missing(storage: str) -> list[Path]:
+    """The folders that pytest-benchmark's storage has and that are not there yet, the innermost first."""
+    kind, _, path = storage.rpartition("://")
+    folder = Path(path).absolute()
+    return [each for each in (folder, *folder.parents) if not each.exists()] if path and kind in ("", "file") else []
 
 
 class GpuBenchmark:

@@ -154,9 +154,10 @@ class CheckPrecision:
 
     def _explained(self, golden: Path, error: Exception) -> str:
         from precheck.goldens.file import GoldenMissing
+        from precheck.words import printable
 
         if not isinstance(error, GoldenMissing):
-            return str(error)
+            return printable(str(error))
         return f"no golden for this test at {self._shown(golden)}; record it with: {command(self.item, '--golden-refresh=missing', '32-true')}"
 
     def _shown(self, golden: Path) -> str:

@@ -60,7 +60,7 @@ def _benchmarks(config: pytest.Config) -> object:
         return fixtures.WithoutBenchmark()
     from precheck.plugin.benchmark import Benchmarks
 
-    return Benchmarks()
+    return Benchmarks(config.getoption("benchmark_storage", ""))
 
 
 def _known(config: pytest.Config) -> KnownFailures | None:
@@ -240,6 +240,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     if (config.get_verbosity() < 0 and ledger.quiet and not settings.term) or not (table or ledger.touched):
         return
     from precheck.plugin import summary
+    from precheck.words import printable
 
     lines = summary.lines(ledger, table=table)
     if lines or ledger.trouble:
@@ -247,4 +248,4 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         for line in lines:
             terminalreporter.write_line(line)
         for line in ledger.trouble:
-            terminalreporter.write_line(line, red=True)
+            terminalreporter.write_line(printable(line), red=True)

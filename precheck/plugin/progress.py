@@ -16,7 +16,7 @@ from _pytest.terminal import TerminalReporter
 
 from precheck.observe.listeners import telling
 from precheck.plugin.xdist import is_worker
-from precheck.report.words import one_line
+from precheck.words import one_line
 
 
 def register(config: pytest.Config) -> None:

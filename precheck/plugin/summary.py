@@ -11,6 +11,7 @@ from typing import Any
 
 from precheck.plugin.ledger import Check, Ledger, counted
 from precheck.plugin.naming import shown
+from precheck.words import printable
 
 _SHOWN_CHANGES = 3  # of one golden; all of them are in `git diff` with golden show
 
@@ -22,7 +23,8 @@ def lines(ledger: Ledger, *, table: bool) -> list[str]:
     allowed = [f"allowed: {allowed} in {check.nodeid}" for check in ledger.checks for allowed in check.allowed]
     counts = [] if ledger.settings.refresh else _counts(ledger.checks)
     allowed += [f"known: {known} in {check.nodeid}" for check in ledger.checks for known in check.excused]
-    return [*counts, *rows, *allowed, *ledger.known, *_alone(ledger.checks), *_refreshed(ledger), *_unused(ledger)]
+    told = [*counts, *rows, *allowed, *ledger.known, *_alone(ledger.checks), *_refreshed(ledger), *_unused(ledger)]
+    return [printable(line) for line in told]
 
 
 def _tables(entries: list[tuple[str, dict[str, Any]]], top: int) -> list[str]:

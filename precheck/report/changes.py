@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 from precheck.findings import Finding, Report, Row
 from precheck.report.markdown import code, grid
 from precheck.report.session import Session, report_of
-from precheck.report.words import one_line, tensor_name
+from precheck.words import one_line, tensor_name
 
 Kind = Literal["no verdict", "error", "warning", "further", "gone", "new", "verdict", "mended", "nearer"]
 ORDER: tuple[Kind, ...] = ("no verdict", "error", "warning", "further", "gone", "new", "verdict", "mended", "nearer")

@@ -8,6 +8,7 @@ from typing import Any
 
 AROUND = 3  # lines before and after
 WIDEST = 240  # characters of a line
+MOST_DIGITS = 9  # of a line's number: no file has a thousand million lines
 
 
 def excerpt(source: str, start: Path) -> dict[str, Any]:
@@ -15,15 +16,20 @@ def excerpt(source: str, start: Path) -> dict[str, Any]:
 
     A relative path is below `start`. Only Python files are opened, as a report may come from elsewhere and name any.
     """
-    path, _, number = source.rpartition(":")
-    if not path.endswith(".py") or not number.isdecimal():
+    path, line = place(source)
+    if not path.endswith(".py"):
         return {}
     lines = _lines(start / path)
-    line = int(number)
     if not 0 < line <= len(lines):
         return {}
     first = max(1, line - AROUND)
     return {"first": first, "line": line, "lines": [text[:WIDEST] for text in lines[first - 1 : line + AROUND]]}
+
+
+def place(source: str) -> tuple[str, int]:
+    """Path and line of "models/gpt.py:88"; "" and 0 of what names no line."""
+    path, _, number = source.rpartition(":")
+    return (path, int(number)) if path and number.isdecimal() and len(number) <= MOST_DIGITS else ("", 0)
 
 
 def _lines(path: Path) -> list[str]:

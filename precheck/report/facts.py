@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from precheck.findings import Report, Row
-from precheck.report.words import LONGEST, cut, one_line, tensor_name
+from precheck.words import LONGEST, cut, one_line, tensor_name
 
 Key = tuple[str, str, int]
 """A tensor's kind, name and step."""

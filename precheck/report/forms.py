@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from precheck.files import replace
+
 if TYPE_CHECKING:
     from precheck.report.session import Session
 
@@ -78,9 +80,4 @@ def save(text: str, path: Path) -> None:
         with path.open("a", encoding="utf8", errors="backslashreplace", newline="\n") as file:
             file.write(text)
         return
-    temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf8", errors="backslashreplace", newline="\n")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace(path, text.encode("utf8", "backslashreplace"))

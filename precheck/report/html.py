@@ -26,7 +26,7 @@ from precheck.report.excerpts import excerpt
 from precheck.report.facts import excused_keys, followed, told
 from precheck.report.session import Session
 from precheck.report.verdicts import determined, excess, line, passed, short, totals, whole
-from precheck.report.words import LONGEST, cut, one_line
+from precheck.words import LONGEST, cut, one_line
 
 SCRIPTS = (
     "text", "data", "panels", "theme", "scale", "axis", "sheet", "stretch", "plot", "chart", "grid", "tables",
@@ -74,7 +74,7 @@ def rendered(template: str, scripts: Iterable[str], summary: Any, checks: Iterab
 
 def made_by(session: Session) -> str:
     """The versions that a session was written by, as far as it says."""
-    return " · ".join(f"{name} {session[name]}" for name in ("precheck", "torch") if session.get(name))
+    return " · ".join(f"{name} {_shown(session[name])}" for name in ("precheck", "torch") if session.get(name))
 
 
 def _selftest(checks: Sequence[dict[str, Any]] | None) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from precheck.report import sensitivity
 from precheck.report.facts import excused
 from precheck.report.session import Op, Session, report_of
 from precheck.report.terminal import worst, worst_ops
-from precheck.report.words import LONGEST, cut, one_line, printable
+from precheck.words import LONGEST, cut, one_line, printable
 
 CAP = 60_000
 """Bytes of the whole text. GitHub takes comments of up to 65 536 characters, and step summaries of up to 1 MiB a step."""
@@ -189,7 +189,7 @@ def _capped(parts: Sequence[str], end: str, cap: int) -> str:
     kept: list[str] = []
     room = cap - 200  # for what is said of the rest
     for place, part in enumerate([*parts, end]):
-        room -= len(part.encode()) + 1
+        room -= len(part.encode("utf8", "backslashreplace")) + 1
         if room < 0:
             left = len(parts) - place
             what = f"the details of {left} more checks and the table of all" if left > 0 else "the table of all checks"

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from precheck import __version__
 from precheck.findings import RULES, Finding, Rule
 from precheck.report import sensitivity
+from precheck.report.excerpts import place
 from precheck.report.session import Session, report_of
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -130,10 +131,8 @@ def _number(value: float | None) -> float | str | None:
 
 
 def _at_line(finding: Finding, session: Session) -> dict[str, Any] | None:
-    path, _, line = finding.source.rpartition(":")
-    if not path or not line.isdecimal():
-        return None
-    return _location(path, int(line), session, finding.module, "module")
+    path, line = place(finding.source)
+    return _location(path, line, session, finding.module, "module") if path else None
 
 
 def _at_test(test: dict[str, Any]) -> dict[str, Any]:
@@ -141,8 +140,8 @@ def _at_test(test: dict[str, Any]) -> dict[str, Any]:
 
 
 def _location(path: str, line: int, session: Session, name: str, kind: str) -> dict[str, Any]:
-    place: dict[str, Any] = {"physicalLocation": {"artifactLocation": _artifact(path, session), "region": {"startLine": max(1, line)}}}
-    return place | ({"logicalLocations": [{"fullyQualifiedName": _cut(name), "kind": kind}]} if name else {})
+    told: dict[str, Any] = {"physicalLocation": {"artifactLocation": _artifact(path, session), "region": {"startLine": max(1, line)}}}
+    return told | ({"logicalLocations": [{"fullyQualifiedName": _cut(name), "kind": kind}]} if name else {})
 
 
 def _artifact(path: str, session: Session) -> dict[str, str]:

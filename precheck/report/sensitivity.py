@@ -10,11 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from precheck.report.words import one_line
+from precheck.words import one_line
 
 CELLS = {"caught": "caught", "unnoticed": "UNNOTICED", "allowed": "allowed", "same": "same", "inapplicable": "-"}
 NOTHING = "no check that passed, so that no fault was planted"
-_OUTCOME = {"fault": str, "status": str, "text": str, "advice": str, "rule": str}
 
 
 def fails(outcomes: Sequence[dict[str, Any]]) -> bool:
@@ -119,26 +118,3 @@ def reasons(checks: Sequence[dict[str, Any]]) -> list[str]:
         if raised or each["status"] in ("inapplicable", "same", "allowed"):
             told[CELLS[each["status"]], each["fault"], one_line(f"{each['text']}; the run raises {each['rule']}" if raised else each["text"])] += 1
     return [f"{cell}  {fault}: {text}" + (f" ({count} checks)" if count > 1 else "") for (cell, fault, text), count in sorted(told.items())]
-
-
-def damage(checks: Any) -> str:
-    """What keeps the `selftest` of a file from being shown; "" if nothing does."""
-    if not isinstance(checks, list) or not all(isinstance(check, dict) for check in checks):
-        return "selftest is a list of checks"
-    for number, check in enumerate(checks):
-        outcomes = check.get("outcomes")
-        plain = all(isinstance(check.get(name), kind) for name, kind in (("nodeid", str), ("call", int), ("precision", str)))
-        if not plain or not isinstance(outcomes, list) or not all(isinstance(each, dict) for each in outcomes):
-            return f"selftest[{number}]: a check has a nodeid, a call, a precision and outcomes"
-        if not all(isinstance(each.get(name), kind) for each in outcomes for name, kind in _OUTCOME.items()):
-            return f"selftest[{number}]: an outcome has {', '.join(_OUTCOME)}, all strings"
-        if not all(_measured(each.get(name)) for each in outcomes for name in ("size", "limit")):
-            return f"selftest[{number}]: size and limit are numbers, or null"
-        odd = [each["status"] for each in outcomes if each["status"] not in CELLS]
-        if odd:
-            return f"selftest[{number}]: an outcome's status is {odd[0]!r}; there are {', '.join(CELLS)}"
-    return ""
-
-
-def _measured(value: Any) -> bool:
-    return value is None or isinstance(value, (int, float)) or value in ("inf", "-inf", "nan")

@@ -13,12 +13,13 @@ from precheck.findings import Finding, Report, Row
 from precheck.report.facts import excused, followed
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
-from precheck.report.words import one_line, printable, tensor_name
+from precheck.words import one_line, printable, tensor_name
 
 
 def summary(report: Report, top: int = 5) -> str:
     """The first line stands alone: the gravest finding, or that there is none. Then the other findings, then the worst rows."""
-    return "\n".join([_headline(report), *_findings(report), *_rows(worst(report, top)), *excused(report), *_cure(report)])
+    text = "\n".join([_headline(report), *_findings(report), *_rows(worst(report, top)), *excused(report), *_cure(report)])
+    return printable(text)
 
 
 def session_text(session: Session, top: int = 10) -> str:
@@ -170,4 +171,5 @@ def _aligned(table: Iterable[Sequence[str]], *, right: int) -> list[str]:
     lines = list(table)
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     flush = [str.rjust] * right + [str.ljust] * (len(widths) - right)
-    return ["  " + "  ".join(place(cell, width) for place, cell, width in zip(flush, line, widths, strict=True)).rstrip() for line in lines]
+    rows = ("  ".join(place(cell, width) for place, cell, width in zip(flush, line, widths, strict=True)) for line in lines)
+    return [f"  {one_line(row)}".rstrip() for row in rows]

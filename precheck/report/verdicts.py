@@ -76,5 +76,6 @@ def determined(row: dict[str, Any]) -> bool:
 
 
 def short(value: Any) -> Any:
-    """A float with as many digits as the page needs."""
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+    """A float with as many digits as the page needs. The largest numbers, which would round up to infinity, stay as they are."""
+    rounded = float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+    return value if rounded in (float("inf"), float("-inf")) else rounded

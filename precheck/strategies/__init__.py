@@ -1,7 +1,7 @@
 """Strategies for hypothesis: tensors, tokens, padded batches and masks as they break models under a precision.
 
 Whatever is drawn comes from few choices and a seed, so that it shrinks: towards zeros, small shapes, contiguous memory and a magnitude
-of one. Usable in any `@given`, and in `precheck.search`. Needs hypothesis (extra `search`).
+of one. Usable in any `@given`, and in `precheck.search`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "hypothesis":
         raise
-    message = "precheck.strategies needs hypothesis; install it with: pip install 'pytest-precheck[search]'"
+    message = "precheck.strategies needs hypothesis; install it with: pip install hypothesis"
     raise ModuleNotFoundError(message, name="hypothesis") from None
 
 from precheck.strategies.layouts import LAYOUTS as LAYOUTS

@@ -11,7 +11,9 @@ import numpy
 from precheck.goldens.file import Golden, GoldenRecord
 from precheck.observe.records import Record
 
-PROVENANCE: dict[str, str | int | float | bool] = {"torch": "2.13.0", "seed": 0, "steps": 1, "tf32": False, "lr": 0.1, "optimizer": "", "loss": True}
+PROVENANCE: dict[str, str | int | float | bool] = {
+    "torch": "2.13.0", "seed": 0, "steps": 1, "tf32": False, "lr": 0.1, "optimizer": "", "loss": True, "weights": "5e", "inputs": "1f",
+}  # fmt: skip
 
 
 def record(name: str = "head", *, scale: float = 1.0, seed: int = 0, **facts: Any) -> Record:

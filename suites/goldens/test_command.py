@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from samples import everything, golden, record
 
+from precheck import __version__
 from precheck.__main__ import main
 from precheck.goldens.file import write
 from precheck.goldens.show import show
@@ -125,3 +126,35 @@ def test_git_shows_the_tensor_that_moved(tmp_path: Path) -> None:
     write(tmp_path / "a.safetensors", golden(record("a"), record("b", seed=1), record("c")))
     changed = [line for line in git("diff").splitlines() if line[:1] in "+-" and line[:3] not in ("+++", "---")]
     assert [line.split()[:2] for line in changed] == [["-output", "b"], ["+output", "b"]]
+
+
+WITHOUT = """
+import runpy, sys
+for name in ("torch", "numpy", "safetensors", "jinja2", "hypothesis", "pytest"):
+    sys.modules[name] = None
+sys.argv[1:] = {arguments!r}
+runpy.run_module("precheck", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["golden", "show", "--help"], ["report", "--help"], ["rules"]])
+def test_help_needs_no_other_package(arguments: list[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT.format(arguments=arguments)], capture_output=True, check=False, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_a_golden_without_what_reads_it_says_what_to_install(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    write(path, golden(record()))
+    code = WITHOUT.format(arguments=["golden", "show", str(path)])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "goldens are read with numpy, which is not installed here; install it with: pip install numpy\n"
+
+
+def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"precheck {__version__}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import tracemalloc
 import zlib
@@ -14,7 +15,7 @@ import pytest
 import safetensors.numpy
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from samples import equal, golden, record
+from samples import PROVENANCE, equal, golden, record
 
 from precheck.goldens import file
 from precheck.goldens.file import GoldenError, GoldenMissing, decode, encode, read
@@ -87,7 +88,8 @@ def forged(**changes: Any) -> bytes:
     text = changes.pop("index", None) or zlib.compress(json.dumps(index).encode())
     tensors |= {"index": numpy.frombuffer(text, numpy.uint8)} | {name: value for name, value in changes.items() if name in tensors}
     tensors = {name: value for name, value in tensors.items() if value is not None}
-    sealed = {"schema": 2, "provenance": "{}", "checksum": file._checksum("{}", tensors)}
+    provenance = json.dumps(changes.pop("provenance", PROVENANCE))
+    sealed = {"schema": 2, "provenance": provenance, "checksum": file._checksum(provenance, tensors)}
     return safetensors.numpy.save(tensors, {"precheck": json.dumps(sealed)})
 
 
@@ -117,6 +119,26 @@ def test_a_forgery_of_nothing_is_a_golden() -> None:
         {"kind": None},
         {"floors": [["other"]]},
         {"floors": [3]},
+        {"floats": numpy.array([[math.inf, 1, 0, 0.1, 0.1]])},
+        {"floats": numpy.array([[math.nan, 1, 0, 0.1, 0.1]])},
+        {"floats": numpy.array([[-1, 1, 0, 0.1, 0.1]])},
+        {"floats": numpy.array([[1, math.nan, 0, 0.1, 0.1]])},
+        {"floats": numpy.array([[1, 1, -math.inf, 0.1, 0.1]])},
+        {"floats": numpy.array([[1, 1, 0, -0.1, 0.1]])},
+        {"floats": numpy.array([[1, 1, 0, 0.1, math.inf]])},
+        {"shape": [[-1]]},
+        {"shape": [[-1, -1]]},
+        {"shape": [[2**32, 2**32]]},
+        {"step": [0]},
+        {"step": [-5]},
+        {"step": [10**30]},
+        {"zeros": [10**30]},
+        {"nan": [-1]},
+        {"kind": ["zzz"]},
+        {"provenance": []},
+        {"provenance": {}},
+        {"provenance": {**PROVENANCE, "seed": "0"}},
+        {"provenance": {**PROVENANCE, "device": ["cpu"]}},
         {"index": b"no zlib"},
         {"index": zlib.compress(b"[]")},
         {"index": zlib.compress(b"[" * 10**6)},
@@ -128,6 +150,25 @@ def test_a_forgery_of_nothing_is_a_golden() -> None:
 def test_a_checksum_that_fits_does_not_make_a_golden(changes: dict[str, Any]) -> None:
     with pytest.raises(GoldenError, match=rf"golden x is damaged: .*{HINT}"):
         decode(forged(**changes), "x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"floats": numpy.array([[math.inf, 1, 0, 0.1, 0.1]])}, "the output of head has inf as its norm; it is finite and at least 0"),
+        ({"floats": numpy.array([[1, 1, 0, 0.1, -2]])}, "the output of head has -2.0 as its true floor; it is finite and at least 0"),
+        ({"shape": [[-1, -1]]}, "the output of head has -1 as its smallest size; it is from 0 to 2^63 - 1"),
+        ({"zeros": [10**300]}, "the output of head has 100000000000000000000000 as its zeros; it is from 0 to 2^63 - 1"),
+        ({"step": [0]}, "the output of head is of step 0; steps are counted from 1"),
+        ({"kind": ["zzz"]}, "a tensor is of kind 'zzz'; there are input, handed, output, gradient, "),
+    ],
+    ids=lambda told: next(iter(told)) if isinstance(told, dict) else "",
+)
+def test_numbers_that_no_tensor_has_are_named_with_what_there_may_be(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(GoldenError) as caught:
+        decode(forged(**changes), "x")
+    assert said in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_small_file_that_unpacks_to_a_great_deal_costs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

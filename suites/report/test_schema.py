@@ -1,4 +1,4 @@
-"""docs/report.schema.json holds for what is really written, and names every field of it."""
+"""precheck/report/report.schema.json holds for what is really written, and names every field of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from precheck.findings import SCHEMA
 from precheck.report.session import text
 
 jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema")
-SCHEMA_FILE = Path(precheck.__file__).parent.parent / "docs" / "report.schema.json"
+SCHEMA_FILE = Path(precheck.__file__).parent / "report" / "report.schema.json"
 
 
 @pytest.fixture(scope="module")

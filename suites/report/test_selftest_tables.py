@@ -84,12 +84,12 @@ def test_the_page_has_it_as_a_plain_table() -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda tests: tests.append(1), "selftest is a list of checks"),
-        (lambda tests: tests[0].pop("call"), "selftest[0]: a check has a nodeid, a call, a precision and outcomes"),
-        (lambda tests: tests[1].update(outcomes={}), "selftest[1]: a check has a nodeid, a call, a precision and outcomes"),
-        (lambda tests: tests[0]["outcomes"][0].pop("text"), "selftest[0]: an outcome has fault, status, text, advice, rule, all strings"),
-        (lambda tests: tests[0]["outcomes"][0].update(size="large"), "selftest[0]: size and limit are numbers, or null"),
-        (lambda tests: tests[0]["outcomes"][0].update(status="lost"), "selftest[0]: an outcome's status is 'lost'; there are caught, unnoticed, *"),
+        (lambda tests: tests.append(1), "selftest[3] is 1; accepted is an object"),
+        (lambda tests: tests[0].pop("call"), "selftest[0] has no call; it has to have nodeid, call, precision, outcomes"),
+        (lambda tests: tests[1].update(outcomes={}), "selftest[1].outcomes is an object; accepted is a list"),
+        (lambda tests: tests[0]["outcomes"][0].pop("text"), "selftest[0].outcomes[0] has no text; it has to have fault, status, text"),
+        (lambda tests: tests[0]["outcomes"][0].update(size="large"), "selftest[0].outcomes[0].size is \"large\"; accepted is a number"),
+        (lambda tests: tests[0]["outcomes"][0].update(status="lost"), 'selftest[0].outcomes[0].status is "lost"; accepted is "caught" or *'),
     ],
 )
 def test_a_damaged_file_is_refused_with_what_is_wrong(tmp_path: Path, spoil: Any, said: str) -> None:
@@ -98,4 +98,4 @@ def test_a_damaged_file_is_refused_with_what_is_wrong(tmp_path: Path, spoil: Any
     path.write_text(json.dumps(content), encoding="utf8")
     with pytest.raises(SessionError) as caught:
         load(path)
-    assert str(caught.value).startswith(f"{path}: {said.partition('*')[0]}")
+    assert str(caught.value).startswith(f"{path} is damaged: {said.partition('*')[0]}")

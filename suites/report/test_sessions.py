@@ -49,6 +49,10 @@ def test_fields_of_a_later_version_are_no_trouble(tmp_path: Path) -> None:
     assert report_of(load(path)["tests"][0]["report"]).findings == [finding()]
 
 
+def deep(levels: int) -> dict[str, Any]:
+    return {"a": deep(levels - 1)} if levels else {}
+
+
 def spoilt(spoil: Any) -> str:
     content = of(check(finding(), rows=(row(),), ops=(op(),), losses=(Loss(1, 2.0, 1.0),), exponents=(binades(),)))
     spoil(content, content["tests"][0], content["tests"][0]["report"])
@@ -65,22 +69,39 @@ def spoilt(spoil: Any) -> str:
         ('{"tests": 3}', "is JSON, but no report of precheck's"),
         ('{"tests": []}', "is of schema None; precheck "),
         (spoilt(lambda whole, test, report: whole.update(schema=1)), "is of schema 1; precheck "),
-        (spoilt(lambda whole, test, report: whole.update(tests=[3])), "tests[0]: an entry has a nodeid and a precision, both strings"),
-        (spoilt(lambda whole, test, report: test.update(tolerated=["nan"])), "tests[0]: line is a number, and tolerated gives rules their reasons"),
-        (spoilt(lambda whole, test, report: test.pop("report")), "tests[0]: its report is damaged (KeyError: 'report')"),
-        (spoilt(lambda whole, test, report: test.update(report=3)), "tests[0]: its report is damaged (TypeError"),
-        (spoilt(lambda whole, test, report: report.update(facts=[])), "tests[0]: its report is damaged (TypeError: facts is '[]')"),
-        (spoilt(lambda whole, test, report: report.update(boundaries=[])), "(TypeError: facts.ops is 'None')"),
-        (spoilt(lambda whole, test, report: report["findings"][0].pop("rule")), "tests[0]: its report is damaged (TypeError: "),
-        (spoilt(lambda whole, test, report: report["findings"][0].update(rule="typo")), "tests[0]: a finding's rule is 'typo', which precheck "),
-        (spoilt(lambda whole, test, report: report["findings"][0].update(severity="dire")), "severity is 'dire'; there are error, warning"),
-        (spoilt(lambda whole, test, report: report["findings"][0].update(message=3)), "its report is damaged (TypeError: message is '3')"),
-        (spoilt(lambda whole, test, report: report["boundaries"][0].update(r="big")), "its report is damaged (ValueError: "),
-        (spoilt(lambda whole, test, report: report["ops"][0].update(drift=None)), "its report is damaged (TypeError: drift is 'None')"),
-        (spoilt(lambda whole, test, report: report.update(losses=3)), "its report is damaged (TypeError: "),
-        (spoilt(lambda whole, test, report: report["losses"][0].update(low="big")), "its report is damaged (ValueError: "),
-        (spoilt(lambda whole, test, report: report["losses"][0].pop("reference")), "its report is damaged (TypeError: "),
-        (spoilt(lambda whole, test, report: report["exponents"][0].update(counts=[1, "x"])), "its report is damaged (TypeError: a count is 'x')"),
+        (spoilt(lambda whole, test, report: whole.update(tests=[3])), "is damaged: tests[0] is 3; accepted is an object"),
+        (spoilt(lambda whole, test, report: test.update(tolerated=["nan"])), "tests[0].tolerated is a list; accepted is an object"),
+        (spoilt(lambda whole, test, report: test.pop("report")), "tests[0] has to have either report or error"),
+        (spoilt(lambda whole, test, report: test.update(report=3)), "tests[0].report is 3; accepted is an object"),
+        (spoilt(lambda whole, test, report: report.update(facts=[])), "tests[0].report.facts is a list; accepted is an object"),
+        (spoilt(lambda whole, test, report: report["facts"].update(shadowed=3)), "tests[0].report.facts has shadowed and no ops"),
+        (spoilt(lambda whole, test, report: report["facts"].update(covered=1.5)), "covered is 1.5; accepted is a number at least 0 and at most 1"),
+        (spoilt(lambda whole, test, report: report.update(facts=deep(100))), "is damaged: it is nested more than 64 levels deep"),
+        (spoilt(lambda whole, test, report: report["facts"].update(a=float("nan"))), "is not JSON (NaN is no number there)"),
+        (spoilt(lambda whole, test, report: report["facts"].update(a=float("-inf"))), "is not JSON (-Infinity is no number there)"),
+        (spoilt(lambda whole, test, report: report["facts"].update(a="1e999")).replace('"1e999"', "1e999"), "is not JSON (1e999 is more than a "),
+        (spoilt(lambda whole, test, report: report["boundaries"][0].update(allowed=0)), "allowed is 0; accepted is a number above 0"),
+        (spoilt(lambda whole, test, report: report["boundaries"][0].update(allowed="nan")), 'allowed is "nan"; accepted is a number above 0'),
+        (spoilt(lambda whole, test, report: report["boundaries"][0].update(r=10**400)), "boundaries[0].r is 1000000000000000000000000000000000"),
+        (spoilt(lambda whole, test, report: report["boundaries"][0].update(shape=[-1])), "shape[0] is -1; accepted is a whole number at least 0"),
+        (spoilt(lambda whole, test, report: report["ops"][0].update(calls=-3)), "ops[0].calls is -3; accepted is a whole number at least 0"),
+        (spoilt(lambda whole, test, report: report["ops"][0].update(calls=2**53)), "ops[0].calls is 9007199254740992; accepted is a whole number"),
+        (spoilt(lambda whole, test, report: report["ops"][0].update(calls=True)), "ops[0].calls is true; accepted is a whole number"),
+        (spoilt(lambda whole, test, report: report["exponents"][0].pop("zeros")), "report.exponents[0] has no zeros; it has to have "),
+        (spoilt(lambda whole, test, report: report["exponents"][0].update(least=10**6)), "exponents[0].least is 1000000; accepted is a whole number"),
+        (spoilt(lambda whole, test, report: report.update(scaler={"history": [[1.0]]})), "scaler.history[0] has 1 items; accepted are 2"),
+        (spoilt(lambda whole, test, report: test.update(tolerated={"nan": 3})), 'tests[0].tolerated["nan"] is 3; accepted is a text'),
+        (spoilt(lambda whole, test, report: whole.update(root=True)), "is damaged: root is true; accepted is a text"),
+        (spoilt(lambda whole, test, report: report["findings"][0].pop("rule")), "tests[0].report.findings[0] has no rule; it has to have "),
+        (spoilt(lambda whole, test, report: report["findings"][0].update(rule="typo")), "is damaged: a finding's rule is 'typo', which precheck "),
+        (spoilt(lambda whole, test, report: report["findings"][0].update(severity="dire")), 'findings[0].severity is "dire"; accepted is "error"'),
+        (spoilt(lambda whole, test, report: report["findings"][0].update(message=3)), "findings[0].message is 3; accepted is a text"),
+        (spoilt(lambda whole, test, report: report["boundaries"][0].update(r="big")), 'boundaries[0].r is "big"; accepted is a number'),
+        (spoilt(lambda whole, test, report: report["ops"][0].update(drift=None)), "ops[0].drift is null; accepted is a number"),
+        (spoilt(lambda whole, test, report: report.update(losses=3)), "report.losses is 3; accepted is a list"),
+        (spoilt(lambda whole, test, report: report["losses"][0].update(low="big")), 'losses[0].low is "big"; accepted is a number'),
+        (spoilt(lambda whole, test, report: report["losses"][0].pop("reference")), "report.losses[0] has no reference; it has to have "),
+        (spoilt(lambda whole, test, report: report["exponents"][0].update(counts=[1, "x"])), 'exponents[0].counts[1] is "x"; accepted is'),
     ],
 )
 def test_what_cannot_be_read_is_told_in_one_sentence(content: str, said: str, tmp_path: Path) -> None:
