@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from precheck import interrupts
 from precheck.diagnosis import diagnose
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
@@ -32,6 +33,7 @@ FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, 8, 4
 """Noise runs. Two settle a healthy model (p99 of r changes by 0.01 from 2 to 16); eight narrow what small tensors may do."""
 
 
+@interrupts.holding
 def measure(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from precheck import interrupts
 from precheck.diagnosis import facts
 from precheck.findings import Finding, Report
 from precheck.judge import ops, scaling, updates
@@ -46,30 +47,38 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     where = Whereabouts(model)
     exact = chosen is not None and chosen.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if exact else Shadow(where)
-    with _disable_current_modes():
-        ranks, apart = meet(shadow.replay.reference)
-    shadow.collectives.ranks = ranks
-    raised: Exception | None = None
+    report.facts["reference"] = "float64" if exact else "float32"
     ended = False
-    try:
-        with _policy(chosen), _eager(), where.followed(), shadow.scalers.watched(), shadow:
-            yield report
-        ended = True
-    except Exception as error:
-        raised, shadow.observation.raised = error, type(error).__name__
-        raise
-    finally:
-        with _disable_current_modes(), torch.no_grad():
-            filled(report, shadow.finish(), where)
-            report.facts["reference"] = "float64" if exact else "float32"
-            if ranks is None and not apart and distributed():
-                apart = "the block began before torch.distributed did: what other ranks send is taken as it comes"
-            if apart:
-                report.facts["ranks"] = apart
-            if ranks is not None:
-                _joined(report, ranks, ended)
-        if raised is not None:
-            _noted(raised, report)
+    with interrupts.held():
+        with _disable_current_modes():
+            shadow.collectives.ranks, apart = meet(shadow.replay.reference)
+        try:
+            with _policy(chosen), _eager(), where.followed(), shadow.scalers.watched(), shadow:
+                yield report
+            ended = True
+        except Exception as error:
+            shadow.observation.raised = type(error).__name__
+            _closed(report, shadow, where, apart, ended)
+            _noted(error, report)
+            raise
+        except BaseException:
+            _closed(report, shadow, where, apart, ended)
+            raise
+        _closed(report, shadow, where, apart, ended)
+
+
+@interrupts.interruptible
+def _closed(report: Report, shadow: Shadow, where: Whereabouts, apart: str, ended: bool) -> None:
+    """Judges what was watched, once nothing watches any more: this may take its time, and be interrupted."""
+    ranks = shadow.collectives.ranks
+    with _disable_current_modes(), torch.no_grad():
+        filled(report, shadow.finish(), where)
+        if ranks is None and not apart and distributed():
+            apart = "the block began before torch.distributed did: what other ranks send is taken as it comes"
+        if apart:
+            report.facts["ranks"] = apart
+        if ranks is not None:
+            _joined(report, ranks, ended)
 
 
 def _noted(raised: Exception, report: Report) -> None:

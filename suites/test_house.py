@@ -16,7 +16,7 @@ from precheck.precisions import ALIASES
 PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = [
-    {"formats", "overrides"},
+    {"formats", "overrides", "interrupts"},
     {"precisions", "findings", "autocast", "emulation", "float32"},
     {"observe"},
     {"judge"},

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from precheck import interrupts
 from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
 from precheck.goldens.show import describe, difference
 from precheck.judge import drift
@@ -45,6 +46,7 @@ class Refreshed:
     lines: tuple[str, ...] = ()  # what moved, worst first
 
 
+@interrupts.holding
 def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
     """Records the golden of `job` at `path`, where `which` asks for it. Raises GoldenError if it cannot be written or is not finite.
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from precheck import float32
+from precheck import float32, interrupts
 from precheck.observe import exemption, state
 from precheck.observe.boundaries import LOW, Boundaries, Disturbance, Position
 from precheck.observe.decisions import Recording, Tape
@@ -91,7 +91,7 @@ def observed(job: Job, setting: Setting) -> Observation:
     where = Whereabouts(job.model)
     wide = setting.precision is not None and setting.precision.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if wide else Shadow(where)
-    with where.followed(), shadow.scalers.watched():
+    with interrupts.held(), where.followed(), shadow.scalers.watched():
         run(job, dataclasses.replace(setting, shadow=shadow))
     return shadow.finish()
 

@@ -15,6 +15,7 @@ import torch
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
+from precheck import interrupts
 from precheck.observe.guests import named_modules, named_parameters, symbolic
 from precheck.observe.shadow.identities import Identities, Reference
 
@@ -62,6 +63,7 @@ class Whereabouts:
     def module(self) -> str:
         return self.stack[-1] if self.stack else ""
 
+    @interrupts.whole
     def saw(self, parameter: torch.nn.Parameter) -> None:
         """Asks a parameter that wants a gradient to tell when it has come."""
         number = self.identity(parameter)
