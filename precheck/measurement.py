@@ -22,7 +22,7 @@ from precheck.judge.losses import losses
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
 from precheck.observe.guests import received
-from precheck.observe.job import EXAMPLE, InputError, Job
+from precheck.observe.job import EXAMPLE, InputError, Job, check_inputs
 from precheck.observe.listeners import doing
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
@@ -87,6 +87,7 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
         raise InputError(f"optimizer is a {type(optimizer).__name__}; pass what makes one, as in optimizer={EXAMPLE}")
     if steps > 1 and optimizer is None:
         raise InputError(f"steps={steps} without an optimizer; pass optimizer={EXAMPLE}, or steps=1")
+    check_inputs(model, inputs)
     return Job(model, inputs, loss, optimizer, steps, seed)
 
 

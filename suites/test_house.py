@@ -17,7 +17,7 @@ PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = [
     {"formats", "overrides", "interrupts"},
-    {"precisions", "findings", "autocast", "emulation", "float32"},
+    {"precisions", "findings", "autocast", "emulation", "float32", "sparse"},
     {"observe"},
     {"judge"},
     {"goldens"},

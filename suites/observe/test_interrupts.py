@@ -84,6 +84,7 @@ def state(model: nn.Module) -> dict[str, Any]:
         "hooks": (len(modules._global_forward_hooks), len(modules._global_forward_pre_hooks), len(optimizers._global_optimizer_pre_hooks)),
         "methods": (torch.amp.GradScaler.step, torch.utils.swap_tensors),
         "handler": signal.getsignal(signal.SIGINT),
+        "limit": sys.getrecursionlimit(),
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
 from precheck import interrupts
+from precheck.observe.depth import room
 from precheck.observe.guests import named_modules, named_parameters, symbolic
 from precheck.observe.shadow.identities import Identities, Reference
 
@@ -95,7 +96,7 @@ class Whereabouts:
             optimizers.register_optimizer_step_post_hook(self._end),
         ]
         try:
-            with _unwarned(), self.identity.swapping():
+            with room(), _unwarned(), self.identity.swapping():
                 yield
         finally:
             for handle in (*handles, *(handle for _, handle in self.parameters.values())):
