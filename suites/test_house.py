@@ -16,7 +16,7 @@ from precheck.precisions import ALIASES
 PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = [
-    {"formats", "overrides", "interrupts"},
+    {"formats", "overrides", "interrupts", "names"},
     {"precisions", "findings", "autocast", "emulation", "float32", "sparse"},
     {"observe"},
     {"judge"},

@@ -20,6 +20,7 @@ from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, wri
 from precheck.goldens.show import describe, difference
 from precheck.judge import drift
 from precheck.judge.placement import noise_for
+from precheck.names import writable
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Job
 from precheck.observe.listeners import doing
@@ -155,7 +156,7 @@ def digest(named: Mapping[str, Any]) -> str:
     state = hashlib.blake2b(digest_size=16)
     for name, value in named.items():
         for part, dense in parts(value).items() if isinstance(value, torch.Tensor) else ():
-            state.update(f"{name}{part} {dense.dtype} {tuple(dense.shape)};".encode())
+            state.update(writable(f"{name}{part} {dense.dtype} {tuple(dense.shape)};").encode())
             flat = dense.detach().cpu().clone(memory_format=torch.contiguous_format).reshape(-1)  # one element is contiguous with any stride
             state.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
     return state.hexdigest()

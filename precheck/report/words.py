@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import re
 
+from precheck.names import writable
+
 LONGEST = 160
 """Characters of a name; of longer ones the middle is left out."""
 _UNSEEN = (
@@ -13,8 +15,8 @@ _UNSEEN = (
 
 
 def printable(words: str) -> str:
-    """Without what acts on the text around it: control characters (line ends excepted), marks of direction, halves of characters."""
-    return _unseen().sub("\ufffd", words)
+    """Without what acts on the text around it: control characters (line ends excepted), marks of direction; halves of characters escaped."""
+    return _unseen().sub("\ufffd", writable(words))
 
 
 @functools.cache
