@@ -48,7 +48,7 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     exact = chosen is not None and chosen.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if exact else Shadow(where)
     report.facts["reference"] = "float64" if exact else "float32"
-    ended = False
+    ended, gradients = False, torch.is_grad_enabled()
     with interrupts.held():
         with _disable_current_modes():
             shadow.collectives.ranks, apart = meet(shadow.replay.reference)
@@ -62,6 +62,7 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
             _noted(error, report)
             raise
         except BaseException:
+            torch.set_grad_enabled(gradients)  # torch's optimizers switch it by a plain try and finally, which an interrupt may cut short
             _closed(report, shadow, where, apart, ended)
             raise
         _closed(report, shadow, where, apart, ended)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from precheck import float32, interrupts
-from precheck.observe import exemption, state
+from precheck.observe import conversion, exemption, state
 from precheck.observe.boundaries import LOW, Boundaries, Disturbance, Position
 from precheck.observe.decisions import Recording, Tape
 from precheck.observe.following import Following
@@ -100,7 +100,8 @@ def prepare(job: Job, setting: Setting) -> None:
     """Fresh storage under the model's tensors, and the seed. Modules that are kept in float32 are neither rounded nor disturbed."""
     copy = state.floats_to(setting.dtype) if setting.dtype is not None else (lambda value: value.detach().clone())
     apart = exemption.kept(job.model)
-    kept, wide = exemption.storage(apart), state.floats_to(torch.float32) if setting.dtype in LOW else copy
+    kept = exemption.storage(apart) | conversion.left_alone(job.model, setting.buffers if setting.buffers in LOW else None)
+    wide = state.floats_to(torch.float32) if setting.dtype in LOW else copy
     disturb = setting.disturbance
     names = {} if disturb is None else {param.data_ptr(): name for name, param in job.model.named_parameters()}
 
@@ -110,7 +111,10 @@ def prepare(job: Job, setting: Setting) -> None:
         return copy(value) if disturb is None else disturb.parameter(names.get(value.data_ptr(), ""), copy(value))
 
     stored = state.rounded_to(setting.buffers) if setting.buffers is not None else (lambda value: value)
-    state.refresh(job.model, parameter=parameter, buffer=lambda value: wide(value) if value.data_ptr() in kept else copy(stored(value)))
+    if conversion.conversion(job.model, setting.dtype) is not None:
+        conversion.converted(job.model, setting.dtype)
+    else:
+        state.refresh(job.model, parameter=parameter, buffer=lambda value: wide(value) if value.data_ptr() in kept else copy(stored(value)))
     if setting.dtype is not None:
         exemption.converted(apart, setting.dtype)
     state.seed(job.seed)

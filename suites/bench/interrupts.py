@@ -150,6 +150,7 @@ class Subject:
         self.renew()
 
     def renew(self) -> None:
+        torch.set_grad_enabled(True)
         self.model = self.make()
         self.model(torch.randn(8, 16)).sum().backward()
 
