@@ -67,7 +67,11 @@ def test_it_is_converted_as_it_says(kind: type[Net], precision: str) -> None:
     model, inputs = kind(), torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
     before = {name: (id(each), each.data_ptr(), each.dtype) for name, each in model.state_dict(keep_vars=True).items()}
     seen: list[Any] = []
-    model.register_forward_pre_hook(lambda module, args: seen.append(tuple(each.dtype for each in (module.layer.weight, module.norm.weight, module.norm.running_var))))
+
+    def see(module: Any, args: Any) -> None:
+        seen.append(tuple(each.dtype for each in (module.layer.weight, module.norm.weight, module.norm.running_var)))
+
+    model.register_forward_pre_hook(see)
     report = precheck.measure(model, inputs, precision=precision, loss=lambda out: (out.float() * inputs).mean())
     assert not report.findings
     assert seen[0] == (LOW[precision], torch.float32, torch.float32)
