@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from precheck import interrupts
 from precheck.findings import Report
 from precheck.measurement import Measurement, job_of
 from precheck.observe.job import InputError, Job
@@ -86,6 +87,7 @@ class Benchmark:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
 
+@interrupts.holding
 def benchmark(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

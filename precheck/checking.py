@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from precheck import interrupts
 from precheck.diagnosis import diagnose
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
@@ -36,6 +37,7 @@ from precheck.precisions import Precision, resolve
 _SMALL = 1 << 20  # bytes, which are digested within a millisecond
 
 
+@interrupts.holding
 def check(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

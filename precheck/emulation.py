@@ -15,6 +15,7 @@ import torch
 
 from precheck import float32
 from precheck.formats import TF32, Format
+from precheck.sparse import with_values
 from precheck.torch_internals import TorchDispatchMode
 
 aten = torch.ops.aten
@@ -46,6 +47,8 @@ def roundoff(packet: str) -> float:
 
 def rounded(tensor: torch.Tensor, fmt: Format) -> torch.Tensor:
     """`tensor` with every element rounded to nearest-even in `fmt`; dtype and shape stay. Non-finite elements stay too."""
+    if tensor.layout is not torch.strided:
+        return with_values(tensor, lambda values: rounded(values, fmt))
     if fmt is TF32:
         return _rounded_to_tf32(tensor)
     return _rounded_scaled(tensor, fmt)

@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from precheck.words import writable
+
 Severity = Literal["error", "warning", "note"]
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
 SCHEMA = 3
@@ -102,7 +104,7 @@ class Finding:
         return RULES[self.cause_rule or self.rule].remedy
 
     def __str__(self) -> str:
-        return f"{self.severity}: {self.rule}: {self.message}"
+        return writable(f"{self.severity}: {self.rule}: {self.message}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,7 +200,7 @@ class Report:
         """The report as text: one line that stands alone, the findings, then the `top` worst rows."""
         from precheck.report.terminal import summary
 
-        return summary(self, top=top)
+        return writable(summary(self, top=top))
 
     def raise_for_errors(self) -> None:
         """Raises PrecisionFailure with the summary if there is any finding of severity error."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from precheck import interrupts
 from precheck.diagnosis import diagnose
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
@@ -21,7 +22,7 @@ from precheck.judge.losses import losses
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
 from precheck.observe.guests import received
-from precheck.observe.job import EXAMPLE, InputError, Job
+from precheck.observe.job import EXAMPLE, InputError, Job, check_inputs
 from precheck.observe.listeners import doing
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
@@ -32,6 +33,7 @@ FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, 8, 4
 """Noise runs. Two settle a healthy model (p99 of r changes by 0.01 from 2 to 16); eight narrow what small tensors may do."""
 
 
+@interrupts.holding
 def measure(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,
@@ -85,6 +87,7 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
         raise InputError(f"optimizer is a {type(optimizer).__name__}; pass what makes one, as in optimizer={EXAMPLE}")
     if steps > 1 and optimizer is None:
         raise InputError(f"steps={steps} without an optimizer; pass optimizer={EXAMPLE}, or steps=1")
+    check_inputs(model, inputs)
     return Job(model, inputs, loss, optimizer, steps, seed)
 
 

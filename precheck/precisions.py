@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from precheck import formats
+from precheck import formats, interrupts
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +68,7 @@ class Precision:
     @contextlib.contextmanager
     def autocast(self, device: str = "cpu") -> Iterator[None]:
         """The context of a forward pass (and loss) under this precision."""
-        with contextlib.ExitStack() as stack:
+        with interrupts.held(), contextlib.ExitStack() as stack:
             if self.gemm is not None and not _emulating():
                 stack.enter_context(self.step(device))
             if self.autocasts:
@@ -89,7 +89,7 @@ class Precision:
             return
         from precheck import emulation
 
-        with emulation.gemm_inputs(self.gemm, device):
+        with interrupts.held(), emulation.gemm_inputs(self.gemm, device):
             yield
 
     def make_scaler(self, device: str = "cpu") -> torch.amp.GradScaler:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from precheck import interrupts
 from precheck.findings import Report
 from precheck.judge.extent import module_of
 from precheck.judge.updates import LOST
@@ -58,6 +59,7 @@ class Remedy:
         return f"from precheck import functions_{what}\nfunctions_{what}(model, {modules}, {functions}){note}"
 
 
+@interrupts.holding
 def remedy(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck import interrupts
 from precheck.findings import RULES
 from precheck.hunt.ascent import ascended
 from precheck.hunt.counterexample import Counterexample
@@ -38,6 +39,7 @@ _SURVEY = 100  # draws that only tell what else the strategy gives
 _FLOOR, _CEILING = -60.0, 60.0  # bits: hypothesis climbs finite scores
 
 
+@interrupts.holding
 def search(
     model: torch.nn.Module | Callable[..., Any],
     strategy: SearchStrategy[Any],

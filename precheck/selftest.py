@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from precheck import interrupts
 from precheck.checking import Checking
 from precheck.findings import Report
 from precheck.goldens.file import read
@@ -55,6 +56,7 @@ class Outcome:
     rule: str = ""  # that caught it
 
 
+@interrupts.holding
 def selftested(
     model: Any,
     inputs: Any,

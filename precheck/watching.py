@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from precheck import interrupts
 from precheck.diagnosis import facts
 from precheck.findings import Finding, Report
 from precheck.judge import ops, scaling, updates
@@ -46,30 +47,39 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     where = Whereabouts(model)
     exact = chosen is not None and chosen.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if exact else Shadow(where)
-    with without_modes():
-        ranks, apart = meet(shadow.replay.reference)
-    shadow.collectives.ranks = ranks
-    raised: Exception | None = None
-    ended = False
-    try:
-        with _policy(chosen), _eager(), where.followed(), shadow.scalers.watched(), shadow:
-            yield report
-        ended = True
-    except Exception as error:
-        raised, shadow.observation.raised = error, type(error).__name__
-        raise
-    finally:
-        with without_modes(), torch.no_grad():
-            filled(report, shadow.finish(), where)
-            report.facts["reference"] = "float64" if exact else "float32"
-            if ranks is None and not apart and distributed():
-                apart = "the block began before torch.distributed did: what other ranks send is taken as it comes"
-            if apart:
-                report.facts["ranks"] = apart
-            if ranks is not None:
-                _joined(report, ranks, ended)
-        if raised is not None:
-            _noted(raised, report)
+    report.facts["reference"] = "float64" if exact else "float32"
+    ended, gradients = False, torch.is_grad_enabled()
+    with interrupts.held():
+        with without_modes():
+            shadow.collectives.ranks, apart = meet(shadow.replay.reference)
+        try:
+            with _policy(chosen), _eager(), where.followed(), shadow.scalers.watched(), shadow:
+                yield report
+            ended = True
+        except Exception as error:
+            shadow.observation.raised = type(error).__name__
+            _closed(report, shadow, where, apart, ended)
+            _noted(error, report)
+            raise
+        except BaseException:
+            torch.set_grad_enabled(gradients)  # torch's optimizers switch it by a plain try and finally, which an interrupt may cut short
+            _closed(report, shadow, where, apart, ended)
+            raise
+        _closed(report, shadow, where, apart, ended)
+
+
+@interrupts.interruptible
+def _closed(report: Report, shadow: Shadow, where: Whereabouts, apart: str, ended: bool) -> None:
+    """Judges what was watched, once nothing watches any more: this may take its time, and be interrupted."""
+    ranks = shadow.collectives.ranks
+    with without_modes(), torch.no_grad():
+        filled(report, shadow.finish(), where)
+        if ranks is None and not apart and distributed():
+            apart = "the block began before torch.distributed did: what other ranks send is taken as it comes"
+        if apart:
+            report.facts["ranks"] = apart
+        if ranks is not None:
+            _joined(report, ranks, ended)
 
 
 def _noted(raised: Exception, report: Report) -> None:

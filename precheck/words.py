@@ -14,9 +14,14 @@ _UNSEEN = (
 )
 
 
+def writable(words: str) -> str:
+    r"""`words` with half a surrogate pair, which no encoding has, as the escape that Python shows: \ud800."""
+    return words.encode("utf8", "backslashreplace").decode("utf8")
+
+
 def printable(words: str) -> str:
-    """Without what acts on the text around it: control characters (line ends excepted), marks of direction, halves of characters."""
-    return _unseen().sub("\ufffd", words)
+    """Without what acts on the text around it: control characters (line ends excepted), marks of direction; halves of characters escaped."""
+    return _unseen().sub("\ufffd", writable(words))
 
 
 @functools.cache

@@ -19,8 +19,8 @@ PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 FLOORS = [
     {"formats", "torch_internals", "files", "words"},
-    {"overrides"},
-    {"precisions", "findings", "autocast", "emulation", "float32"},
+    {"overrides", "interrupts"},
+    {"precisions", "findings", "autocast", "emulation", "float32", "sparse"},
     {"observe"},
     {"judge"},
     {"goldens"},

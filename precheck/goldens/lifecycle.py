@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import torch
 
+from precheck import interrupts
 from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
 from precheck.goldens.show import describe, difference
 from precheck.judge import drift
@@ -27,6 +28,8 @@ from precheck.observe.reduce import reduced
 from precheck.observe.run import low, reference, run
 from precheck.observe.structure import tensors
 from precheck.precisions import PRECISIONS, Placement, Precision
+from precheck.sparse import parts
+from precheck.words import writable
 
 Which = Literal["missing", "changed", "all"]
 Status = Literal["written", "changed", "unchanged", "kept"]
@@ -45,6 +48,7 @@ class Refreshed:
     lines: tuple[str, ...] = ()  # what moved, worst first
 
 
+@interrupts.holding
 def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
     """Records the golden of `job` at `path`, where `which` asks for it. Raises GoldenError if it cannot be written or is not finite.
 
@@ -123,8 +127,9 @@ def _floors(job: Job, precision: Precision, done: int) -> dict[str, float]:
 def inputs_of(job: Job) -> Iterator[GoldenRecord]:
     """The inputs as records, so that changed inputs are told apart from drift, by name and by how much."""
     for path, tensor in tensors(job.inputs):
-        facts: dict[str, Any] = reduced(tensor)
-        yield GoldenRecord(Record(kind="input", name=f"input{path}", step=1, **facts), {})
+        for part, dense in parts(tensor).items():
+            facts: dict[str, Any] = reduced(dense)
+            yield GoldenRecord(Record(kind="input", name=f"input{path}{part and '.'}{part}", step=1, **facts), {})
 
 
 def provenance(job: Job, trace: Trace) -> dict[str, str | int | float | bool]:
@@ -150,8 +155,8 @@ def digest(named: Mapping[str, Any]) -> str:
     """Of names, dtypes, shapes and bytes of the tensors in `named`."""
     state = hashlib.blake2b(digest_size=16)
     for name, value in named.items():
-        if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            state.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
-            flat = value.detach().cpu().clone(memory_format=torch.contiguous_format).reshape(-1)  # one element is contiguous with any stride
+        for part, dense in parts(value).items() if isinstance(value, torch.Tensor) else ():
+            state.update(writable(f"{name}{part} {dense.dtype} {tuple(dense.shape)};").encode())
+            flat = dense.detach().cpu().clone(memory_format=torch.contiguous_format).reshape(-1)  # one element is contiguous with any stride
             state.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
     return state.hexdigest()

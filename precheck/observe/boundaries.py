@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from precheck.observe.depth import room
 from precheck.observe.recorder import Recorder, Witness
 from precheck.observe.records import Trace
 from precheck.observe.structure import tensors
@@ -92,7 +93,7 @@ class Boundaries:
                 handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
             handles.append(module.register_forward_hook(self._leaving(name), always_call=not self.glance))
         try:
-            with _uncompiled(), interpreted():
+            with room(), _uncompiled(), interpreted():
                 yield
             self.recorder.learn()
         finally:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from precheck import interrupts
 from precheck.observe.boundaries import Boundaries
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
@@ -63,7 +64,7 @@ class _Planting(Boundaries):
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
-        with super().attached(), self._called():
+        with interrupts.held(), super().attached(), self._called():
             yield
 
     @contextlib.contextmanager
@@ -141,13 +142,14 @@ def update_lost(job: Job, parameter: str, effect: Effect) -> Iterator[Job]:
             _lose(optimizer, parameters[names.index(parameter)], effect)
         return optimizer
 
-    try:
-        yield dataclasses.replace(job, optimizer=factory)
-    finally:
-        for optimizer, original, attributes in reversed(made):
-            optimizer.__class__ = original
-            if "step" in attributes:
-                optimizer.step = attributes["step"]
+    with interrupts.held():
+        try:
+            yield dataclasses.replace(job, optimizer=factory)
+        finally:
+            for optimizer, original, attributes in reversed(made):
+                optimizer.__class__ = original
+                if "step" in attributes:
+                    optimizer.step = attributes["step"]
 
 
 def _lose(optimizer: Any, target: torch.Tensor, effect: Effect) -> None:

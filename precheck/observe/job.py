@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from precheck.observe.structure import tensors
+from precheck.observe.structure import held, tensors
 
 EXAMPLE = "lambda params: torch.optim.AdamW(params, lr=1e-3)"
 
 
 class InputError(ValueError):
     """Something the user passed cannot be measured; the message says what, what is accepted and what to type."""
+
+
+def check_inputs(model: torch.nn.Module, inputs: Any) -> None:
+    """Raises InputError for what has no numbers, and for what a run uses up: a measurement runs the model several times."""
+    found = ((f"inputs{path}", each) for path, each in held(inputs))
+    for name, each in itertools.chain(found, model.named_parameters(), model.named_buffers()):
+        if isinstance(each, torch.Tensor) and each.is_meta:
+            given = name.startswith("inputs")
+            real = "pass a real one, as in torch.randn(shape)" if given else 'move the model with .to_empty(device="cpu"), and load its weights'
+            raise InputError(f"{name} lies on the meta device, where tensors have shapes but no numbers to compare; {real}")
+        if isinstance(each, Iterator):
+            raise InputError(
+                f"{name} is a {type(each).__name__}, which is empty once the model has gone through it, and a measurement runs the model several "
+                "times; pass what can be gone through again, as in list(...)"
+            )
 
 
 @dataclasses.dataclass(slots=True)
@@ -32,5 +47,5 @@ class Job:
 
     @property
     def device(self) -> str:
-        held = itertools.chain(self.model.parameters(), self.model.buffers(), (tensor for _, tensor in tensors(self.inputs)))
-        return next((tensor.device.type for tensor in held), "cpu")
+        own = itertools.chain(self.model.parameters(), self.model.buffers(), (tensor for _, tensor in tensors(self.inputs)))
+        return next((tensor.device.type for tensor in own), "cpu")

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from precheck.formats import FP16, Format
+from precheck.sparse import with_values
 from precheck.torch_internals import in_backward, no_dispatch
 
 ONE_ROUNDING = 0.42
@@ -51,7 +52,11 @@ class Noise:
         return self._disturbed(value) if self.parameters is None or name in self.parameters else value
 
     def input(self, value: torch.Tensor) -> torch.Tensor:
-        if not self.inputs or isinstance(value, torch.nn.Parameter) or (not value.is_complex() and _whole(value)):
+        if not self.inputs or isinstance(value, torch.nn.Parameter):
+            return value
+        if value.layout is not torch.strided:
+            return with_values(value, self.input)
+        if not value.is_complex() and _whole(value):
             return value
         return self._disturbed(value).detach().requires_grad_(value.requires_grad)
 
@@ -90,6 +95,8 @@ class Noise:
         """A disturbed copy: relative noise of one rounding."""
         if not value.is_floating_point():
             return value
+        if value.layout is not torch.strided:
+            return with_values(value, lambda values: self._disturbed(values, roundoff=roundoff))
         with no_dispatch():
             return value * self._draws(value, about=1.0, within=_UNIFORM * (self.roundoff if roundoff is None else roundoff))
 

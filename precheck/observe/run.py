@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import torch
 
-from precheck import float32
-from precheck.observe import exemption, state
+from precheck import float32, interrupts
+from precheck.observe import conversion, exemption, state
 from precheck.observe.boundaries import LOW, Boundaries, Disturbance, Position
 from precheck.observe.decisions import Recording, Tape
 from precheck.observe.following import Following
@@ -91,7 +91,7 @@ def observed(job: Job, setting: Setting) -> Observation:
     where = Whereabouts(job.model)
     wide = setting.precision is not None and setting.precision.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if wide else Shadow(where)
-    with where.followed(), shadow.scalers.watched():
+    with interrupts.held(), where.followed(), shadow.scalers.watched():
         run(job, dataclasses.replace(setting, shadow=shadow))
     return shadow.finish()
 
@@ -100,7 +100,8 @@ def prepare(job: Job, setting: Setting) -> None:
     """Fresh storage under the model's tensors, and the seed. Modules that are kept in float32 are neither rounded nor disturbed."""
     copy = state.floats_to(setting.dtype) if setting.dtype is not None else (lambda value: value.detach().clone())
     apart = exemption.kept(job.model)
-    kept, wide = exemption.storage(apart), state.floats_to(torch.float32) if setting.dtype in LOW else copy
+    kept = exemption.storage(apart) | conversion.left_alone(job.model, setting.buffers if setting.buffers in LOW else None)
+    wide = state.floats_to(torch.float32) if setting.dtype in LOW else copy
     disturb = setting.disturbance
     names = {} if disturb is None else {param.data_ptr(): name for name, param in job.model.named_parameters()}
 
@@ -110,7 +111,10 @@ def prepare(job: Job, setting: Setting) -> None:
         return copy(value) if disturb is None else disturb.parameter(names.get(value.data_ptr(), ""), copy(value))
 
     stored = state.rounded_to(setting.buffers) if setting.buffers is not None else (lambda value: value)
-    state.refresh(job.model, parameter=parameter, buffer=lambda value: wide(value) if value.data_ptr() in kept else copy(stored(value)))
+    if conversion.conversion(job.model, setting.dtype) is not None:
+        conversion.converted(job.model, setting.dtype)
+    else:
+        state.refresh(job.model, parameter=parameter, buffer=lambda value: wide(value) if value.data_ptr() in kept else copy(stored(value)))
     if setting.dtype is not None:
         exemption.converted(apart, setting.dtype)
     state.seed(job.seed)

@@ -23,6 +23,7 @@ import numpy
 import torch
 
 from precheck.torch_internals import without_modes
+from precheck.words import writable
 
 WIDTH = 127
 """Numbers in a sketch, rows in a block, and columns of a row."""
@@ -178,6 +179,6 @@ def _signs(device: torch.device, rows: int, bits: torch.dtype) -> Signs:
 def _table(name: str, rows: int) -> numpy.ndarray:
     """Row by row the bits of SHAKE-256, most significant first, 1 as +1 and 0 as -1: the same for ever and everywhere."""
     count = rows * WIDTH
-    digest = hashlib.shake_256(f"{_SEED} {name}".encode()).digest((count + 7) // 8)
+    digest = hashlib.shake_256(writable(f"{_SEED} {name}").encode()).digest((count + 7) // 8)
     bits = numpy.unpackbits(numpy.frombuffer(digest, numpy.uint8), count=count)
     return (bits.astype(numpy.int8) * 2 - 1).reshape(rows, WIDTH)

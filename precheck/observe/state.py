@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from precheck import interrupts
+
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 _CONTAINERS = (dict, OrderedDict, list, set, deque)
@@ -30,7 +32,7 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")
 @contextlib.contextmanager
 def preserved(model: torch.nn.Module) -> Iterator[None]:
     """Whatever the block does, parameters, gradients, buffers, attributes, modes, RNG and globals come back as they were."""
-    with contextlib.ExitStack() as stack:
+    with interrupts.held(), contextlib.ExitStack() as stack:
         stack.callback(_restore_model(model))
         stack.callback(_restore_random())
         stack.callback(_restore_globals())
@@ -179,11 +181,12 @@ def seed(number: int) -> None:
 @contextlib.contextmanager
 def random_kept() -> Iterator[None]:
     """What is drawn inside the block is drawn again after it."""
-    restore = _restore_random()
-    try:
-        yield
-    finally:
-        restore()
+    with interrupts.held():
+        restore = _restore_random()
+        try:
+            yield
+        finally:
+            restore()
 
 
 def _restore_globals() -> Callable[[], None]:

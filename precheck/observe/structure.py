@@ -14,17 +14,22 @@ from precheck.torch_internals import AccumulateGrad
 
 def tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """Each tensor in `value` with its path: "" for a bare tensor, "[1]", "[logits]", "[0][2]"."""
-    if isinstance(value, torch.Tensor):
-        yield path, value
-    elif isinstance(value, Mapping):
+    return ((place, each) for place, each in held(value, path) if isinstance(each, torch.Tensor))
+
+
+def held(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything in `value` that is no structure itself, tensors and others, with its path."""
+    if isinstance(value, Mapping):
         for name, item in value.items():
-            yield from tensors(item, f"{path}[{name}]")
+            yield from held(item, f"{path}[{name}]")
     elif isinstance(value, (tuple, list)):
         for place, item in enumerate(value):
-            yield from tensors(item, f"{path}[{place}]")
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            yield from held(item, f"{path}[{place}]")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, (type, torch.Tensor)):
         for field in dataclasses.fields(value):
-            yield from tensors(getattr(value, field.name, None), f"{path}[{field.name}]")
+            yield from held(getattr(value, field.name, None), f"{path}[{field.name}]")
+    else:
+        yield path, value
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -43,6 +43,7 @@ class Training:
             self.start = {name: self._kept(name, param) for name, param in self.named.items()} if job.optimizer else {}
         self.masters = self._masters()
         self.optimizer = self._make_optimizer()
+        self.differentiable = False  # whether a gradient can come back for what the model returned last
         self.broken = False  # whether the last step made a weight Inf or NaN
         self.updated = 0  # the last step that the optimizer was asked to take
         self.scaler = self.precision.make_scaler(job.device) if self.precision else torch.amp.GradScaler(job.device, enabled=False)
@@ -59,9 +60,10 @@ class Training:
     def _step(self, step: int) -> bool:
         """Forward, loss, backward, update. False where nothing more can be learnt from going on."""
         loss = self._forward(step)
-        if loss is None or not loss.requires_grad:
-            if self.optimizer:
-                raise InputError("an optimizer was given, but the loss does not depend on any parameter that requires a gradient")
+        if loss is None:
+            return False
+        if not loss.requires_grad:
+            self._check_detached(loss)
             return False
         if self.boundaries.glance and step == 1 and any(leaf not in self.leaves for leaf in map(id, leaves(loss))):
             self.trace.elsewhere = True
@@ -99,6 +101,7 @@ class Training:
             self._rewind = self._checkpoint()
         with self._autocast():
             result = call(job.model, inputs)
+            self.differentiable = any(each.requires_grad for _, each in tensors(result))
             self.boundaries.forward_done(result)
             if job.loss is None:
                 self._check_compared(result)
@@ -145,6 +148,20 @@ class Training:
             raise InputError(f"loss returned {type(loss).__name__}, not a tensor; it must return a scalar tensor, as in loss=lambda out: out.mean()")
         if loss.numel() != 1:
             raise InputError(f"loss returned a tensor of shape {tuple(loss.shape)}; it must be a scalar, so reduce it: .mean() or .sum()")
+
+    def _check_detached(self, loss: torch.Tensor) -> None:
+        """A loss without a gradient is the user's choice where the model's result has none: of a frozen model, of one under torch.no_grad()."""
+        if not (self.optimizer or self.differentiable):
+            return
+        why = "something on the way to it is detached, or computed under torch.no_grad()"
+        if not (loss.is_floating_point() or loss.is_complex()):
+            why = f"it is a tensor of {loss.dtype}, which has none"
+        elif not self.named:
+            why = "none of them does: requires_grad_(True)"
+        raise InputError(
+            f"the loss does not depend on any parameter that requires a gradient ({why}); return one that does, as in loss=lambda out: "
+            "out.float().mean(), or leave the loss and the optimizer out to compare the forward pass alone"
+        )
 
     def _finite_gradients(self) -> bool:
         gradients = (param.grad for param in self.named.values() if param.grad is not None)

@@ -39,7 +39,18 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"loss": mean, "optimizer": lambda params: sgd([*params, *STRANGER.parameters()])}, "the optimizer holds 2 of 4 parameters"),
     "a loss that is a number": ({"loss": lambda out: 0.5}, "loss returned float, not a tensor; it must return a scalar tensor, as in loss="),
     "a loss that is not a scalar": ({"loss": lambda out: out}, "loss returned a tensor of shape (2, 4); it must be a scalar, so reduce it"),
-    "a loss of integers": ({"loss": lambda out: out.argmax(), "optimizer": sgd}, "the loss does not depend on any parameter"),
+    "a loss of integers": (
+        {"loss": lambda out: out.argmax(), "optimizer": sgd},
+        "the loss does not depend on any parameter that requires a gradient (it is a tensor of torch.int64, which has none)"),
+    "a loss of integers without an optimizer": ({"loss": lambda out: out.argmax()}, "(it is a tensor of torch.int64, which has none); return one"),
+    "a detached loss without an optimizer": ({"loss": lambda out: mean(out).detach()}, "(something on the way to it is detached, or computed under"),
+    "a model without numbers": (
+        {"model": nn.Linear(4, 4, device="meta")},
+        'weight lies on the meta device, where tensors have shapes but no numbers to compare; move the model with .to_empty(device="cpu")'),
+    "inputs without numbers": (
+        {"inputs": (torch.ones(2, 4, device="meta"),)}, "inputs[0] lies on the meta device, where tensors have shapes but no numbers to compare; "),
+    "an input that a run uses up": (
+        {"inputs": {"input": iter([torch.ones(4)])}}, "inputs[input] is a list_iterator, which is empty once the model has gone through it"),
     "a detached loss": (
         {"loss": lambda out: mean(out).detach(), "optimizer": sgd}, "the loss does not depend on any parameter that requires a gradient"),
 }  # fmt: skip
@@ -50,8 +61,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
 def test_one_clear_error(case: str, precision: str) -> None:
     options, message = CASES[case]
     model = options.get("model", nn.Linear(4, 4))
+    given = {"inputs": torch.ones(2, 4)} | {name: value for name, value in options.items() if name != "model"}
     with pytest.raises(InputError, match=re.escape(message)) as caught:
-        precheck.measure(model, torch.ones(2, 4), precision=precision, **{name: value for name, value in options.items() if name != "model"})
+        precheck.measure(model, precision=precision, **given)
     assert "\n" not in str(caught.value)
 
 
@@ -133,3 +145,8 @@ def test_an_error_of_the_loss_is_not_hidden() -> None:
 def test_errors_are_of_the_family_that_callers_catch() -> None:
     assert issubclass(InputError, ValueError)
     assert issubclass(PrecisionError, ValueError)
+
+
+def test_a_loss_without_a_gradient_is_no_fault_of_a_frozen_model() -> None:
+    model = nn.Linear(4, 4).requires_grad_(False)
+    assert not precheck.measure(model, torch.ones(2, 4), precision="bf16-mixed", loss=mean).errors

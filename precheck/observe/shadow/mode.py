@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -121,9 +122,15 @@ class Shadow(TorchDispatchMode):
         key = DispatchKey.CompositeImplicitAutograd
         if not func.has_kernel_for_dispatch_key(key):
             key = getattr(DispatchKey, device_key(next(tensors_in(*args)).device.type))
+        with self._again():
+            return call_kernel(func, key, args, kwargs)
+
+    @contextlib.contextmanager
+    def _again(self) -> Iterator[None]:
+        """Inside, ops come by although one of them is under way."""
         super().__enter__()  # type: ignore[no-untyped-call]
         try:
-            return call_kernel(func, key, args, kwargs)
+            yield
         finally:
             super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 

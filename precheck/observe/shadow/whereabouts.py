@@ -15,6 +15,8 @@ import torch
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
+from precheck import interrupts
+from precheck.observe.depth import room
 from precheck.observe.guests import named_modules, named_parameters, symbolic
 from precheck.observe.shadow.identities import Identities, Reference
 
@@ -62,6 +64,7 @@ class Whereabouts:
     def module(self) -> str:
         return self.stack[-1] if self.stack else ""
 
+    @interrupts.whole
     def saw(self, parameter: torch.nn.Parameter) -> None:
         """Asks a parameter that wants a gradient to tell when it has come."""
         number = self.identity(parameter)
@@ -93,7 +96,7 @@ class Whereabouts:
             optimizers.register_optimizer_step_post_hook(self._end),
         ]
         try:
-            with _unwarned(), self.identity.swapping():
+            with room(), _unwarned(), self.identity.swapping():
                 yield
         finally:
             for handle in (*handles, *(handle for _, handle in self.parameters.values())):

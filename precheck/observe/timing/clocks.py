@@ -61,23 +61,28 @@ class CpuClock:
             return time.perf_counter() - start
 
     def peak(self, call: Call) -> int:
-        """Of every block that torch's allocator gives, those of ops' own scratch included; oneDNN's, which it takes elsewhere, are not.
-
-        By the records of torch's profiler in their older form: the newer one writes lines of its own to stderr.
-        """
-        try:
-            start_memory_profile()
-        except RuntimeError as error:
-            raise InputError(f"memory is counted by torch's profiler, which is in use around this call ({error}); leave that profiler out") from error
-        try:
+        """Of every block that torch's allocator gives, those of ops' own scratch included; oneDNN's, which it takes elsewhere, are not."""
+        with _profiled() as records:
             call()
-        finally:
-            records = stop_memory_profile()
         return highest(records)
 
     def facts(self) -> dict[str, Any]:
         capability, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
         return {"device": "cpu", "capability": capability, "threads": threads, "torch": torch.__version__}
+
+
+@contextlib.contextmanager
+def _profiled() -> Iterator[list[Any]]:
+    """Gives a list that holds, after the block, the records of torch's profiler in their older form: the newer writes lines of its own to stderr."""
+    records: list[Any] = []
+    try:
+        start_memory_profile()
+    except RuntimeError as error:
+        raise InputError(f"memory is counted by torch's profiler, which is in use around this call ({error}); leave that profiler out") from error
+    try:
+        yield records
+    finally:
+        records += stop_memory_profile()
 
 
 def highest(records: Sequence[Any]) -> int:

@@ -1,0 +1,198 @@
+"""Interrupts that wait while something is switched, borrowed or put back.
+
+Python calls a signal's handler between any two steps of the program. What the handler raises (Ctrl-C's KeyboardInterrupt, a timeout of
+pytest-timeout) may so arrive where a switch is set and its `finally` not yet begun, or half-way through a `finally`. Inside `held()`
+handlers are called at once, as ever; but what one raises waits while the program is in a context manager's `__enter__` or `__exit__`, of
+precheck or torch, or in a function marked `whole`. It is raised as soon as these are done, and a second one does not cut them short. So an
+interrupt unwinds as any exception of the user's code does.
+
+Covered is whatever the handlers of signals raise: Python calls those in the main thread alone. Not covered are exceptions that another thread
+sets on this one (PyThreadState_SetAsyncExc), handlers that the block itself sets until the next `held()`, and a process that is killed.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # the same without enums, which cost a third of a millisecond here
+import _thread
+import _weakrefset
+import contextlib
+import functools
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_SECONDS = 0.001
+"""Until a waiting interrupt is tried again: a switch takes less."""
+_PRECHECK = str(Path(__file__).parent)
+_CONTEXTLIB = contextlib.ExitStack.enter_context.__code__.co_filename
+_CALLBACKS = (weakref.__file__, _weakrefset.__file__)
+_SWITCHES = ("__enter__", "__exit__", "enter_context")
+_NUMBERS = tuple(map(int, signal.valid_signals()))
+_whole: set[CodeType] = set()
+_interruptible: set[CodeType] = set()
+
+_holds: list[Held] = []
+_owners: dict[int, Callable[..., Any]] = {}  # the handler that each signal had
+_waiting: BaseException | None = None
+_reminder = 0  # the signal by which a waiting interrupt is tried again
+_reminding = _thread.allocate_lock()
+
+
+def whole(function: Function) -> Function:
+    """Marks a function that leaves something changed if it is interrupted half-way. It has to be short."""
+    _whole.add(function.__code__)
+    return function
+
+
+def interruptible(function: Function) -> Function:
+    """Marks a function that an `__exit__` calls, and that need not be whole."""
+    _interruptible.add(function.__code__)
+    return function
+
+
+def holding(function: Function) -> Function:
+    """A function all of which is such a block."""
+
+    @functools.wraps(function)
+    def held_throughout(*args: Any, **kwargs: Any) -> Any:
+        with held():
+            return function(*args, **kwargs)
+
+    return held_throughout  # type: ignore[return-value]
+
+
+def held() -> Held:
+    """A block in which no interrupt cuts short what switches and puts back. Nests; at its end all handlers are those of before."""
+    return Held()
+
+
+class Held:
+    """The handlers that one block has taken, with who had each signal before."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[int, Callable[..., Any], Callable[..., Any] | None]] = []
+        self.around: CodeType | None = None
+
+    def __enter__(self) -> None:
+        global _waiting
+        if threading.get_ident() != threading.main_thread().ident:
+            return
+        self.around = _asking()
+        if not _holds:
+            _waiting = None
+        try:
+            self._take()
+            _holds.append(self)
+        except BaseException:
+            self._give_back()
+            raise
+
+    def __exit__(self, *raised: object) -> None:
+        global _waiting
+        if self not in _holds:
+            return
+        with _reminding:
+            place = _holds.index(self)
+            _holds.remove(self)
+        if place < len(_holds):
+            _holds[place].taken[:0] = self.taken  # a block that began later goes on
+        else:
+            self._give_back()
+        if not _holds and _waiting is not None:
+            error, _waiting = _waiting, None
+            raise error
+
+    def _take(self) -> None:
+        for number in _NUMBERS:
+            handler = _signal.getsignal(number)
+            if callable(handler) and handler is not _arrived:
+                self.taken.append((number, handler, _owners.get(number)))
+                _owners[number] = handler
+                _signal.signal(number, _arrived)
+
+    def _give_back(self) -> None:
+        try:
+            while self.taken:
+                number, handler, before = self.taken[-1]
+                if _signal.getsignal(number) is _arrived:  # else the block has set its own
+                    _signal.signal(number, handler)
+                if before is not None:
+                    _owners[number] = before
+                self.taken.pop()
+        finally:
+            if self.taken:  # a handler that has been given back has raised
+                self._give_back()
+
+
+_TAKING = {method.__code__ for method in (Held.__enter__, Held.__exit__, Held._take, Held._give_back)}
+
+
+def _arrived(number: int, frame: FrameType | None) -> None:
+    """Stands for the handler of every signal that has one."""
+    global _waiting, _reminder
+    reminded = _reminder == number
+    _reminder = 0 if reminded else _reminder
+    if not _holds and not any(each.f_code in _TAKING for each in _outward(frame)):
+        _owners[number](number, frame)
+        return
+    if not reminded:
+        try:
+            _owners[number](number, frame)
+        except BaseException as error:
+            _waiting = _waiting or error.with_traceback(None)
+    if _waiting is None:
+        return
+    if _switching(frame, _holds[-1].around if _holds else None):
+        if not reminded:
+            _thread.start_new_thread(_remind, (number,))  # threading's own locks may be held where this has arrived
+        return
+    interrupt, _waiting = _waiting, None
+    raise interrupt
+
+
+def _remind(number: int) -> None:
+    global _reminder
+    while True:
+        time.sleep(_SECONDS)
+        with _reminding:
+            if _waiting is None or not _holds or _signal.getsignal(number) is not _arrived:
+                return
+            _reminder = number
+            _thread.interrupt_main(number)  # type: ignore[arg-type]
+
+
+def _asking() -> CodeType | None:
+    """The code that holds the with statement, or that has called the verb which does. What it is part of is not asked."""
+    codes = (frame.f_code for frame in _outward(sys._getframe(1)))
+    return next((code for code in codes if not code.co_filename.startswith((_PRECHECK, _CONTEXTLIB))), None)
+
+
+def _switching(frame: FrameType | None, around: CodeType | None) -> bool:
+    """Whether the program is in the middle of what has to be whole."""
+    torch = sys.modules.get("torch")
+    own = (_PRECHECK, *(torch.__path__ if torch is not None else ()))
+    inner = _CONTEXTLIB
+    for each in _outward(frame):
+        code, file = each.f_code, each.f_code.co_filename
+        if code is around or code in _interruptible:
+            return False
+        if code in _whole or file in _CALLBACKS or code.co_name == "__del__":  # Python drops what is raised where an object dies
+            return True
+        if code.co_name in _SWITCHES and (file if file != _CONTEXTLIB else inner).startswith((*own, _CONTEXTLIB)):
+            return True
+        inner = file
+    return False
+
+
+def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
