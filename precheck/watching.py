@@ -21,6 +21,7 @@ from precheck.observe.job import InputError
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.ranks import Ranks, distributed, meet
+from precheck.observe.shadow.replay import LOW
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.precisions import Precision, resolve
 
@@ -45,7 +46,9 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     report = Report(precision=chosen.name if chosen else "")
     where = Whereabouts(model)
     exact = chosen is not None and chosen.compute_dtype is torch.float32
-    shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if exact else Shadow(where)
+    reference, low = (torch.float64, frozenset({torch.float32})) if exact else (torch.float32, LOW)
+    verdict = ops.Verdict()
+    shadow = Shadow(where, reference=reference, low=low, judge=verdict)
     with _disable_current_modes():
         ranks, apart = meet(shadow.replay.reference)
     shadow.collectives.ranks = ranks
@@ -60,7 +63,7 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
         raise
     finally:
         with _disable_current_modes(), torch.no_grad():
-            filled(report, shadow.finish(), where)
+            filled(report, shadow.finish(), where, verdict)
             report.facts["reference"] = "float64" if exact else "float32"
             if ranks is None and not apart and distributed():
                 apart = "the block began before torch.distributed did: what other ranks send is taken as it comes"
@@ -80,9 +83,9 @@ def _noted(raised: Exception, report: Report) -> None:
             raised.add_note(note)
 
 
-def filled(report: Report, observation: Observation, where: Whereabouts) -> None:
+def filled(report: Report, observation: Observation, where: Whereabouts, verdict: ops.Verdict) -> None:
     """Puts the verdict on `observation` into `report`."""
-    report.add(ops.found(observation))
+    report.add(verdict.found(observation))
     report.ops = sorted(observation.rows.values(), key=lambda row: row.first)
     report.updates = updates.table(observation)
     report.scaler = scaling.table(observation)

@@ -32,14 +32,15 @@ class Losses:
         self.memory, self.scales, self.later = memory, scales, later
         self.found: list[Loss] = []
 
-    def asked(self, loss: torch.Tensor, describe: Callable[[], Any]) -> None:
-        """Ones like `loss` are wanted: for a backward pass, or for whatever else. `describe()` says where."""
+    def asked(self, loss: torch.Tensor, describe: Callable[[], Any]) -> bool:
+        """Ones like `loss` are wanted: whether for a backward pass, and not for whatever else. `describe()` says where."""
         if loss.numel() != 1 or not loss.requires_grad or loss.is_complex() or not addressable(loss) or not _by_autograd():
-            return
+            return False
         where, cell, factor = describe(), self.memory.find(loss), self.scales.of(loss)
         with torch.no_grad():
             shadow = loss.detach() if cell is None else self.memory.view(cell, loss)
             self.later([loss.detach(), shadow], functools.partial(self._keep, where.step, shortened(where.source), factor))
+        return True
 
     def _keep(self, step: int, source: str, factor: float, low: torch.Tensor, reference: torch.Tensor) -> None:
         by = 1.0 if math.isnan(factor) else factor
