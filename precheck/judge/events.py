@@ -67,9 +67,10 @@ class Spread:
     def __init__(self) -> None:
         self.carriers: dict[Value, Value] = {}  # each non-finite value, by the one where its event opened
         self.spoiled: set[Value] = set()
+        self.told: set[Value] = set()  # roots that have done harm
 
     def roots(self, observation: Observation, readers: Readers) -> list[Value]:
-        """Where those that do harm first appeared."""
+        """Where those that do harm first appeared, each told once."""
         _carry(self.carriers, observation.judged)
         carriers = dict(self.carriers)
         _carry(carriers, observation.ahead)
@@ -77,15 +78,23 @@ class Spread:
         for value, root in carriers.items():
             if root in opened:
                 opened[root].append(value)
-        harmful = [root for root, carried in opened.items() if root.maker is not None and _harmful(root, carried, readers, observation)]
+        asked = ((root, carried) for root, carried in opened.items() if root.maker is not None and root not in self.told)
+        harmful = (root for root, carried in asked if _harmful(root, carried, readers, observation))
         found = [root for root in harmful if not _scaled_only(root, observation)]
+        self.told.update(found)
         self.spoiled = descendants(observation, [*self.spoiled, *(value for root in found for value in (root, *opened[root]))])
         return found
+
+    @property
+    def open(self) -> set[Value]:
+        """Roots that may do harm yet."""
+        return set(self.carriers.values()) - self.told
 
     def keep(self, values: Set[Value]) -> None:
         """Only these can be read any more."""
         self.carriers = {value: root for value, root in self.carriers.items() if value in values}
         self.spoiled &= values
+        self.told &= set(self.carriers.values())
 
 
 def _carry(carriers: dict[Value, Value], operations: Iterable[Operation]) -> None:

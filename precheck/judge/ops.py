@@ -77,6 +77,10 @@ class Verdict:
             distinct.setdefault((finding.rule, finding.source, finding.via, finding.phase), finding)
         return list(distinct.values())
 
+    def open(self) -> set[Value]:
+        """Values whose lineage is asked for yet."""
+        return self.spread.open
+
     def past(self, value: Value) -> Past:
         return causes.past(value)
 
