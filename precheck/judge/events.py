@@ -115,7 +115,7 @@ def _scaled_only(root: Value, observation: Observation) -> bool:
     assert operation is not None
     if operation.phase != "backward" or largest(root) == math.inf:
         return False
-    held = [step.scale for step in observation.steps if not step.skipped and step.operation.number > operation.number]
+    held = [step.scale for step in observation.steps if not step.skipped and step.last > operation.number]
     reached = min(1.0, *held) if held else 1.0
     return operation.scale > reached and root.beyond / operation.scale * reached <= largest(root)
 

@@ -256,5 +256,6 @@ class Shadow(TorchDispatchMode):
         self.observation.parameters, self.observation.wanting = dict(self.where.parameter_names), self.where.wanting()
         self.observation.optimized = self.updates.optimized
         self.where.identity.forget()
-        self.observation.losses, self.observation.exponents = self.losses.found, list(self.exponents.found.values())
+        self.observation.losses, self.observation.each_loss = self.losses.finish(), self.losses.each
+        self.observation.exponents = list(self.exponents.found.values())
         return self.observation

@@ -215,7 +215,8 @@ class Observation:
     seen: int = 0  # ops
     shadowed: int = 0  # ops with a low-precision ancestor
     opaque: dict[str, int] = dataclasses.field(default_factory=dict)  # ops the shadow could not follow, and how often
-    forgotten: int = 0
+    forgotten: int = 0  # operations that were let go unjudged
+    unjudged: str = ""  # why, if a judge failed
     came: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters whose gradients came
     parameters: dict[int, str] = dataclasses.field(default_factory=dict)  # names by identity
     wanting: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters that want a gradient
@@ -225,6 +226,7 @@ class Observation:
     scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)
     steps: list[ScalerStep] = dataclasses.field(default_factory=list)
     losses: list[Loss] = dataclasses.field(default_factory=list)
+    each_loss: int = 1  # backward passes that one of them stands for
     exponents: list[Binades] = dataclasses.field(default_factory=list)
     raised: str = ""  # the exception that ended the block, by its class
 

@@ -97,17 +97,26 @@ class Window:
         if self.judge is None:
             observation.forgotten += count
         else:
-            for cell in cells:
-                cell.value.alive = True
-            observation.closing = count
-            self.judge.settle(observation)
-            observation.closing = None
-            for cell in cells:
-                cell.value.alive = False
+            self._judged(self.judge, count, cells)
         gone = observation.operations[:count]
         del observation.operations[:count]
         self.turns = [end for end in self.turns if end > gone[-1].number]
         self._let_go({*gone, *self.remains}, cells)
+
+    def _judged(self, judge: Judge, count: int, cells: list[Cell]) -> None:
+        """Has the oldest operations judged. Raises nothing: it is in the middle of the user's run."""
+        observation = self.observation
+        for cell in cells:
+            cell.value.alive = True
+        observation.closing = count
+        try:
+            judge.settle(observation)
+        except Exception as error:
+            observation.forgotten += count
+            observation.unjudged = f"{type(error).__name__}: {error}"
+        observation.closing = None
+        for cell in cells:
+            cell.value.alive = False
 
     def _let_go(self, old: set[Operation], cells: list[Cell]) -> None:
         """Cuts the lineage of all that lies behind the window: what no live value and no later op hangs on is then free."""
