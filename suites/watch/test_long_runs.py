@@ -216,6 +216,30 @@ def test_a_block_whose_loop_has_no_turns_is_judged_in_parts_too(monkeypatch: pyt
     assert "forgotten" not in report.facts
 
 
+def test_calls_before_one_backward_pass_are_one_turn(closed: list[int]) -> None:
+    """The backward pass asks for the lines of all of them."""
+    cell = nn.Linear(4, 4).bfloat16()
+    with precheck.watch() as report:
+        state = torch.ones(1, 4, dtype=torch.bfloat16)
+        for _ in range(100):
+            state = torch.tanh(cell(state))
+        state.float().sum().backward()
+    assert len(report.ops) > 0
+    assert closed == []
+    assert {row.source.partition(":")[0] for row in report.ops if row.phase == "backward"} == {row.source.partition(":")[0] for row in report.ops}
+
+
+def test_a_judge_that_fails_does_not_end_the_users_run(monkeypatch: pytest.MonkeyPatch, closed: list[int]) -> None:
+    def failing(*given: object) -> None:
+        raise RuntimeError("no verdict")
+
+    monkeypatch.setattr("precheck.judge.ops.Verdict.settle", failing)
+    with precheck.watch() as report:
+        steps = list(training())
+    assert steps == list(range(1, STEPS + 1))
+    assert report.facts["forgotten"] == f"{sum(closed)} ops were let go unjudged: RuntimeError: no verdict"
+
+
 def test_tensors_that_the_user_keeps_are_judged_at_the_end(closed: list[int]) -> None:
     """An Inf that nobody has read yet does harm, or none: the mask is read a hundred steps later."""
     with precheck.watch() as report:

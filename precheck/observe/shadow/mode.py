@@ -79,7 +79,7 @@ class Shadow(TorchDispatchMode):
         where.on_gradient = self.gradient
         where.on_step.append(self._step_begins)
         where.after_step.append(self._step_ends)
-        where.on_call = functools.partial(self._turned, Turn.CALL)
+        where.on_call = self._called
         where.belongs = self._on_here
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -206,6 +206,11 @@ class Shadow(TorchDispatchMode):
         with _disable_current_modes(), torch.no_grad():
             self.updates.end(optimizer, self.where.parameter_names, dataclasses.replace(self.described("step"), phase="optimizer"))
         self._turned(Turn.STEP)
+
+    def _called(self) -> None:
+        """A module is called by no other module: a turn where no backward pass can follow, which might be of all calls so far."""
+        if not torch.is_grad_enabled():
+            self._turned(Turn.CALL)
 
     def _turned(self, kind: Turn) -> None:
         """The loop has made a turn: what lies far enough behind it may be judged."""

@@ -30,7 +30,7 @@ DEPTH = 2
 class Turn(IntEnum):
     """What a turn of the loop is told by: the greatest of these that the block has."""
 
-    CALL = 0  # of a module by no other module
+    CALL = 0  # of a module by no other module, without gradients
     BACKWARD = 1
     STEP = 2  # of an optimizer
 
