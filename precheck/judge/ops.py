@@ -92,6 +92,8 @@ class Verdict:
         self.origins.known = {value: operation for value, operation in self.origins.known.items() if value in values}
         for each in (self.spread, self.copies, self.rounding):
             each.keep(values)
+        followed = {suspect for above in self.rounding.under.values() for suspect in above}
+        self.rounding.unstable &= {*self.told.values(), *self.rounding.suspects, *followed}
 
 
 def suspects(observation: Observation) -> list[Suspect]:

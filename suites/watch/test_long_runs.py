@@ -105,6 +105,13 @@ def recurrent_state(turns: Turns) -> None:
         state = state * 1.0029
 
 
+def chaotic_state(turns: Turns) -> None:
+    """Told as such: float32 does not determine it either, which shows some turns after the fault."""
+    state = 0.1 + 0.8 * torch.rand(256, generator=torch.Generator().manual_seed(0)).bfloat16()
+    for _ in turns(STEPS):
+        state = 3.9 * state * (1 - state)
+
+
 def cast_without_autograd(turns: Turns) -> None:
     weight = nn.Parameter(drawn(4, 4))
     other = nn.Parameter(drawn(4, 4))
@@ -138,7 +145,7 @@ def every_turn(turns: Turns) -> None:
 
 FAULTY = [
     stagnating_average, running_statistic, cached_positions, cache_that_vanished, overflowing_state, rounding_amplified_late, recurrent_state,
-    every_turn,
+    chaotic_state, every_turn,
 ]  # fmt: skip
 HEALTHY = [mask_made_once, kahan]
 CASES = [
