@@ -55,6 +55,10 @@ def facts(observation: Observation) -> dict[str, Any]:
     }
     if observation.forgotten:
         found["forgotten"] = f"the lineage of the first {observation.forgotten} ops was let go"
+    if observation.unjudged:
+        found["forgotten"] = f"{observation.forgotten} ops were let go unjudged: {observation.unjudged}"
+    if observation.each_loss > 1:
+        found["losses"] = f"of each {observation.each_loss} backward passes the loss that is furthest from its reference, and the last"
     return found
 
 

@@ -21,6 +21,7 @@ from precheck.observe.job import InputError
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.ranks import Ranks, distributed, meet
+from precheck.observe.shadow.replay import LOW
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.precisions import Precision, resolve
 from precheck.torch_internals import without_modes
@@ -46,7 +47,9 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     report = Report(precision=chosen.name if chosen else "")
     where = Whereabouts(model)
     exact = chosen is not None and chosen.compute_dtype is torch.float32
-    shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if exact else Shadow(where)
+    reference, low = (torch.float64, frozenset({torch.float32})) if exact else (torch.float32, LOW)
+    verdict = ops.Verdict()
+    shadow = Shadow(where, reference=reference, low=low, judge=verdict)
     report.facts["reference"] = "float64" if exact else "float32"
     ended, gradients = False, torch.is_grad_enabled()
     with interrupts.held():
@@ -58,22 +61,22 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
             ended = True
         except Exception as error:
             shadow.observation.raised = type(error).__name__
-            _closed(report, shadow, where, apart, ended)
+            _closed(report, shadow, verdict, apart, ended)
             _noted(error, report)
             raise
         except BaseException:
             torch.set_grad_enabled(gradients)  # torch's optimizers switch it by a plain try and finally, which an interrupt may cut short
-            _closed(report, shadow, where, apart, ended)
+            _closed(report, shadow, verdict, apart, ended)
             raise
-        _closed(report, shadow, where, apart, ended)
+        _closed(report, shadow, verdict, apart, ended)
 
 
 @interrupts.interruptible
-def _closed(report: Report, shadow: Shadow, where: Whereabouts, apart: str, ended: bool) -> None:
+def _closed(report: Report, shadow: Shadow, verdict: ops.Verdict, apart: str, ended: bool) -> None:
     """Judges what was watched, once nothing watches any more: this may take its time, and be interrupted."""
     ranks = shadow.collectives.ranks
     with without_modes(), torch.no_grad():
-        filled(report, shadow.finish(), where)
+        filled(report, shadow.finish(), shadow.where, verdict)
         if ranks is None and not apart and distributed():
             apart = "the block began before torch.distributed did: what other ranks send is taken as it comes"
         if apart:
@@ -90,9 +93,9 @@ def _noted(raised: Exception, report: Report) -> None:
             raised.add_note(note)
 
 
-def filled(report: Report, observation: Observation, where: Whereabouts) -> None:
+def filled(report: Report, observation: Observation, where: Whereabouts, verdict: ops.Verdict) -> None:
     """Puts the verdict on `observation` into `report`."""
-    report.add(ops.found(observation))
+    report.add(verdict.found(observation))
     report.ops = sorted(observation.rows.values(), key=lambda row: row.first)
     report.updates = updates.table(observation)
     report.scaler = scaling.table(observation)

@@ -25,10 +25,9 @@ INTENDED = 2.0
 summation's remainder holds is all rounding error; its shadow does not move at all.)"""
 
 
-def absorbed(observation: Observation) -> list[Suspect]:
-    readers = observation.consumers()
+def absorbed(observation: Observation, readers: dict[Value, list[Operation]]) -> list[Suspect]:
     found = []
-    for operation in observation.operations:
+    for operation in observation.judged:
         if operation.absorbed is not None and operation.outputs:
             if any(_carries_on(reader, readers) for value in operation.outputs for reader in readers.get(value, ())):
                 continue

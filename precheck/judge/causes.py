@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 from precheck import formats
-from precheck.judge.lineage import GUARDS, MOVING, SUMS, elements
-from precheck.observe.shadow.operations import Operation, Value
+from precheck.judge.lineage import GUARDS, MOVING, SUMS, elements, passed, zero_origin
+from precheck.observe.shadow.operations import Operation, Past, Value
 
 HALF = 0.5
 """Share of an error from which it is an op's own; the rest of it, √(1 - ½²), is what came in."""
@@ -24,16 +24,19 @@ BEHIND = 64
 
 def entered(value: Value | None, known: dict[Value, Operation] | None = None) -> Operation | None:
     """The op whose rounding a value's error is; None where the block was given it. `known` remembers answers, for chains asked about often."""
-    cause, passed = None, []
+    cause, behind = None, []
     known = {} if known is None else known
     while value is not None and value.maker is not None and value.drift:
         cause = known.get(value, value.maker)
-        passed.append(value)
+        behind.append(value)
+        if value.past is not None:
+            cause = value.past.rounding or cause
+            break
         source = _carrier(cause)
         if value in known or source is None or cause.opaque or _its_own(cause, value, source):
             break
         value = source
-    known.update((each, cause) for each in passed if cause is not None)
+    known.update((each, cause) for each in behind if cause is not None)
     return cause
 
 
@@ -134,3 +137,8 @@ def given_low(value: Value) -> bool:
             return False
         source = maker.drifting
     return True
+
+
+def past(value: Value) -> Past:
+    """What walks back from a value find, written down before its ancestors are let go."""
+    return Past(zero_origin(value) if value.zeros and value.maker is not None else None, entered(value), passed(value))

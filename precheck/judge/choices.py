@@ -37,7 +37,7 @@ def flipped(observation: Observation, origins: Origins) -> list[Suspect]:
     all that the differences ever were, as in a model that has learnt nothing yet, and is a warning.
     """
     found = []
-    for operation in observation.operations:
+    for operation in observation.judged:
         flips = operation.flips
         if flips is None or operation.phase == "backward" or not operation.inputs or flips.changed < ROWS:
             continue

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Set
 
 from precheck import formats
 from precheck.findings import Severity
@@ -21,6 +21,7 @@ from precheck.judge.lineage import (
     MOVING,
     PRODUCTS,
     SUMS,
+    descendants,
     determined,
     half_tiniest,
     hands_on,
@@ -57,19 +58,50 @@ class Suspect:
     tensor: str = ""  # the parameter that it is about, where it is about one
 
 
-def roots(observation: Observation) -> list[Value]:
-    """Where Inf or NaN that does harm first appeared."""
-    readers = observation.consumers()
-    carriers: dict[Value, Value] = {}  # each non-finite value, by the one where its event opened
-    opened: dict[Value, list[Value]] = {}
-    for operation, value in observation.made():
-        if not value.nonfinite or value in carriers:
-            continue
-        source = next((carriers[given] for given in operation.inputs if given in carriers), None)
-        carriers[value] = source or value
-        opened.setdefault(source or value, []).append(value)
-    harmful = (root for root, carried in opened.items() if root.maker is not None and _harmful(root, carried, readers))
-    return [root for root in harmful if not _scaled_only(root, observation)]
+Readers = dict[Value, list[Operation]]
+
+
+class Spread:
+    """Inf and NaN from where they opened onwards, and what follows of those that do harm."""
+
+    def __init__(self) -> None:
+        self.carriers: dict[Value, Value] = {}  # each non-finite value, by the one where its event opened
+        self.spoiled: set[Value] = set()
+        self.told: set[Value] = set()  # roots that have done harm
+
+    def roots(self, observation: Observation, readers: Readers) -> list[Value]:
+        """Where those that do harm first appeared, each told once."""
+        _carry(self.carriers, observation.judged)
+        carriers = dict(self.carriers)
+        _carry(carriers, observation.ahead)
+        opened: dict[Value, list[Value]] = {root: [] for root in self.carriers.values()}
+        for value, root in carriers.items():
+            if root in opened:
+                opened[root].append(value)
+        asked = ((root, carried) for root, carried in opened.items() if root.maker is not None and root not in self.told)
+        harmful = (root for root, carried in asked if _harmful(root, carried, readers, observation))
+        found = [root for root in harmful if not _scaled_only(root, observation)]
+        self.told.update(found)
+        self.spoiled = descendants(observation, [*self.spoiled, *(value for root in found for value in (root, *opened[root]))])
+        return found
+
+    @property
+    def open(self) -> set[Value]:
+        """Roots that may do harm yet."""
+        return set(self.carriers.values()) - self.told
+
+    def keep(self, values: Set[Value]) -> None:
+        """Only these can be read any more."""
+        self.carriers = {value: root for value, root in self.carriers.items() if value in values}
+        self.spoiled &= values
+        self.told &= set(self.carriers.values())
+
+
+def _carry(carriers: dict[Value, Value], operations: Iterable[Operation]) -> None:
+    for operation in operations:
+        for value in operation.outputs:
+            if value.nonfinite and value not in carriers:
+                carriers[value] = next((carriers[given] for given in operation.inputs if given in carriers), value)
 
 
 def nonfinite(found: list[Value]) -> list[Suspect]:
@@ -83,12 +115,12 @@ def _scaled_only(root: Value, observation: Observation) -> bool:
     assert operation is not None
     if operation.phase != "backward" or largest(root) == math.inf:
         return False
-    held = [step.scale for step in observation.steps if not step.skipped and step.operation.number > operation.number]
+    held = [step.scale for step in observation.steps if not step.skipped and step.last > operation.number]
     reached = min(1.0, *held) if held else 1.0
     return operation.scale > reached and root.beyond / operation.scale * reached <= largest(root)
 
 
-def _harmful(root: Value, carried: list[Value], readers: dict[Value, list[Operation]]) -> bool:
+def _harmful(root: Value, carried: list[Value], readers: Readers, observation: Observation) -> bool:
     maker = root.maker
     assert maker is not None
     open_ends = []
@@ -99,7 +131,7 @@ def _harmful(root: Value, carried: list[Value], readers: dict[Value, list[Operat
             return True
         if not consumers or (consumers == readings and not any(reader.outputs for reader in consumers)):
             open_ends.append(value)
-    return any(not _laid_down(root, maker, end) for end in open_ends)
+    return any(not _laid_down(root, maker, end) for end in open_ends if not observation.undecided(end))
 
 
 def _laid_down(root: Value, maker: Operation, end: Value) -> bool:
@@ -196,25 +228,36 @@ def _smallest_normal(operation: Operation) -> float:
     return formats.of_dtype(divisor.dtype).min_normal if divisor.low else 0.0
 
 
-def flooded(observation: Observation, spoiled: Collection[Value]) -> list[Suspect]:
+class Floods:
     """Tensors most of which became zero, where what they end up in goes wrong, or nothing reads them."""
-    readers, found = observation.consumers(), []
-    for operation, value in observation.made():
-        if not value.low or value.zeroed < LOST or value.maker is not operation or operation.phase != "forward" or value in spoiled:
-            continue
-        if value.largest_zeroed > smallest_normal(value):
-            continue  # the format could hold it: a threshold of zero that rounding moved values across
-        if operation.parameter and operation.base in MOVING:
-            continue  # weights are as given: a cast of ones that the format cannot hold at all is no fault of the code
-        if any(source.zeros for source in operation.inputs) or not determined(operation, value) or zero_origin(value)[0] != "underflow":
-            continue
-        if _drowns(value, readers):
-            text = f"{100 * value.zeroed:.0f} % of this tensor (up to {value.largest_zeroed:.2g}) is zero in {value.dtype}"
-            found.append(Suspect("underflow", operation, text, value.zeroed, LOST))
-    return found
+
+    def __init__(self) -> None:
+        self.unread: list[tuple[Operation, Value]] = []
+
+    def found(self, observation: Observation, spoiled: Collection[Value], readers: Readers) -> list[Suspect]:
+        """Those that are known now; of what is there still and unread, later."""
+        fresh = [(operation, value) for operation in observation.judged for value in operation.outputs if _flooded(operation, value, spoiled)]
+        waiting, self.unread, found = [*self.unread, *fresh], [], []
+        for operation, value in waiting:
+            if observation.undecided(value) and not readers.get(value):
+                self.unread.append((operation, value))
+            elif _drowns(value, readers):
+                text = f"{100 * value.zeroed:.0f} % of this tensor (up to {value.largest_zeroed:.2g}) is zero in {value.dtype}"
+                found.append(Suspect("underflow", operation, text, value.zeroed, LOST))
+        return found
 
 
-def _drowns(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> bool:
+    if not value.low or value.zeroed < LOST or value.maker is not operation or operation.phase != "forward" or value in spoiled:
+        return False
+    if value.largest_zeroed > smallest_normal(value):
+        return False  # the format could hold it: a threshold of zero that rounding moved values across
+    if operation.parameter and operation.base in MOVING:
+        return False  # weights are as given: a cast of ones that the format cannot hold at all is no fault of the code
+    return not any(source.zeros for source in operation.inputs) and determined(operation, value) and zero_origin(value)[0] == "underflow"
+
+
+def _drowns(value: Value, readers: Readers) -> bool:
     """Whether the loss reaches what is more than zeros: products hand zeros on, a sum with something larger makes them good."""
     waiting, seen = [value], {value}
     while waiting:

@@ -6,8 +6,9 @@ import math
 from collections import Counter
 
 from precheck import formats
-from precheck.observe.shadow.operations import LONGEST, Observation, Operation, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import packaged, shortened
+from precheck.observe.shadow.window import LONGEST
 
 REDUCED = frozenset({"c10d::allreduce", "c10d::allreduce_coalesced", "c10d::reduce_scatter", "c10d::_reduce_scatter_base",
                      "c10d::reduce_scatter_tensor_coalesced", "_c10d_functional::all_reduce", "_c10d_functional::all_reduce_coalesced",
@@ -120,6 +121,8 @@ def zero_origin(value: Value) -> tuple[str, Operation]:
     """The rule and the op behind zeros that the reference does not have: back through the ops that handed them on."""
     operation = value.maker
     while operation is not None:
+        if value.past is not None and value.past.zeros is not None:
+            return value.past.zeros
         scalars = [abs(scalar) for scalar in operation.scalars if scalar]
         if operation.base in GUARDS and scalars and min(scalars) <= half_tiniest(value):
             return "vanished-constant", operation
@@ -188,11 +191,11 @@ def hands_on(reader: Operation, value: Value) -> bool:
 
 
 def descendants(observation: Observation, roots: list[Value]) -> set[Value]:
-    """The values that anything of `roots` went into, roots included."""
+    """The values that anything of `roots` went into, roots included, among those of the ops to judge."""
     reached = set(roots)
     if not reached:
         return reached
-    for operation in observation.operations:
+    for operation in observation.judged:
         if any(value in reached for value in operation.inputs):
             reached.update(operation.outputs)
     return reached
@@ -204,10 +207,17 @@ def turns(value: Value) -> int:
     The way is by the input that is furthest off. A state that a loop carries on passes the same op of the same module each time; a
     network's depth does not.
     """
+    return max(passed(value).values(), default=0)
+
+
+def passed(value: Value) -> Counter[tuple[str, ...]]:
+    """How often each op of each module and line lies on that way."""
     seen: Counter[tuple[str, ...]] = Counter()
     source: Value | None = value
     while source is not None and source.maker is not None and seen.total() < LONGEST:
+        if source.past is not None:
+            return seen + source.past.turns
         operation = source.maker
         seen[operation.module, operation.source, operation.name] += 1
         source = operation.drifting
-    return max(seen.values(), default=0)
+    return seen

@@ -7,14 +7,13 @@ itself determines the result: a twin of the shadow, disturbed by 2^-20, tells th
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Collection
+from collections.abc import Set
 
 from precheck.findings import Severity
 from precheck.judge import causes
-from precheck.judge.choices import blurred
 from precheck.judge.events import Suspect
+from precheck.judge.excuses import SCALED, Excuse, made_good, scaled, small, unread
 from precheck.judge.lineage import (
     CONSTANTS,
     MOVING,
@@ -32,7 +31,7 @@ from precheck.judge.lineage import (
     turns,
     zero_origin,
 )  # fmt: skip
-from precheck.judge.reach import ends_wrong, exponentials, measured, normalised, outweighed, shown
+from precheck.judge.reach import exponentials, normalised, shown
 from precheck.observe.shadow.operations import Observation, Operation, Renumbered, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
 
@@ -54,8 +53,6 @@ STARVED = 0.25
 """The same, downstream of an underflow."""
 DIFFERENCES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
 """Losses that subtract within: near zero they are small differences of what they are given, as they should be."""
-SCALED = frozenset({"mul", "div", "mm", "bmm", "addmm"})
-"""Products: whole because a scale is, as often as because they count something."""
 DECOMPOSED = frozenset({"_linalg_eigh", "_linalg_svd", "linalg_eig", "linalg_qr"})
 """Ops all results of which are results. By Davis and Kahan (1970) an eigenvector turns by what its matrix is off by over the gap to the next
 eigenvalue: a thousandth of the largest is the whole of a small one."""
@@ -72,22 +69,22 @@ _HEALED = "; all that it ends in here is right to a few roundings"
 
 
 class Rounding:
-    """One pass over a run, in order."""
+    """One pass over a run, in order, in as many parts as it is judged in."""
 
-    def __init__(self, observation: Observation, origins: Origins, spoiled: Collection[Value] = ()) -> None:
-        self.observation, self.origins, self.spoiled = observation, origins, spoiled
-        self.suspects: list[Suspect] = []
+    def __init__(self, origins: Origins) -> None:
+        self.origins, self.observation, self.spoiled, self.readers = origins, Observation(), set[Value](), dict[Value, list[Operation]]()
+        self.suspects: list[Suspect] = []  # whose harm is not known yet
         self.under: dict[Value, tuple[Suspect | None, ...]] = {}  # suspects that a value descends from; None excuses without accusing
         self.mild: set[Value] = set()  # values that descend from a small difference
         self.unstable: set[Suspect] = set()
-        self.opened: dict[Suspect, Value] = {}
-        self.scaled: dict[Suspect, Value] = {}
-        self.products: dict[Suspect, Value] = {}
-        self.converted: dict[Suspect, Value] = {}
+        self.excuses: dict[Suspect, tuple[Value, list[Excuse]]] = {}  # what lets go of a suspect, by what comes of its value
         self.causes: dict[Value, Operation] = {}  # of errors that were asked about
+        self.seen: set[Value] | None = None
 
-    def judged(self) -> list[Suspect]:
-        for operation in self.observation.operations:
+    def judged(self, observation: Observation, spoiled: set[Value], readers: dict[Value, list[Operation]]) -> list[Suspect]:
+        """The suspects among the operations to judge, and those of earlier parts whose values have been read since."""
+        self.observation, self.spoiled, self.readers, self.seen, self.causes = observation, spoiled, readers, None, {}
+        for operation in observation.judged:
             above = tuple(dict.fromkeys(suspect for value in operation.inputs for suspect in self.under.get(value, ())))[:4]
             excused = self._excused(operation)
             for place, value in enumerate(operation.outputs):
@@ -103,39 +100,43 @@ class Rounding:
             if operation.renumbered is not None and not above:
                 self._renumbered(operation, operation.renumbered)
             self.origins.trace(operation)
-        self._heal()
+        return self._settled()
+
+    def doubt(self) -> None:
+        """At the end of the run: what float32 does not determine is no error."""
         for suspect in self.unstable:
             suspect.rule, suspect.severity = "unstable-reference", "note"
             suspect.message = "float32 does not determine what follows from here either: " + suspect.message
-        return self.suspects
+
+    def keep(self, values: Set[Value]) -> None:
+        """Only these can be read any more."""
+        self.under = {value: above for value, above in self.under.items() if above and value in values}
+        self.mild &= values
+        self.observation, self.readers, self.seen, self.causes = Observation(), {}, None, {}
 
     def _excused(self, operation: Operation) -> bool:
         """Whether a small difference explains what comes in, which it does no more where that is right to a few roundings again."""
         known = any(value in self.mild for value in operation.inputs)
         return known and operation.drift_in > DOUBTFUL * max(value.roundoff for value in operation.inputs)
 
-    @functools.cached_property
+    @property
     def _shown(self) -> set[Value]:
-        return shown(self.observation)
+        self.seen = shown(self.observation) if self.seen is None else self.seen
+        return self.seen
 
-    def _heal(self) -> None:
-        """Lets go of what does no harm: a small difference to which something large is added, or that is only compared."""
-        readers = self.observation.consumers() if self.opened or self.scaled or self.products or self.converted else {}
-        for suspect, value in self.converted.items():
-            if not readers.get(value):
-                self.suspects.remove(suspect)  # a buffer that was rounded with its module, and that no forward pass has read
-        for suspect, value in self.products.items():
-            if not ends_wrong(value, readers):
-                self.suspects.remove(suspect)  # a layer's small result beside which others are large
-        for suspect, value in self.scaled.items():
-            if suspect in self.suspects and measured(value, readers, weighed=suspect.operation.base not in SCALED):
-                self.suspects.remove(suspect)  # one rounding is one rounding
-        for suspect, value in self.opened.items():
-            consumers = readers.get(value, ())
-            made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
-            only_compared = bool(consumers) and not value.alive and not any(reader.outputs or reader.reads or blurred(reader) for reader in consumers)
-            if only_compared or (made and all(outweighed(reader, result) for reader, result in made)):
-                self.suspects.remove(suspect)
+    def _settled(self) -> list[Suspect]:
+        """Those that nothing excuses. What is there still and unread has its fate before it."""
+        found, waiting = [], []
+        for suspect in self.suspects:
+            value, excuses = self.excuses.get(suspect, (None, []))
+            if value is not None and self.observation.undecided(value) and not self.readers.get(value):
+                waiting.append(suspect)
+                continue
+            self.excuses.pop(suspect, None)
+            if value is None or not any(excuse(suspect, value, self.readers) for excuse in excuses):
+                found.append(suspect)
+        self.suspects = waiting
+        return found
 
     def _whole_numbers(self, operation: Operation, value: Value) -> None:
         if value.wholes_moved < 2 or operation.phase == "backward" or not operation.drift_in < value.drift or self._local(operation, value):
@@ -145,10 +146,10 @@ class Rounding:
         suspect = Suspect("integer-rounding", operation, text, value.peak, 1 / value.roundoff)
         self.suspects.append(suspect)
         self.under[value] = (*self.under[value], None)
-        if operation.converts:
-            self.converted[suspect] = value
-        if operation.base in SCALED or operation.base == "_to_copy":
-            self.scaled[suspect] = value
+        self.excuses[suspect] = value, [
+            *([unread] if operation.converts else []),
+            *([scaled] if operation.base in SCALED or operation.base == "_to_copy" else []),
+        ]
 
     def _renumbered(self, operation: Operation, seen: Renumbered) -> None:
         """Numbers of something (ids, positions, counts) that are integers in the end, and others than they were.
@@ -188,7 +189,7 @@ class Rounding:
             self.suspects.append(suspect)
             self.under[value] = above if suspect.severity == "warning" else (suspect,)  # what is made good excuses nothing that follows from it
             within = suspect.rule == "cancellation" and operation.base in PRODUCTS
-            (self.products if within else self.opened)[suspect] = value
+            self.excuses[suspect] = value, [small if within else made_good]
         elif suspect is None and operation.base in SUMS | REDUCTIONS and self._gain(operation, value) >= AMPLIFICATION / 2:
             self.mild.add(value)  # a small difference of wide values: what it is fed with decides, not what follows
 
@@ -205,7 +206,7 @@ class Rounding:
         if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not self._intended(operation, value):
             before = max(operation.drift_in / value.roundoff, 0.42)
             text = f"a difference of near-equals: off by {value.drift / value.roundoff:.0f} roundings, its terms by {before:.1f}"
-            readers = {} if value in self._shown else self.observation.consumers()
+            readers = {} if value in self._shown else self.readers
             shares = [normalised(power, readers) for power in exponentials(value, readers)]
             if shares and all(shares):
                 return None  # a softmax written out

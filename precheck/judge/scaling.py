@@ -7,6 +7,7 @@ is divided out. No list of calls is kept; the wrong order of calls shows as fact
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import Any
 
@@ -59,7 +60,7 @@ def _collapsed(event: ScalingEvent, steps: list[ScalerStep]) -> Suspect:
 def _held(skipped: ScalerStep, steps: list[ScalerStep]) -> bool:
     """Whether the scaler went on to a scale, below 1 perhaps, at which what overflowed fits, and a step was taken there."""
     beyond, number = skipped.backward.beyond, skipped.operation.number
-    later = (step for step in steps if step.scaler == skipped.scaler and not step.skipped and step.operation.number > number)
+    later = (step for step in steps if step.scaler == skipped.scaler and not step.skipped and step.last > number)
     return any(step.scale * beyond <= HALF_MAX for step in later)
 
 
@@ -88,9 +89,13 @@ def _begun_anew(steps: list[ScalerStep]) -> list[Suspect]:
         return []
     (worst, found), many = lost[0], len(lost)
     text = (f"a scaler made anew begins at {worst.scale:g}, where the one before it had come to {found:g}, and has to find that again: "
-            f"{many} of {len(steps)} steps skipped; make one scaler for the whole training")  # fmt: skip
-    severity: Severity = "error" if many > max(1.0, OFTEN * len(steps)) else "warning"
-    return [Suspect("scaler-order", worst.made or worst.operation, text, many / len(steps), OFTEN, severity)]
+            f"{many} of {_count(steps)} steps skipped; make one scaler for the whole training")  # fmt: skip
+    severity: Severity = "error" if many > max(1.0, OFTEN * _count(steps)) else "warning"
+    return [Suspect("scaler-order", worst.made or worst.operation, text, many / _count(steps), OFTEN, severity)]
+
+
+def _count(steps: list[ScalerStep]) -> int:
+    return sum(step.times for step in steps)
 
 
 def _next(step: ScalerStep) -> float:
@@ -126,9 +131,9 @@ def _updates(observation: Observation, scaler: int) -> list[ScalerStep]:
             merged[-1] = step if step.skipped else merged[-1]
         else:
             merged.append(step)
-    return [
-        dataclasses.replace(step, operation=dataclasses.replace(step.operation, step=number)) for number, step in enumerate(merged, 1)
-    ]
+    numbers = itertools.accumulate((step.times for step in merged), initial=1)
+    numbered = zip(merged, numbers, strict=False)
+    return [dataclasses.replace(step, operation=dataclasses.replace(step.operation, step=number)) for step, number in numbered]
 
 
 def _beyond_scaling(steps: list[ScalerStep]) -> list[Suspect]:
@@ -151,29 +156,30 @@ OFTEN = 0.05
 def _too_many(steps: list[ScalerStep]) -> list[Suspect]:
     lost = [step for step in steps if step.skipped and step.backward.overflowed is None and not step.backward.parameter]
     if lost:
-        text = f"skipped: what {len(lost)} of {len(steps)} steps were to apply is not finite in float32 either, so the loss or its data are at fault"
+        text = (f"skipped: what {len(lost)} of {_count(steps)} steps were to apply is not finite in float32 either, "
+                "so the loss or its data are at fault")  # fmt: skip
         return [Suspect("scaler-skip", lost[0].operation, text, float(len(lost)), 0.0, "warning")]
     burst = _burst(steps)
     rest, interval = steps[burst:], max(1, steps[0].interval)
     skipped = [step for step in rest if step.skipped and step.backward.overflowed is not None]
-    expected = len(rest) / (interval + 1)
+    expected = _count(rest) / (interval + 1)
     limit = 1 + expected + 2 * math.sqrt(expected)
     run = _longest(rest)
     if len(skipped) <= limit and run <= IN_A_ROW:
         return _oscillating(rest, skipped, interval)
     worst = min(skipped or rest, key=lambda step: step.backward.room)
     scales = sorted({step.scale for step in rest})
-    text = (f"{len(skipped)} of {len(rest)} steps skipped after calibration, {run} in a row, where growth every {interval} steps explains "
+    text = (f"{len(skipped)} of {_count(rest)} steps skipped after calibration, {run} in a row, where growth every {interval} steps explains "
             f"{limit:.0f}; the scale went between {scales[0]:g} and {scales[-1]:g}, {_safe(worst.backward)}")  # fmt: skip
     return [Suspect("scaler-skip", worst.operation, text, float(len(skipped)), limit, "error" if run > IN_A_ROW else "warning")]
 
 
 def _oscillating(rest: list[ScalerStep], skipped: list[ScalerStep], interval: int) -> list[Suspect]:
-    if len(skipped) < 3 or len(skipped) <= OFTEN * len(rest):
+    if len(skipped) < 3 or len(skipped) <= OFTEN * _count(rest):
         return []
-    text = (f"{len(skipped)} of {len(rest)} steps skipped: the scale grows every {interval} steps beyond what is safe, "
+    text = (f"{len(skipped)} of {_count(rest)} steps skipped: the scale grows every {interval} steps beyond what is safe, "
             f"{power(skipped[0].backward.room)}, and falls back; the default growth_interval is 2000")  # fmt: skip
-    return [Suspect("scaler-skip", skipped[0].operation, text, len(skipped) / len(rest), OFTEN, "warning")]
+    return [Suspect("scaler-skip", skipped[0].operation, text, len(skipped) / _count(rest), OFTEN, "warning")]
 
 
 def _burst(steps: list[ScalerStep]) -> int:
@@ -206,19 +212,19 @@ def table(observation: Observation) -> dict[str, Any]:
     """What the scalers did, for `Report.scaler`: one scaler's figures, the busiest one's where there are several."""
     if not observation.steps:
         return {}
-    busiest = max({step.scaler for step in observation.steps}, key=lambda each: sum(step.scaler == each for step in observation.steps))
+    busiest = max({step.scaler for step in observation.steps}, key=lambda each: sum(step.times for step in observation.steps if step.scaler == each))
     steps = [step for step in observation.steps if step.scaler == busiest]
     safe = min(step.backward.room for step in steps)
     tightest = min(steps, key=lambda step: step.backward.room).backward.at
     return {
         "scale": steps[-1].scale,
-        "steps": len(steps),
+        "steps": _count(steps),
         "skipped": sum(step.skipped for step in steps),
         "calibration": _burst(steps),
         "interval": steps[0].interval,
         "safe": safe if math.isfinite(safe) else None,
         "tightest": f"{tightest.title} at {shortened(tightest.source)}" if tightest is not None else "",
-        "history": [[step.scale, step.skipped] for step in steps],
+        "history": [[step.scale, step.skipped] for step in steps for _ in range(step.times)],
     }
 
 

@@ -10,9 +10,11 @@ from beside import normal, same, seen, shadow_now
 from torch.multiprocessing.reductions import StorageWeakRef
 
 import precheck
-from precheck.observe.shadow import memory, operations
+from precheck.observe.shadow import memory, window
+from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.window import Window
 
 
 def value() -> Value:
@@ -121,28 +123,31 @@ def test_a_resized_storage_keeps_what_was_there() -> None:
 
 
 def test_a_run_longer_than_memory_keeps_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operations, "LONGEST", 100)
+    monkeypatch.setattr(window, "LONGEST", 100)
     x = torch.ones(4, dtype=torch.bfloat16)
     with precheck.watch() as report:
         for _ in range(250):
             x = x * 1.01
     (row,) = report.ops
     assert row.calls == 250
-    assert "first 150 ops" in report.facts["forgotten"]
+    assert "forgotten" not in report.facts  # they were judged
 
 
-def test_forgotten_ops_hold_no_lineage() -> None:
+def test_ops_that_nobody_judges_are_let_go_and_hold_no_lineage(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the first op would live as long as the last value made of it."""
+    monkeypatch.setattr(window, "LONGEST", 100)
     observation, chain = Observation(), value()
+    kept = Window(observation, Memory(), Later(), None)
     first = None
-    for number in range(operations.LONGEST + 2):
+    for number in range(window.LONGEST + 2):
         operation = Operation(number, "mul.Tensor", "forward", "", "", 1, (chain,))
         chain = Value(operation, (), "bfloat16", 0.0)
         operation.outputs = (chain,)
-        observation.operations.append(operation)
+        observation.add(operation)
+        kept.grew()
         first = first or operation
-    observation.add(operation)
-    assert len(observation.operations) <= operations.LONGEST
+    assert len(observation.operations) <= window.LONGEST
+    assert observation.forgotten == 50
     assert first is not None
     assert first.inputs == ()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,9 @@ from bugs.loops import SCALE, Loop, told, watched
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from towers import Tower
+
+import precheck
+from precheck.observe.shadow.steps import ScalerStep, ScalingEvent
 
 
 def typical() -> Loop:
@@ -271,3 +276,33 @@ def test_every_kind_of_step_is_left_in_peace(optimizer: Any, way: dict[str, bool
 
     report = watched(code)
     assert not told(report), report.summary()
+
+
+def test_what_is_kept_of_a_scaler_does_not_grow_with_the_steps_it_takes() -> None:
+    """Steps in a row at one scale are one; each is counted all the same, and told in the history."""
+    loop, kept = Loop(growth=1000), []
+    with precheck.watch() as report:
+        for step in range(30):
+            loop.backward()
+            loop.step()
+            if step in (9, 29):
+                gc.collect()
+                kept.append(sum(type(each) is ScalerStep for each in gc.get_objects()))
+    assert kept[0] == kept[1]
+    assert report.findings == [], report.summary()
+    assert (report.scaler["steps"], report.scaler["skipped"], len(report.scaler["history"])) == (30, 0, 30)
+
+
+def test_a_fault_of_each_step_is_kept_a_few_times() -> None:
+    loop, kept = Loop(), []
+    loop.model.half()
+    with precheck.watch() as report:
+        for step in range(80):
+            with contextlib.suppress(ValueError):  # float16 gradients are not unscaled
+                loop.backward()
+                loop.step()
+            if step in (49, 79):
+                gc.collect()
+                kept.append(sum(type(each) is ScalingEvent for each in gc.get_objects()))
+    assert kept[0] == kept[1]
+    assert {finding.rule for finding in report.errors} >= {"scaler-order"}, report.summary()

@@ -151,3 +151,23 @@ def later(*, always: bool) -> list[Loss]:
         for _ in range(3):
             model(inputs).square().mean().backward()
     return shadow.finish().losses
+
+
+def test_of_a_long_run_the_losses_furthest_from_the_reference_are_kept_and_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    def losses() -> tuple[list[Loss], precheck.Report]:
+        weight = torch.randn(8, generator=torch.Generator().manual_seed(0)).bfloat16().requires_grad_()
+        with precheck.watch() as report:
+            for step in range(41):
+                (weight * (1 + step)).square().sum().backward()
+        return report.losses, report
+
+    whole, report = losses()
+    assert len(whole) == 41
+    assert "losses" not in report.facts
+    monkeypatch.setattr("precheck.observe.shadow.losses.MOST", 8)
+    few, report = losses()
+    assert len(few) <= 10
+    assert few[-1] == whole[-1]
+    assert max(whole, key=lambda loss: abs(loss.low - loss.reference)) in few
+    assert [each for each in whole if each in few] == few  # in the order of the run
+    assert report.facts["losses"].startswith("of each 8 backward passes")

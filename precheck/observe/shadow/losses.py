@@ -23,6 +23,9 @@ from precheck.observe.shadow.source import shortened
 
 _NEAR = 8  # Python frames between autograd's and here: function modes add some
 _BEGINS = "_make_grads"  # of torch/autograd/__init__.py
+MOST = 4096
+"""Losses kept: 0.4 MB as JSON, and more than a plot has columns. Of a longer run each stands for 2, 4, 8, … losses, of which it is furthest
+from its reference."""
 
 
 class Losses:
@@ -31,19 +34,43 @@ class Losses:
     def __init__(self, memory: Memory, scales: Scales, later: Later) -> None:
         self.memory, self.scales, self.later = memory, scales, later
         self.found: list[Loss] = []
+        self.each = 1  # how many backward passes one of these stands for
+        self.passes = 0
+        self.newest: Loss | None = None
 
-    def asked(self, loss: torch.Tensor, describe: Callable[[], Any]) -> None:
-        """Ones like `loss` are wanted: for a backward pass, or for whatever else. `describe()` says where."""
+    def asked(self, loss: torch.Tensor, describe: Callable[[], Any]) -> bool:
+        """Ones like `loss` are wanted: whether for a backward pass, and not for whatever else. `describe()` says where."""
         if loss.numel() != 1 or not loss.requires_grad or loss.is_complex() or not addressable(loss) or not _by_autograd():
-            return
+            return False
         where, cell, factor = describe(), self.memory.find(loss), self.scales.of(loss)
         with torch.no_grad():
             shadow = loss.detach() if cell is None else self.memory.view(cell, loss)
             self.later([loss.detach(), shadow], functools.partial(self._keep, where.step, shortened(where.source), factor))
+        return True
 
     def _keep(self, step: int, source: str, factor: float, low: torch.Tensor, reference: torch.Tensor) -> None:
         by = 1.0 if math.isnan(factor) else factor
-        self.found.append(Loss(step, float(low) / by, float(reference) / by, source=source))
+        loss = self.newest = Loss(step, float(low) / by, float(reference) / by, source=source)
+        if self.passes % self.each == 0:
+            self.found.append(loss)
+        elif _apart(loss) > _apart(self.found[-1]):
+            self.found[-1] = loss
+        self.passes += 1
+        if len(self.found) > MOST:
+            pairs = zip(self.found[::2], [*self.found[1::2], self.found[-1]], strict=False)
+            self.found, self.each = [max(pair, key=_apart) for pair in pairs], 2 * self.each
+
+    def finish(self) -> list[Loss]:
+        """Those kept, the newest among them."""
+        newest = [] if self.newest is None or any(each is self.newest for each in self.found[-1:]) else [self.newest]
+        return [*self.found, *newest]
+
+
+def _apart(loss: Loss) -> float:
+    """How far it is from its reference; what is not finite in one of them only is furthest of all."""
+    if math.isfinite(loss.low) != math.isfinite(loss.reference):
+        return math.inf
+    return abs(loss.low - loss.reference) if math.isfinite(loss.low) else 0.0
 
 
 def _by_autograd() -> bool:

@@ -42,6 +42,7 @@ from precheck.observe.shadow.scaling import Scalers
 from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.updates import Updates
 from precheck.observe.shadow.whereabouts import Whereabouts
+from precheck.observe.shadow.window import Judge, Turn, Window
 from precheck.torch_internals import DispatchKey, OpOverload, TorchDispatchMode, active_modes, call_kernel, device_key, without_modes
 
 _NUMBERLESS = "torch._subclasses"
@@ -56,14 +57,16 @@ class Shadow(TorchDispatchMode):
     supports_higher_order_operators = True
 
     def __init__(
-        self, where: Whereabouts, *, reference: torch.dtype = torch.float32, low: frozenset[torch.dtype] = LOW, later: Later | None = None
-    ) -> None:
+        self, where: Whereabouts, *, reference: torch.dtype = torch.float32, low: frozenset[torch.dtype] = LOW, later: Later | None = None,
+        judge: Judge | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]
         self.where, self.replay, self.low = where, Replay(reference, low), low
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
         self.plans: dict[Any, OpPlan] = {}
         self.scales = Scales()
         self.later = later or Later()
+        self.window = Window(self.observation, self.memory, self.later, judge)
         self.backwards = Backwards(self.memory, self.later, self.scales)
         self.exponents = Exponents(self.memory, self.scales, self.later)
         self.losses = Losses(self.memory, self.scales, self.later)
@@ -77,6 +80,7 @@ class Shadow(TorchDispatchMode):
         where.on_gradient = self.gradient
         where.on_step.append(self._step_begins)
         where.after_step.append(self._step_ends)
+        where.on_call = self._called
         where.belongs = self._on_here
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -99,7 +103,8 @@ class Shadow(TorchDispatchMode):
         with self.lock:
             if planned.packet == "ones_like":
                 with self.apart():
-                    self.losses.asked(args[0], lambda: self.described("loss"))
+                    if self.losses.asked(args[0], lambda: self.described("loss")):
+                        self._turned(Turn.BACKWARD)
             if not self.scales.factors:
                 return self._watched(func, planned, args, kwargs)
             with self.apart():
@@ -207,6 +212,19 @@ class Shadow(TorchDispatchMode):
     def _step_ends(self, optimizer: Any) -> None:
         with without_modes(), torch.no_grad():
             self.updates.end(optimizer, self.where.parameter_names, dataclasses.replace(self.described("step"), phase="optimizer"))
+        self._turned(Turn.STEP)
+
+    def _called(self) -> None:
+        """A module is called by no other module: a turn where no backward pass can follow, which might be of all calls so far."""
+        if not torch.is_grad_enabled():
+            self._turned(Turn.CALL)
+
+    def _turned(self, kind: Turn) -> None:
+        """The loop has made a turn: what lies far enough behind it may be judged."""
+        with self.lock, without_modes(), torch.no_grad():
+            self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
+            if self.window.turned(kind):
+                self.lines.forget()
 
     def gradient(self, name: str, parameter: torch.Tensor) -> None:
         """Writes down what a parameter's gradient is made of, now that it has come."""
@@ -232,6 +250,7 @@ class Shadow(TorchDispatchMode):
         """Keeps an operation; its row in the table is filled when its numbers are there."""
         self.observation.add(operation)
         self.later([], functools.partial(self.observation.tabulate, operation))
+        self.window.grew()
 
     def suspect(self, value: Value) -> None:
         """Starts a twin for a value found suspicious only now, if it is still what its storage holds."""
@@ -249,5 +268,6 @@ class Shadow(TorchDispatchMode):
         self.observation.parameters, self.observation.wanting = dict(self.where.parameter_names), self.where.wanting()
         self.observation.optimized = self.updates.optimized
         self.where.identity.forget()
-        self.observation.losses, self.observation.exponents = self.losses.found, list(self.exponents.found.values())
+        self.observation.losses, self.observation.each_loss = self.losses.finish(), self.losses.each
+        self.observation.exponents = list(self.exponents.found.values())
         return self.observation

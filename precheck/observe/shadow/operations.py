@@ -7,6 +7,7 @@ Nothing here holds a tensor.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
@@ -50,7 +51,8 @@ class Value:
     wholes_moved: int = 0  # distinct whole numbers that the format could not hold
     peak: float = 0.0  # greatest |shadow|, where whole numbers moved
     local: float | None = None  # error of the op on the inputs it had, relative; None where not asked
-    alive: bool = False  # when the block ended
+    alive: bool = False  # when the block ended, or now, where a part of the run is judged before
+    past: Past | None = None  # where its ancestors have been let go
 
     def __repr__(self) -> str:
         return f"<{self.dtype}{list(self.shape)} off by {self.drift:.2g}>"
@@ -59,6 +61,15 @@ class Value:
     def rounded(self) -> float:
         """What one rounding in the coarsest format so far costs: 0.42 u in relative L2 (Gaussian data, measured)."""
         return 0.42 * self.roundoff
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Past:
+    """What walks back from a value would have found among ancestors that are no longer there."""
+
+    zeros: tuple[str, Operation] | None  # the rule and the op behind its zeros
+    rounding: Operation | None  # the op whose rounding its error is
+    turns: Counter[tuple[str, ...]]  # how often each op of each module and line was passed on the way
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -191,20 +202,21 @@ class OpRow:
         return max(0.0, self.drift - self.inherited)
 
 
-LONGEST = 200_000
-"""Operations kept with their lineage: about 200 MB. Beyond, the oldest half is let go and only its rows in the table stay."""
-
-
 @dataclasses.dataclass(slots=True)
 class Observation:
-    """A watched run: its operations in order, a table of them by line, and how much of it the shadow covers."""
+    """A watched run: its operations in order, a table of them by line, and how much of it the shadow covers.
+
+    Of a long run `operations` are the latest (`window`), and `closing` of them, the oldest, are about to be judged and let go.
+    """
 
     operations: list[Operation] = dataclasses.field(default_factory=list)
+    closing: int | None = None  # None: the run has ended, and all are judged
     rows: dict[tuple[str, ...], OpRow] = dataclasses.field(default_factory=dict)
     seen: int = 0  # ops
     shadowed: int = 0  # ops with a low-precision ancestor
     opaque: dict[str, int] = dataclasses.field(default_factory=dict)  # ops the shadow could not follow, and how often
-    forgotten: int = 0
+    forgotten: int = 0  # operations that were let go unjudged
+    unjudged: str = ""  # why, if a judge failed
     came: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters whose gradients came
     parameters: dict[int, str] = dataclasses.field(default_factory=dict)  # names by identity
     wanting: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters that want a gradient
@@ -214,13 +226,28 @@ class Observation:
     scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)
     steps: list[ScalerStep] = dataclasses.field(default_factory=list)
     losses: list[Loss] = dataclasses.field(default_factory=list)
+    each_loss: int = 1  # backward passes that one of them stands for
     exponents: list[Binades] = dataclasses.field(default_factory=list)
     raised: str = ""  # the exception that ended the block, by its class
 
     def add(self, operation: Operation) -> None:
         self.operations.append(operation)
-        if len(self.operations) > LONGEST:
-            self._forget()
+
+    @property
+    def judged(self) -> list[Operation]:
+        """The operations to judge now."""
+        return self.operations[: self.closing]
+
+    @property
+    def ahead(self) -> list[Operation]:
+        """Later ones, which show what became of what those made."""
+        return [] if self.closing is None else self.operations[self.closing :]
+
+    def undecided(self, value: Value) -> bool:
+        """Whether something may yet read a value: it is alive, or has only just been made."""
+        if self.closing is None:
+            return False
+        return value.alive or (value.maker is not None and value.maker.number > self.operations[self.closing - 1].number)
 
     def tabulate(self, operation: Operation) -> None:
         value = operation.outputs[0] if operation.outputs else None
@@ -243,13 +270,6 @@ class Observation:
         if known is None or value.zeroed > known[1].zeroed:
             self.gradients[number] = (name, value, scale)
 
-    def _forget(self) -> None:
-        half = LONGEST // 2
-        for operation in self.operations[:half]:
-            operation.inputs = ()
-        self.forgotten += half
-        del self.operations[:half]
-
     def consumers(self) -> dict[Value, list[Operation]]:
         """Who read each value, in order."""
         readers: dict[Value, list[Operation]] = {}
@@ -259,6 +279,7 @@ class Observation:
         return readers
 
     def made(self) -> Iterator[tuple[Operation, Value]]:
+        """All values, with the ops that gave them out."""
         for operation in self.operations:
             for value in operation.outputs:
                 yield operation, value

@@ -8,6 +8,7 @@ itself; all else follows from the ops: a scaled loss, its gradients, their norm,
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +45,9 @@ EPSILON = 1e-6
 CLOSE = 1e-5
 """Relative difference up to which two factors are one: scales are powers of two, their reciprocals exact, roots and products near so."""
 
+REPEATED = 32
+"""Events of one kind and line that are kept: a fault of each step is told once, with how far it had come by then."""
+
 Locate = Callable[[], Any]
 
 
@@ -58,6 +62,7 @@ class Scales:
         self.newest = 1.0  # the last of them
         self.meant: set[float] = set()  # Python numbers that the program scaled or unscaled by; autograd multiplies by them again
         self.events: list[ScalingEvent] = []
+        self.noted: Counter[tuple[str, ...]] = Counter()  # how many of each kind and line
         self.mixtures: dict[int, tuple[StorageWeakRef, ScalingEvent]] = {}  # gradients added up under two scales, unless nobody uses them
         self._mixture: ScalingEvent | None = None
 
@@ -221,7 +226,7 @@ class Scales:
             return carried
         event = ScalingEvent("mixed", where(), carried, added)
         if not in_backward():
-            self.events.append(event)
+            self.add(event)
         else:
             self._mixture = event  # a gradient that may yet be thrown away, as the discriminator's is in the generator's turn
         return math.nan
@@ -240,7 +245,16 @@ class Scales:
         return first
 
     def _note(self, kind: str, factor: float, other: float, where: Locate) -> None:
-        self.events.append(ScalingEvent(kind, where(), factor, other))
+        self.add(ScalingEvent(kind, where(), factor, other))
+
+    def add(self, event: ScalingEvent) -> None:
+        """Keeps an event; of many of one kind and line the first and the latest."""
+        place = event.kind, event.operation.source, event.operation.caller
+        self.noted[place] += 1
+        if self.noted[place] > REPEATED:
+            latest = max(at for at, each in enumerate(self.events) if (each.kind, each.operation.source, each.operation.caller) == place)
+            del self.events[latest]
+        self.events.append(event)
 
 
 def _digits(number: float) -> int:

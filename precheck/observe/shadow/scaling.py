@@ -112,7 +112,11 @@ class Scalers:
         if skipped:
             self.last.pop(optimizer, None)  # a fused one ran, and did nothing
         back, number, stepped = self.backs.get(scaler, self.backwards.now), self.where.identity(scaler), self.where.identity(optimizer)
-        self.taken.append(ScalerStep(number, place, scale, interval, skipped, back, stepped, self.made.get(scaler)))
+        step = ScalerStep(number, place, scale, interval, skipped, back, stepped, self.made.get(scaler))
+        both = self.taken[-2].with_next(self.taken[-1]) if len(self.taken) > 1 else None
+        if both is not None:  # the newest backward pass may still be asked for: its update comes after the step
+            self.taken[-2:] = [both]
+        self.taken.append(step)
         return result
 
     def _within(self, call: Callable[[], Any]) -> Any:
@@ -195,14 +199,14 @@ class Scalers:
                 mixture, factor = self.scales.mixture(parameter.grad), self.scales.of(parameter.grad)
                 if mixture is not None:
                     if not any(each.kind == "mixed" and each.operation.step == mixture.operation.step for each in self.scales.events):
-                        self.scales.events.append(mixture)  # else it comes of a sum that has been told
+                        self.scales.add(mixture)  # else it comes of a sum that has been told
                     return
                 if factor != 1 and not math.isnan(factor):
                     self._event("applied", factor=factor)
                     return
 
     def _event(self, kind: str, *, operation: Any = None, factor: float = 1.0, other: float = 1.0, text: str = "") -> None:
-        self.scales.events.append(ScalingEvent(kind, operation or self.describe("step"), factor, other, text))
+        self.scales.add(ScalingEvent(kind, operation or self.describe("step"), factor, other, text))
 
 
 Gradients = dict[int, tuple[StorageWeakRef, int]]

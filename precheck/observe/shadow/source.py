@@ -130,6 +130,7 @@ class Lines:
     def __init__(self) -> None:
         self.frames = Frames()
         self.forward: dict[int, _Place] = {}
+        self.newest = 0  # node when forward ops were last let go
 
     def locate(self, module: str, depth: int = 3) -> Located:
         """The place of an op that a module of that path carries out."""
@@ -149,6 +150,11 @@ class Lines:
         if known is not None and (engine or not line):  # on a GPU the engine's threads have no frames of the user's beneath them
             return Located(True, True, known.line or line, known.module, known.caller or caller)
         return Located(True, engine or not line, line, module, caller)
+
+    def forget(self) -> None:
+        """Lets go of the forward ops of before the last time: a backward pass comes soon after its forward pass."""
+        self.forward = {number: place for number, place in self.forward.items() if number > self.newest}
+        self.newest = next_sequence_number() - 1
 
     def _forget(self) -> None:
         for number in list(self.forward)[: REMEMBERED // 2]:

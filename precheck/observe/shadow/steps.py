@@ -41,7 +41,7 @@ class Backward:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScalerStep:
-    """An optimizer's step as a GradScaler took or skipped it."""
+    """An optimizer's step as a GradScaler took or skipped it; or several in a row that were taken at one scale, described by their first."""
 
     scaler: int  # identity
     operation: Operation  # where the step was asked for
@@ -51,6 +51,22 @@ class ScalerStep:
     backward: Backward
     optimizer: int = 0  # identity
     made: Operation | None = None  # where the scaler was made, if in the block
+    times: int = 1
+    until: int = 0  # number of the last, where they are several
+
+    @property
+    def last(self) -> int:
+        return self.until or self.operation.number
+
+    def with_next(self, other: ScalerStep) -> ScalerStep | None:
+        """Both as one, where the other adds nothing to what is judged but a count, and how tight its backward pass was."""
+        alike = self.scaler == other.scaler and self.optimizer == other.optimizer and self.made is other.made
+        if not alike or self.skipped or other.skipped or (self.scale, self.interval) != (other.scale, other.interval):
+            return None
+        if self.backward is other.backward:  # two steps of one update
+            return None
+        tightest = min(self.backward, other.backward, key=lambda back: back.room)
+        return dataclasses.replace(self, backward=tightest, times=self.times + other.times, until=other.last)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ class Whereabouts:
         self.on_gradient: Callable[[str, torch.Tensor], None] = lambda name, parameter: None
         self.on_step: list[Callable[[Any], None]] = []  # called before each optimizer step, and after it
         self.after_step: list[Callable[[Any], None]] = []
+        self.on_call: Callable[[], None] = lambda: None  # before each call of a module that no other module makes
         self.belongs: Callable[[], bool] = lambda: True  # whether the calling thread is the one watched: global hooks run in all
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._rooted = model is not None
@@ -118,6 +119,8 @@ class Whereabouts:
         if module not in self._names and symbolic(args):
             self.stack.append("")
             return
+        if not self.stack:
+            self.on_call()
         self.entered = True
         self.compiled |= _WRAPPED in module._modules or module._compiled_call_impl is not None
         if module not in self._names:  # the first root is the model; others, losses mostly, go by their class

@@ -1,0 +1,38 @@
+"""What lets go of a suspect: what comes of its value, by who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from precheck.judge.choices import blurred
+from precheck.judge.events import Suspect
+from precheck.judge.reach import ends_wrong, measured, outweighed
+from precheck.observe.shadow.operations import Operation, Value
+
+SCALED = frozenset({"mul", "div", "mm", "bmm", "addmm"})
+"""Products: whole because a scale is, as often as because they count something."""
+Readers = dict[Value, list[Operation]]
+Excuse = Callable[[Suspect, Value, Readers], bool]
+
+
+def unread(suspect: Suspect, value: Value, readers: Readers) -> bool:
+    """A buffer that was rounded with its module, and that no forward pass has read."""
+    return not readers.get(value)
+
+
+def small(suspect: Suspect, value: Value, readers: Readers) -> bool:
+    """A layer's small result beside which others are large."""
+    return not ends_wrong(value, readers)
+
+
+def scaled(suspect: Suspect, value: Value, readers: Readers) -> bool:
+    """Whole numbers that are measures: one rounding is one rounding."""
+    return measured(value, readers, weighed=suspect.operation.base not in SCALED)
+
+
+def made_good(suspect: Suspect, value: Value, readers: Readers) -> bool:
+    """A small difference to which something large is added, or that is only compared."""
+    consumers = readers.get(value, ())
+    made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
+    only_compared = bool(consumers) and not value.alive and not any(reader.outputs or reader.reads or blurred(reader) for reader in consumers)
+    return only_compared or (bool(made) and all(outweighed(reader, result) for reader, result in made))
