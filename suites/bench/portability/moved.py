@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy
 
 from precheck.goldens.file import Golden, read
-from precheck.goldens.show import difference
+from precheck.goldens.lifecycle import outdated
 from precheck.judge import staleness
 from precheck.judge.drift import Comparison
 from precheck.observe.records import Trace
@@ -22,7 +21,7 @@ class Movement:
 
     `r`: difference over the floor that REASSOCIATED gives, so that REASSOCIATED times r is the roundoff that explains the
     difference: median, 99th percentile and greatest. `margin`: the greatest r over what is allowed, which fails a check from 1.
-    `rewritten`: of so many goldens, those that `--golden-refresh=changed` would write anew, which asks for a share of the norm.
+    `rewritten`: of so many goldens, those that `--golden-refresh=changed` would write anew.
     """
 
     tensors: int
@@ -46,7 +45,7 @@ def movement(one: Path, other: Path) -> Movement:
     for name in names:
         before, now = read(one / name), read(other / name)
         rows += [(name.removesuffix(".safetensors"), row) for row in compared(before, now)]
-        rewritten += bool(difference(before, now))
+        rewritten += outdated(before, now)
     return dataclasses.replace(summed(rows), goldens=len(names), rewritten=rewritten)
 
 
@@ -69,11 +68,7 @@ def _place(golden: str, row: Comparison) -> str:
 
 def compared(recorded: Golden, now: Golden) -> list[Comparison]:
     """As a check under 32-true compares today's run with the golden."""
-    spreads = {
-        each.record.key: next((each.floors[name] for name in ("mixed", "true") if not math.isnan(each.floors.get(name, math.nan))), 0.0)
-        for each in recorded.records
-    }
-    return staleness.compare(trace(recorded), spreads, trace(now))
+    return staleness.compare(trace(recorded), {each.record.key: each.spread for each in recorded.records}, trace(now))
 
 
 def trace(golden: Golden) -> Trace:
