@@ -15,7 +15,8 @@ from circumstances import SETTINGS, Circumstance, available, features, interpret
 from figures import EVERY, around, keep
 from healthy import measure
 from moved import movement
-from travels import REPOSITORY, ROOT, facts, pairs, run_all
+from products import furthest
+from travels import REPOSITORY, ROOT, facts, held, multiplied, pairs, run_all
 from verdicts import Verdict, total, travel
 
 HERE, PAGE = Path(__file__).parent, ROOT / "docs" / "portability.md"
@@ -26,6 +27,7 @@ def arguments() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     settings = commands.add_parser("settings", help="goldens recorded under each setting of this processor, checked under all others")
     settings.add_argument("--python", action="append", default=[], metavar="PATH", help="an interpreter with another torch; may be repeated")
+    settings.add_argument("--only-tables", action="store_true", help="of what the folder holds; run nothing")
     seeds = commands.add_parser("seeds", help="healthy models measured over seeds")
     seeds.add_argument("--checks", type=int, default=2000, help="how many in all, with those that the folder holds (default: 2000)")
     for command in (settings, seeds):
@@ -56,11 +58,14 @@ def by_settings(asked: argparse.Namespace) -> dict[str, Any]:
     chosen, left = available(SETTINGS, features())
     print("\n".join(left), flush=True)
     folder: Path = asked.folder.resolve()
-    recorded = run_all(folder, [*chosen, *asked.others])
-    known = [*recorded, REPOSITORY]
+    if not asked.only_tables:
+        run_all(folder, [*chosen, *asked.others])
+    recorded = held(folder, [*chosen, *asked.others])
+    known = [*recorded, *held(folder, [REPOSITORY])]
     return {
         "settings": [facts(folder, each) for each in known],
         "travels": [{"golden": whose, "here": here, **dataclasses.asdict(travel(*found))} for whose, here, *found in pairs(folder, recorded)],
+        "sums": furthest(multiplied(folder, recorded)),
         "float32": [apart(folder, one, other) for one, other in itertools.combinations(known, 2)],
     }
 

@@ -39,8 +39,10 @@ def around(page: Path) -> tuple[str, str]:
 
 
 def tables(figures: dict[str, Any]) -> str:
-    parts = {"settings": lambda found: [_settings(found["settings"]), _travels(found["travels"]), _float32(found["float32"])], "seeds": _seeds}
-    return "\n".join(table for name, made in parts.items() if name in figures for table in made(figures[name]))
+    found, made = figures.get("settings"), []
+    if found:
+        made = [_settings(found["settings"]), _travels(found["travels"]), _float32(found["float32"]), _sums(found["sums"])]
+    return "\n".join([*made, *([_seeds(figures["seeds"])] if "seeds" in figures else [])])
 
 
 def _settings(settings: Sequence[dict[str, Any]]) -> str:
@@ -50,7 +52,10 @@ def _settings(settings: Sequence[dict[str, Any]]) -> str:
 
 def _travels(travels: Sequence[dict[str, Any]]) -> str:
     """A row a setting in which checks were made, and one of all: counts are added up, of margins the greatest is taken."""
-    head = ("checked under", "checks", "verdicts changed", "measured beside its own", "beside another's", "only there", "r/allowed rose", "to", "at")
+    head = (
+        "checked under", "checks", "verdicts changed", "measured: beside its own golden", "beside another's", "there alone", "rise of r/allowed",
+        "r/allowed", "at",
+    )  # fmt: skip
     places = list(dict.fromkeys(each["here"] for each in travels))
     groups = {name: [each for each in travels if each["here"] == name] for name in places} | {EVERY: list(travels)}
     return "### Goldens of one setting checked under another\n\n" + _table(head, (_travel(name, group) for name, group in groups.items()))
@@ -65,16 +70,16 @@ def _travel(name: str, group: Sequence[dict[str, Any]]) -> list[Any]:
 
 def _float32(movements: Sequence[dict[str, Any]]) -> str:
     """Beside the first setting, a row each; and the greatest of all pairs."""
-    head = ("between", "and", "tensors", "same bits", "r: median", "p99", "most", "roundoff", "at", "r/allowed", "goldens rewritten", "updates")
+    head = ("between", "and", "tensors", "same bits", "r: median", "p99", "most", "roundoff", "at", "r/allowed", "goldens rewritten", "updates moved")
     first = movements[0]["one"]
     return "### float32 itself\n\n" + _table(head, [*(_row(each) for each in movements if each["one"] == first), _all(movements)])
 
 
 def _row(each: dict[str, Any]) -> list[Any]:
     ends = [f"{each[name]:.2g}" for name in ("median", "p99", "r")]
-    roundoff = f"2^{math.log2(REASSOCIATED * each['r']):.1f}" if each["r"] else "0"
     same, rewritten = f"{each['same'] / each['tensors']:.0%}", f"{each['rewritten']} of {each['goldens']}"
-    return [each["one"], each["other"], each["tensors"], same, *ends, roundoff, each["at"], f"{each['margin']:.2g}", rewritten, each["stale"]]
+    furthest = [*ends, _roundoff(each["r"]), each["at"]]
+    return [each["one"], each["other"], each["tensors"], same, *furthest, f"{each['margin']:.2g}", rewritten, each["stale"]]
 
 
 def _all(movements: Sequence[dict[str, Any]]) -> list[Any]:
@@ -84,13 +89,24 @@ def _all(movements: Sequence[dict[str, Any]]) -> list[Any]:
     return _row({**worst, **sums, **most, "one": EVERY, "other": f"{len(movements)} pairs"})
 
 
-def _seeds(totals: Sequence[dict[str, Any]]) -> list[str]:
+def _sums(sums: Sequence[dict[str, Any]]) -> str:
+    head = ("terms", "r", "roundoff", "between", "and")
+    rows = ([each["terms"], f"{each['r']:.2g}", _roundoff(each["r"]), each["one"], each["other"]] for each in sums)
+    return "### Sums of so many terms\n\n" + _table(head, rows)
+
+
+def _roundoff(r: float) -> str:
+    """That explains an r by itself."""
+    return f"2^{math.log2(REASSOCIATED * r):.1f}" if r else "0"
+
+
+def _seeds(totals: Sequence[dict[str, Any]]) -> str:
     head = ("precision", "checks", "seeds", "errors", "warnings", "r/allowed", "at", "took a closer look", "r/allowed", "at")
     rows = (
         [*(each[name] for name in ("precision", "checks", "seeds", "failed", "warned")), f"{each['margin']:.2f}", each["at"], each["closer"],
          f"{each['closest']:.2f}", each["closest_at"]] for each in totals
     )  # fmt: skip
-    return ["### Healthy models over seeds\n\n" + _table(head, rows)]
+    return "### Healthy models over seeds\n\n" + _table(head, rows)
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:

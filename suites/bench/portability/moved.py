@@ -63,7 +63,9 @@ def summed(pairs: Sequence[tuple[str, Comparison]]) -> Movement:
 
 
 def _place(golden: str, row: Comparison) -> str:
-    return f"{row.record.kind} of {row.record.name}: {golden.removeprefix('test_')}"
+    test, _, model = golden.removeprefix("test_").partition("-")
+    tensor = row.record.name if row.record.name == row.record.kind else f"{row.record.kind} of {row.record.name}"
+    return f"{tensor}: {model}, {test.replace('_', ' ')}"
 
 
 def compared(recorded: Golden, now: Golden) -> list[Comparison]:

@@ -17,6 +17,7 @@ from circumstances import ONE_THREAD, PLAIN, SETTINGS, Circumstance, available, 
 from figures import BEGIN, END, EVERY, keep, load, tables
 from healthy import SLOW, turns
 from moved import movement
+from products import TERMS, furthest, products
 from travels import REPOSITORY, adopt, environment, facts, pairs
 from verdicts import Margin, Verdict, line, read, total, travel, verdict_of
 
@@ -104,9 +105,24 @@ def test_float32_s_own_difference_is_told_in_floors(tmp_path: Path) -> None:
     assert (found.median, found.p99) == pytest.approx((found.r / 2, 0.99 * found.r))
     assert found.margin == pytest.approx(found.r / 3)
     assert (found.goldens, found.rewritten) == (1, 1)
-    assert found.at == "output of b: x-moe"
+    assert found.at == "output of b: moe, x"
     golden_at(tmp_path / "one" / "test_x-moe.safetensors", moved=0.0, spread=2.0)
     assert movement(tmp_path / "one", tmp_path / "other").r == pytest.approx(0.5 / (4 + ONE_ROUNDING**2) ** 0.5, rel=1e-6)
+
+
+def test_sums_are_told_apart_in_floors_by_the_two_that_are_furthest() -> None:
+    plain = {str(terms): [3.0, 4.0] for terms in TERMS}
+    off = {name: [each * (1 + REASSOCIATED) for each in values] for name, values in plain.items()}
+    found = furthest({"a": plain, "b": plain, "c": off})
+    assert [each["terms"] for each in found] == list(TERMS)
+    assert all(each["r"] == pytest.approx(1 / ONE_ROUNDING) and each["other"] == "c" for each in found)
+
+
+def test_products_have_as_many_sums_as_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("products.TERMS", (8, 64))
+    found = products()
+    assert {name: len(values) for name, values in found.items()} == {"8": 256, "64": 256}
+    assert found["64"] == products()["64"]
 
 
 def test_a_setting_that_changes_nothing_here_is_left_out_with_a_line() -> None:
@@ -142,7 +158,7 @@ def test_what_is_checked_is_what_the_suite_checks() -> None:
 def test_only_what_is_there_is_compared(tmp_path: Path) -> None:
     one, other = Circumstance("one"), Circumstance("other 2")
     adopt(tmp_path / REPOSITORY.folder)
-    assert facts(tmp_path, REPOSITORY)["torch"]
+    assert facts(tmp_path, REPOSITORY)["set"] == "not known"
     for here, whose in ((one, one), (one, other), (other, one)):
         path = tmp_path / here.folder / f"beside-{whose.folder}.jsonl"
         path.parent.mkdir(exist_ok=True)
@@ -166,6 +182,7 @@ FIGURES = {
     "settings": {
         "settings": [{"name": "a", "set": "nothing", "torch": "2", "capability": "AVX2", "threads": 1}],
         "travels": [{"golden": "b", "here": "a", **TRAVELS}, {"golden": "a", "here": "b", **TRAVELS, "changed": 2, "margin": 0.75, "at": "there"}],
+        "sums": [{"terms": 1024, "r": 0.5, "one": "a", "other": "b"}],
         "float32": [{**APART, "other": "b"}, {**APART, "one": "b", "other": "c", "r": 2.0, "at": "z"}],
     },
     "seeds": [
@@ -182,6 +199,7 @@ def test_the_tables_add_counts_up_and_take_the_greatest_margin() -> None:
     assert f"| {EVERY} | 120 | 2 | 25.0% | 30.0% | 6 | 0.25 | 0.75 | there |" in lines
     assert "| a | b | 10 | 50% | 0.1 | 0.5 | 0.5 | 2^-21.0 | x | 0.2 | 3 of 4 | 1 |" in lines
     assert f"| {EVERY} | 2 pairs | 20 | 50% | 0.1 | 0.5 | 2 | 2^-19.0 | z | 0.2 | 6 of 8 | 2 |" in lines
+    assert "| 1024 | 0.5 | 2^-21.0 | a | b |" in lines
     assert "| tf32 | 7 | 2 | 0 | 1 | 0.50 | x | 1 | 1.05 | y |" in lines
 
 
@@ -235,6 +253,14 @@ def test_a_check_keeps_what_it_saw_beside_the_golden(linear: Job, tmp_path: Path
     assert (moved.errors, moved.measured) == (("golden-stale",), True)
     assert moved.golden is not None
     assert moved.golden.value > 1 > moved.margin.value
+
+
+def test_what_torch_refuses_is_an_error_by_its_name(linear: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    golden = tmp_path / "golden.safetensors"
+    write(golden, lifecycle.record(linear))
+    monkeypatch.setattr(linear.model, "forward", lambda x: x.view(1))
+    found = checked(linear, "bf16-true", golden, "test_x", "linear")
+    assert (found.errors, found.measured, found.golden) == (("RuntimeError",), False, None)
 
 
 def test_beside_the_same_golden_no_check_is_made_twice(linear: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,8 @@ class Verdict:
 
     @property
     def place(self) -> str:
-        return f"{self.model}, {self.precision}, {self.test.removeprefix('test_').replace('_', ' ')}"
+        how = self.test.removeprefix("test_").replace("_", " ")
+        return f"{self.model}, {self.precision}, {f'seed {self.seed}' if how == 'healthy' else how}"
 
     @property
     def measured(self) -> bool:
