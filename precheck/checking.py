@@ -108,8 +108,7 @@ class Checking:
         """Whether today's float32 reference is still the golden; and each of its tensors beside the recorded one."""
         now = lifecycle.float32(self.job)
         provenance = lifecycle.provenance(self.job, now)
-        spreads = {key: next((each[name] for name in ("mixed", "true") if not math.isnan(each[name])), 0.0) for key, each in self.floors.items()}
-        rows = staleness.compare(self.recorded, spreads, now)
+        rows = staleness.compare(self.recorded, {each.record.key: each.spread for each in self.golden.records}, now)
         differ = provenance["weights"] != self.golden.provenance["weights"]
         found = staleness.settings(self.golden.provenance, provenance)
         return found or staleness.moved(rows, self.recorded, now, weights_differ=differ), rows

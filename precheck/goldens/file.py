@@ -56,6 +56,11 @@ class GoldenRecord:
     record: Record
     floors: dict[str, float]
 
+    @property
+    def spread(self) -> float:
+        """What float32's own roundings are judged by, which are everywhere: of the first placement that is known; 0 where none is."""
+        return next((self.floors[place] for place in PLACEMENTS if not math.isnan(self.floors.get(place, math.nan))), 0.0)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Golden:

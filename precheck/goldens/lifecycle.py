@@ -17,8 +17,8 @@ import torch
 
 from precheck import interrupts
 from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
-from precheck.goldens.show import describe, difference
-from precheck.judge import drift
+from precheck.goldens.show import MEANINGFUL, describe, difference
+from precheck.judge import drift, staleness
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Job
@@ -60,12 +60,32 @@ def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
     before = _before(path)
     golden = record(job)
     if isinstance(before, Golden):
-        changes = difference(before, golden)
-        if which == "changed" and not changes:
+        if which == "changed" and not outdated(before, golden):
             return Refreshed(path, "unchanged")
-        return Refreshed(path, "changed" if write(path, golden) else "unchanged", tuple(describe(changes).splitlines()))
+        changes = describe(difference(before, golden))
+        return Refreshed(path, "changed" if write(path, golden) else "unchanged", tuple(changes.splitlines()))
     write(path, golden)
     return Refreshed(path, "changed" if before else "written", (before,) if before else ())
+
+
+def outdated(before: Golden, now: Golden) -> bool:
+    """Whether `now` is another test's, or one that a check beside `before` would call moved.
+
+    A distance as a share of the norm does not tell: what cancels, such as the gradient of a key's bias, is another number on each machine.
+    """
+    old, new = ({each.record.key: each.record for each in golden.records} for golden in (before, now))
+    if old.keys() != new.keys() or any(_form(old[key]) != _form(each) for key, each in new.items()):
+        return True
+    if any(before.provenance.get(name) != now.provenance.get(name) for name in MEANINGFUL):
+        return True
+    given, seen = ([{key: each for key, each in kept.items() if (each.kind == "input") is wanted} for kept in (old, new)] for wanted in (True, False))
+    rows = staleness.compare(Trace(records=seen[0]), {each.record.key: each.spread for each in before.records}, Trace(records=seen[1]))
+    return bool(staleness.inputs(*given) or staleness.moved(rows, Trace(records=seen[0]), Trace(records=seen[1]), weights_differ=False))
+
+
+def _form(record: Record) -> tuple[object, ...]:
+    """What no rounding changes."""
+    return record.shape, record.dtype, record.sampled, record.nan, record.posinf, record.neginf
 
 
 def _before(path: Path) -> Golden | str:

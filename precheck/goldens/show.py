@@ -20,7 +20,7 @@ _COLUMNS = {
     "floor true": 10,
 }  # fmt: skip
 """Widths that no row's content moves: where one cell is longer, a diff shows that row alone."""
-_MEANINGFUL = ("seed", "steps", "loss", "optimizer")  # digests, versions and devices may differ while every value stays
+MEANINGFUL = ("seed", "steps", "loss", "optimizer")  # digests, versions and devices may differ while every value stays
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ def difference(before: Golden, now: Golden) -> list[Change]:
     changes += [Change(f"{_place(record)}: new", math.inf) for key, record in new.items() if key not in old]
     changes += [change for key, record in new.items() if key in old for change in _moved(old[key], record)]
     changes.sort(key=lambda change: -change.distance)
-    return changes + [change for name, change in _provenance(before, now) if name in _MEANINGFUL]
+    return changes + [change for name, change in _provenance(before, now) if name in MEANINGFUL]
 
 
 def circumstances(before: Golden, now: Golden) -> list[Change]:
     """What differs in where and with what they were recorded, and changes no verdict: versions, device, digests."""
-    return [change for name, change in _provenance(before, now) if name not in _MEANINGFUL]
+    return [change for name, change in _provenance(before, now) if name not in MEANINGFUL]
 
 
 def _provenance(before: Golden, now: Golden) -> list[tuple[str, Change]]:

@@ -53,7 +53,8 @@ def options(text: str) -> set[str]:
 @cache
 def known() -> frozenset[str]:
     """The options that pytest, with the plugins here, and precheck's own commands tell of when they are asked."""
-    own = (["-m", "pytest", "suites/zoo"], ["suites/bench"], ["suites/recipes/recipes.py"])
+    travels = (["suites/bench/portability", "settings"], ["suites/bench/portability", "seeds"])
+    own = (["-m", "pytest", "suites/zoo"], ["suites/bench"], *travels, ["suites/recipes/recipes.py"])
     programs = [*own, *(["-m", "precheck", *command] for command in COMMANDS)]
     helps = [subprocess.run([sys.executable, *line, "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout for line in programs]
     return frozenset().union(*map(options, helps))

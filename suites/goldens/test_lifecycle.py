@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
 
-from precheck.goldens.file import GoldenError, read
-from precheck.goldens.lifecycle import digest, record, refresh
+from precheck.goldens.file import Golden, GoldenError, read
+from precheck.goldens.lifecycle import digest, outdated, record, refresh
+from precheck.goldens.show import difference
 from precheck.measurement import job_of
 from precheck.observe.job import Job
 
@@ -103,6 +106,58 @@ def test_all_rewrites_bytes_that_differ_even_where_no_value_moved(path: Path) ->
     assert refresh(path, nudged, "changed").status == "unchanged"
     assert refresh(path, nudged, "all").status == "changed"
     assert path.read_bytes() != before
+
+
+class Attention(nn.Module):
+    """A key's bias adds the same to all scores of a row, so that its gradient is zero but for rounding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.query(x) @ self.key(x).mT).softmax(-1) @ x
+
+
+def test_what_is_zero_in_theory_is_another_number_on_each_machine_and_has_not_changed(path: Path) -> None:
+    def attention(*, roundings: float) -> Job:
+        torch.manual_seed(0)
+        model, x = Attention(), torch.randn(8, 32, 16)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight *= 1 + roundings * 2**-24 * torch.randn(weight.shape)
+        return job_of(model, x, loss=lambda out: (out * x.flip(0)).mean(), optimizer=lambda p: torch.optim.Adam(p, lr=0.1))
+
+    refresh(path, attention(roundings=0))
+    before = path.read_bytes()
+    other = record(attention(roundings=1))
+    assert any("key.bias" in change.what and change.distance > 0.1 for change in difference(read(path), other))
+    assert refresh(path, attention(roundings=1), "changed").status == "unchanged"
+    assert path.read_bytes() == before
+    assert refresh(path, attention(roundings=1000), "changed").status == "changed"
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"steps": 3}, {"optimizer": "SGD lr=0.2"}, {"loss": False}], ids=lambda change: next(iter(change))
+)
+def test_a_test_that_asks_for_something_else_has_outdated_its_golden(change: dict[str, Any]) -> None:
+    before = record(job())
+    assert not outdated(before, Golden(before.records, {**before.provenance, "torch": "2.9"}))
+    assert outdated(before, Golden(before.records, {**before.provenance, **change}))
+
+
+@pytest.mark.parametrize(
+    "change", [{"dtype": "bfloat16"}, {"sampled": True}, {"name": "new"}, {"shape": (3, 3)}, {"nan": 1}, {"sketch": numpy.ones(127)}],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["input", "output"])
+def test_a_tensor_that_is_another_outdates_a_golden(change: dict[str, Any], kind: str) -> None:
+    before = record(job())
+    records = list(before.records)
+    place = next(number for number, each in enumerate(records) if each.record.kind == kind)
+    records[place] = dataclasses.replace(records[place], record=dataclasses.replace(records[place].record, **change))
+    assert outdated(before, Golden(records, before.provenance))
+    assert outdated(before, Golden([each for each in before.records if each is not before.records[place]], before.provenance))
 
 
 def test_a_golden_that_cannot_be_read_is_replaced_on_request_only(path: Path) -> None:

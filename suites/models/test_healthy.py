@@ -27,9 +27,14 @@ PRECISIONS = ("32-true", "bf16-mixed", "bf16-true", "bf16-master", "16-mixed", "
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_healthy_model_has_no_errors(name: str, precision: str, seed: int) -> None:
+    report = measured(name, precision, seed)
+    assert report.errors == [], report.summary()
+    assert bool(report.boundaries) == ((name, precision) not in UNMEASURED)
+
+
+def measured(name: str, precision: str, seed: int) -> precheck.Report:
+    """Of the healthy model of that name, built from that seed; suites/bench/portability makes two thousand of them."""
     it = case(name, seed)
     trains = precision in TRAINED and name != "sentence_encoder"
     steps: dict[str, Any] = {"optimizer": it.optimizer, "steps": 3} if trains else {}
-    report = precheck.measure(it.model, it.inputs, precision=precision, loss=it.loss, seed=seed, **steps)
-    assert report.errors == [], report.summary()
-    assert bool(report.boundaries) == ((name, precision) not in UNMEASURED)
+    return precheck.measure(it.model, it.inputs, precision=precision, loss=it.loss, seed=seed, **steps)
