@@ -77,7 +77,7 @@ class Checking:
 
     def report(self, path: str, *, whole: bool = False) -> Report:
         """`whole`: with the gradients that pass between modules, even if they need not be looked at."""
-        found = self._inputs()
+        found = staleness.under(self._inputs(), self.golden.provenance)
         if found:
             report = Report(precision=self.precision.name)
             report.add(found)
@@ -111,7 +111,8 @@ class Checking:
         rows = staleness.compare(self.recorded, {each.record.key: each.spread for each in self.golden.records}, now)
         differ = provenance["weights"] != self.golden.provenance["weights"]
         found = staleness.settings(self.golden.provenance, provenance)
-        return found or staleness.moved(rows, self.recorded, now, weights_differ=differ), rows
+        found = found or staleness.moved(rows, self.recorded, now, weights_differ=differ)
+        return staleness.under(found, self.golden.provenance), rows
 
     def _glance(self) -> Report | None:
         """The verdict on a run of which no decision is written down, since each op would cost; None where something may be amiss."""

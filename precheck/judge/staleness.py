@@ -6,8 +6,11 @@ between machines and library builds (2^-20, see `noise.REASSOCIATED`) has not mo
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import torch
 
 from precheck.findings import Finding
 from precheck.formats import BF16
@@ -87,6 +90,15 @@ def moved(rows: Sequence[Comparison], recorded: Trace, now: Trace, *, weights_di
             phase=phase_of(first.record.kind), tensor=first.record.name, measured=first.r, limit=first.allowed,
         )
     ]  # fmt: skip
+
+
+def under(findings: Sequence[Finding], recorded: Mapping[str, Any]) -> list[Finding]:
+    """The same findings. Where another torch recorded the golden, each says so: torch's own initialisation or kernels may have changed."""
+    before, now = (str(each).partition("+")[0] for each in (recorded.get("torch", ""), torch.__version__))
+    if before == now:
+        return list(findings)
+    words = f" (it was recorded under torch {one_line(before)}, and this is torch {now})"
+    return [dataclasses.replace(finding, message=finding.message + words) for finding in findings]
 
 
 def _the(record: Record) -> str:

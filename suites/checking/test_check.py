@@ -161,6 +161,20 @@ def test_what_makes_a_golden_stale_is_named(golden: Path, what: str) -> None:
     assert re.search(message, report.errors[0].message), report.errors[0].message
 
 
+@pytest.mark.parametrize("what", ["inputs", "weights"])
+def test_a_golden_that_another_torch_recorded_says_so_when_it_is_stale(golden: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = torch.__version__.partition("+")[0]
+
+    def message() -> str:
+        arguments = {"model": model(), "inputs": inputs(), "loss": loss, "optimizer": sgd, "steps": 2} | STALE[what][0]()
+        report = precheck.check(arguments.pop("model"), arguments.pop("inputs"), golden=golden, precision="32-true", **arguments)
+        return report.errors[0].message
+
+    assert "recorded under torch" not in message()
+    monkeypatch.setattr(torch, "__version__", "9.9.0+cpu")
+    assert message().endswith(f"(it was recorded under torch {recorded}, and this is torch 9.9.0)")
+
+
 @pytest.mark.parametrize("what", ["inputs", "weights", "code", "another model"])
 def test_a_stale_golden_is_noticed_under_a_low_precision_too(golden: Path, what: str) -> None:
     change = STALE[what][0] if what != "weights" else lambda: {"model": reweighted(0.05)}  # 1e-4 is within bfloat16's rounding
