@@ -87,7 +87,8 @@ def _private_names_of_torch(tree: ast.AST) -> set[str]:
         for alias in node.names
     }
     read = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    private = re.compile(r"torch(\.\w+)*\._[a-zA-Z]\w*(\.\w+)*|.*\b(_cdata|_schema|_overloadname|_op_dk|_sequence_nr|_growth_interval|_version)")
+    attributes = "_cdata|_schema|_overloadname|_op_dk|_sequence_nr|_growth_interval|_version|_orig_cls_mro_index"
+    private = re.compile(rf"torch(\.\w+)*\._[a-zA-Z]\w*(\.\w+)*|.*\b({attributes})")
     return {name for name in imported | read if private.fullmatch(name)}
 
 

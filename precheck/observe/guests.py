@@ -35,9 +35,9 @@ class Guest(torch.nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.__dict__["run"](*args, **kwargs)
 
-    def modules(self, remove_duplicate: bool = True) -> Iterator[torch.nn.Module]:
+    def modules(self, *args: Any, **kwargs: Any) -> Iterator[torch.nn.Module]:  # torch 2.9 takes no arguments, later ones `remove_duplicate`
         """The host's too, which is none of the named ones: what it holds besides has to be given back as well."""
-        yield from super().modules(remove_duplicate)
+        yield from super().modules(*args, **kwargs)
         yield self.__dict__["host"]
 
 

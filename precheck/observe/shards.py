@@ -10,6 +10,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from precheck.observe.job import InputError
+from precheck.torch_internals import sharded_class
 
 _HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
           "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks")  # fmt: skip
@@ -43,7 +44,7 @@ def gathered(model: torch.nn.Module) -> torch.nn.Module:
 
 def _plain(kind: type) -> type:
     """The class that fully_shard put its own in front of."""
-    return kind.__mro__[kind._orig_cls_mro_index] if issubclass(kind, FSDPModule) else kind
+    return sharded_class(kind) if issubclass(kind, FSDPModule) else kind
 
 
 def _whole(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
