@@ -1,0 +1,66 @@
+"""The install commands of the README resolve from the plain package index, as on a machine that has nothing of ours."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+INDEX = "https://pypi.org/simple/"
+_SECONDS = 5.0  # to wait for the index before it counts as out of reach
+
+
+def commands(page: str) -> list[str]:
+    """What `pip install` is given in the shell lines of a page of this project's own."""
+    text = (ROOT / page).read_text(encoding="utf8")
+    lines = [line for block in re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
+    return [part.strip().removeprefix("pip install ") for line in lines for part in line.split("&&") if part.strip().startswith("pip install ")]
+
+
+README = [each for each in commands("README.md") if "-e" in each]
+
+
+@pytest.fixture(scope="module")
+def index() -> str:
+    if importlib.util.find_spec("pip") is None:
+        pytest.skip("this environment has no pip")
+    try:
+        with urllib.request.urlopen(f"{INDEX}pip/", timeout=_SECONDS):
+            return INDEX
+    except (URLError, OSError) as error:
+        pytest.skip(f"{INDEX} cannot be reached: {error}")
+
+
+def resolved(arguments: list[str], index: str) -> dict[str, str]:
+    """The versions that pip would install into an empty environment, from `index` alone."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PIP_") or name == "PIP_CERT"}
+    asked = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-", "--index-url", index, *arguments]
+    done = subprocess.run(asked, cwd=ROOT, env=plain | {"PIP_CONFIG_FILE": os.devnull}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {each["metadata"]["name"].lower(): each["metadata"]["version"] for each in json.loads(done.stdout)["install"]}
+
+
+def test_the_readme_installs_the_project_twice() -> None:
+    assert len(README) == 2
+
+
+@pytest.mark.parametrize("command", README)
+def test_the_readme_installs_from_the_plain_index(command: str, index: str) -> None:
+    versions = resolved(shlex.split(command), index)
+    assert versions["torch"] == "2.13.0"  # what the goldens were recorded with
+
+
+def test_a_users_own_project_needs_no_constraints(index: str) -> None:
+    versions = resolved(["."], index)
+    assert "transformers" not in versions
+    assert tuple(map(int, versions["torch"].split(".")[:2])) >= (2, 15)
