@@ -25,7 +25,7 @@ def check_inputs(model: torch.nn.Module, inputs: Any) -> None:
         if isinstance(each, torch.Tensor) and each.is_meta:
             given = name.startswith("inputs")
             real = "pass a real one, as in torch.randn(shape)" if given else 'move the model with .to_empty(device="cpu"), and load its weights'
-            raise InputError(f"{name} lies on the meta device, where tensors have shapes but no numbers to compare; {real}")
+            raise InputError(f"{name} is a tensor on the meta device, which has a shape but no numbers to compare; {real}")
         if isinstance(each, Iterator):
             raise InputError(
                 f"{name} is a {type(each).__name__}, which is empty once the model has gone through it, and a measurement runs the model several "

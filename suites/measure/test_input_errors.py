@@ -46,9 +46,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "a detached loss without an optimizer": ({"loss": lambda out: mean(out).detach()}, "(something on the way to it is detached, or computed under"),
     "a model without numbers": (
         {"model": nn.Linear(4, 4, device="meta")},
-        'weight lies on the meta device, where tensors have shapes but no numbers to compare; move the model with .to_empty(device="cpu")'),
+        'weight is a tensor on the meta device, which has a shape but no numbers to compare; move the model with .to_empty(device="cpu")'),
     "inputs without numbers": (
-        {"inputs": (torch.ones(2, 4, device="meta"),)}, "inputs[0] lies on the meta device, where tensors have shapes but no numbers to compare; "),
+        {"inputs": (torch.ones(2, 4, device="meta"),)}, "inputs[0] is a tensor on the meta device, which has a shape but no numbers to compare; "),
     "an input that a run uses up": (
         {"inputs": {"input": iter([torch.ones(4)])}}, "inputs[input] is a list_iterator, which is empty once the model has gone through it"),
     "a detached loss": (
