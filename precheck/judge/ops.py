@@ -77,7 +77,7 @@ class Verdict:
             distinct.setdefault((finding.rule, finding.source, finding.via, finding.phase), finding)
         return list(distinct.values())
 
-    def open(self) -> set[Value]:
+    def unsettled(self) -> set[Value]:
         """Values whose lineage is asked for yet."""
         return self.spread.open
 

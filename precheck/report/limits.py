@@ -20,6 +20,8 @@ JUDGE = Path(__file__).resolve().parent.parent / "judge"
 _Name = tuple[str, str]  # file's stem, name in it
 YARDSTICK = (("boundaries", "UNSTABLE"), ("noise", "WARN"), ("noise", "FAIL"), ("noise", "REASSOCIATED"))
 """Limits of every rule that judges r, which reach it through the numbers of a row."""
+SETTLED_LATER = {"unstable-reference": tuple(("rounding", name) for name in ("AMPLIFICATION", "UNSTABLE", "SHAKEN", "DIGIT"))}
+"""Limits that decide while the run goes on, of a rule whose findings are made at its end."""
 _BY_R = frozenset({"accumulated-drift", "unstable-reference", "golden-mismatch"})
 
 
@@ -52,6 +54,7 @@ def limits_of(rule: str) -> tuple[Limit, ...]:
         makers = {(file, name) for name, function in module.functions.items() if rule in _rules(function)}
         callers = {(file, name) for name, function in module.functions.items() if makers & _uses(file, _statements(function, rule))}
         reached |= _closure(makers | callers, rule)
+    reached |= set(SETTLED_LATER.get(rule, ()))
     return tuple(limit for file, module in modules.items() for name, limit in module.constants.items() if (file, name) in reached)
 
 

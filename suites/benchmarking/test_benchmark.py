@@ -90,7 +90,7 @@ def test_a_function_and_keywords_are_taken_as_measure_takes_them() -> None:
     assert "512 B a step, median of 2 interleaved rounds\n  bf16-true: " in found.summary(), "8 × 8 in and out, 4 bytes each"
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 @pytest.mark.parametrize("kind", ["scripted", "compiled"])
 def test_models_that_compile_for_a_dtype_run_under_one_after_the_other(model: nn.Module, kind: str) -> None:
     made = torch.jit.script(model) if kind == "scripted" else torch.compile(model, backend="eager")

@@ -108,7 +108,7 @@ def test_boundaries_are_where_modules_make_tensors(case: str, precision: str) ->
     assert [row.tensor for row in report.boundaries if row.kind == "parameter-gradient"] == gradients
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_scripted_part_has_no_boundaries_of_its_own(precision: str) -> None:
     torch.manual_seed(0)
@@ -129,7 +129,7 @@ def traced() -> nn.Module:
     return torch.jit.trace(Plain(), torch.ones(8, 16))  # type: ignore[no-any-return]
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.(script|trace|trace_method). is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.(script|trace|trace_method). is deprecated")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("build", [scripted, traced])
 def test_of_a_model_that_is_scripted_itself_the_result_is_compared(build: Callable[[], nn.Module], precision: str) -> None:
@@ -150,7 +150,7 @@ class Leaves(Base):
         return {"logits": self.b(self.a(x)) * 1e5}
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 def test_a_scripted_model_that_leaves_the_range_is_told_so() -> None:
     torch.manual_seed(0)
     report = precheck.measure(torch.jit.script(Leaves()), torch.ones(8, 16), precision="16-mixed")

@@ -125,7 +125,7 @@ PROGRAMS: tuple[Program, ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own, on first use of forward mode
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own, on first use of forward mode
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_the_shadow_follows(program: Program) -> None:
     check(program, within=1e-6 if program in (complex_numbers, negative_bits) else 0.0)  # products with a conjugate have kernels of their own

@@ -199,7 +199,7 @@ def test_a_function_is_tried_as_a_model_is(tried: Tried) -> None:
     assert {fault for fault, outcome in found.items() if outcome.status == "caught"} == OUTPUTS | {"overflow"}
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.(script|trace|trace_method). is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.(script|trace|trace_method). is deprecated")
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "32-true"])
 @pytest.mark.parametrize("build", [lambda: torch.jit.script(layers()), lambda: torch.jit.trace(layers(), data())], ids=["scripted", "traced"])
 def test_a_scripted_model_is_tried_as_any_other(tried: Tried, build: Callable[[], nn.Module], precision: str) -> None:

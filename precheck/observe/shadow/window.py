@@ -41,7 +41,7 @@ class Judge(Protocol):
     def settle(self, observation: Observation) -> None:
         """Judges `observation.judged`; what follows them, `observation.ahead`, is there to be looked at."""
 
-    def open(self) -> set[Value]:
+    def unsettled(self) -> set[Value]:
         """Values, dead or alive, that it has not done with."""
 
     def past(self, value: Value) -> Past:
@@ -122,7 +122,7 @@ class Window:
         """Cuts the lineage of all that lies behind the window: what no live value and no later op hangs on is then free."""
         reached = {cell.value for cell in cells} | {value for _, value, _ in self.observation.gradients.values()}
         reached.update(value for operation in self.observation.operations for value in operation.inputs)
-        reached |= self.judge.open() if self.judge is not None else set()
+        reached |= self.judge.unsettled() if self.judge is not None else set()
         whole: set[Operation] = set()
         edge = (_makers(reached) | set(self._begun(cells))) & old
         for _ in range(DEPTH):
