@@ -91,6 +91,12 @@ def overload(op: Any) -> str:
     return name
 
 
+def kernel_key(op: Any, device: str) -> Any:
+    """The key of the kernel that makes the operator of others: for any device, or for that one. A key without a kernel would crash the process."""
+    keys = ("CompositeImplicitAutograd", device_key(device), "CompositeExplicitAutograd")
+    return getattr(DispatchKey, next(key for key in keys if has_kernel(op.name(), key)))
+
+
 def call_kernel(op: Any, key: Any, args: Iterable[Any], kwargs: dict[str, Any]) -> Any:
     """Runs the kernel that is registered for an operator under a dispatch key."""
     return op._op_dk(key, *args, **kwargs)

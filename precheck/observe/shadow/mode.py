@@ -43,7 +43,7 @@ from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.updates import Updates
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.shadow.window import Judge, Turn, Window
-from precheck.torch_internals import DispatchKey, OpOverload, TorchDispatchMode, active_modes, call_kernel, device_key, without_modes
+from precheck.torch_internals import OpOverload, TorchDispatchMode, active_modes, call_kernel, kernel_key, without_modes
 
 _NUMBERLESS = "torch._subclasses"
 _ANCESTRY = 8  # ops between a parameter and one that it was made of
@@ -124,11 +124,9 @@ class Shadow(TorchDispatchMode):
     def _taken_apart(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The op as torch itself makes it of others, which come by one by one."""
         self.observation.seen -= 1
-        key = DispatchKey.CompositeImplicitAutograd
-        if not func.has_kernel_for_dispatch_key(key):
-            key = getattr(DispatchKey, device_key(next(tensors_in(*args)).device.type))
+        device = next((tensor.device.type for tensor in tensors_in(*args, *kwargs.values())), "cpu")
         with self._again():
-            return call_kernel(func, key, args, kwargs)
+            return call_kernel(func, kernel_key(func, device), args, kwargs)
 
     @contextlib.contextmanager
     def _again(self) -> Iterator[None]:
