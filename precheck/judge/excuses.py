@@ -11,8 +11,17 @@ from precheck.observe.shadow.operations import Operation, Value
 
 SCALED = frozenset({"mul", "div", "mm", "bmm", "addmm"})
 """Products: whole because a scale is, as often as because they count something."""
+DRAWN = frozenset({"rand", "rand_like", "uniform", "randn", "randn_like", "normal", "normal_functional", "exponential", "log_normal", "cauchy"})
+"""Draws of real numbers. They lie on a grid of their format (up to torch 2.11, `rand` in bfloat16 gives multiples of 1/256), so that
+a multiple of them may be whole and count nothing."""
 Readers = dict[Value, list[Operation]]
 Excuse = Callable[[Suspect, Value, Readers], bool]
+
+
+def drawn(suspect: Suspect, value: Value, readers: Readers) -> bool:
+    """A multiple of what was drawn at random."""
+    sources = suspect.operation.inputs
+    return bool(sources) and all(source.maker is not None and source.maker.base in DRAWN for source in sources)
 
 
 def unread(suspect: Suspect, value: Value, readers: Readers) -> bool:

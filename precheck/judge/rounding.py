@@ -13,7 +13,7 @@ from collections.abc import Set
 from precheck.findings import Severity
 from precheck.judge import causes
 from precheck.judge.events import Suspect
-from precheck.judge.excuses import SCALED, Excuse, made_good, scaled, small, unread
+from precheck.judge.excuses import SCALED, Excuse, drawn, made_good, scaled, small, unread
 from precheck.judge.lineage import (
     CONSTANTS,
     MOVING,
@@ -147,7 +147,7 @@ class Rounding:
         self.suspects.append(suspect)
         self.under[value] = (*self.under[value], None)
         self.excuses[suspect] = value, [
-            *([unread] if operation.converts else []),
+            drawn, *([unread] if operation.converts else []),
             *([scaled] if operation.base in SCALED or operation.base == "_to_copy" else []),
         ]
 

@@ -173,6 +173,15 @@ def test_two_distinct_whole_numbers_must_have_moved(moved: int, accused: bool) -
     assert judged("_to_copy.default", makes, given("float32")) == ([("integer-rounding", 1)] if accused else [])
 
 
+@pytest.mark.parametrize(("made", "accused"), [("rand", False), ("uniform_", False), ("randint", True), ("arange", True)])
+def test_multiples_of_a_real_draw_count_nothing(made: str, accused: bool) -> None:
+    """As in `(torch.rand(n, dtype=torch.bfloat16) * 768).long()`, whose draws were multiples of 1/256 up to torch 2.11."""
+    graph = Graph()
+    source = graph.op(f"{made}.default")
+    graph.op("mul.Tensor", source, makes={"drift": ROUNDED, "wholes_moved": 26, "peak": 762.0})
+    assert graph.rules() == ([("integer-rounding", 2)] if accused else [])
+
+
 def test_whole_numbers_are_blamed_on_the_op_that_rounded_them_and_not_on_what_hands_them_on() -> None:
     graph = Graph()
     facts = {"drift": ROUNDED, "wholes_moved": 200, "peak": 999.0}
