@@ -104,7 +104,7 @@ class Shrinking:
         if not value.is_floating_point() or not 0 < len(which) <= FEW:
             return
         for one in which.split(1):
-            number = float(self.values[place].detach().reshape(-1).double()[one])  # torch 2.9 picks no elements of float8
+            number = _number(self.values[place], one)
             if not math.isfinite(number):
                 continue
             if number < 0:
@@ -112,7 +112,7 @@ class Shrinking:
             self._rounder(place, one)
 
     def _rounder(self, place: int, one: torch.Tensor) -> None:
-        number = float(self.values[place].detach().reshape(-1)[one].double())
+        number = _number(self.values[place], one)
         sign, (mantissa, exponent) = math.copysign(1.0, number), math.frexp(abs(number))
         exponent -= 1  # |number| = 2 mantissa 2^exponent, with 2 mantissa in [1, 2)
         if mantissa != 0.5 and not self._attempt(place, _edited(self.values[place], one, sign * 2.0**exponent)):
@@ -126,6 +126,10 @@ class Shrinking:
                 break
             else:
                 sparing = middle
+
+
+def _number(value: torch.Tensor, one: torch.Tensor) -> float:
+    return float(value.detach().reshape(-1).double()[one])  # float8 takes no index in torch 2.9
 
 
 def _edited(value: torch.Tensor, which: torch.Tensor, number: float) -> torch.Tensor:
