@@ -46,11 +46,12 @@ SPREAD = 100
 
 SOURCE = """
 def traced(frame, event, argument):
-    if event == "line" and frame.f_code.co_filename != "<interrupts>":
+    if event == "line":
         arrived()
     return traced
 """
-"""A tracer is a frame of its own, which has to look like none of the user's."""
+"""A tracer is a frame of its own, which a signal does not have. In contextlib's name it changes nothing: whose a context manager is, the frame
+inside contextlib's tells, and where there is none, contextlib itself is at work."""
 
 
 class Net(nn.Module):
@@ -124,7 +125,7 @@ def at_line(number: int, *, times: int = 1) -> Iterator[list[int]]:
             signal.raise_signal(signal.SIGINT)
 
     scope: dict[str, Any] = {"arrived": _unseen(arrived)}
-    exec(compile(SOURCE, "<interrupts>", "exec"), scope)
+    exec(compile(SOURCE, contextlib.__file__, "exec"), scope)
     before = sys.gettrace()
     sys.settrace(scope["traced"])
     try:
@@ -134,7 +135,7 @@ def at_line(number: int, *, times: int = 1) -> Iterator[list[int]]:
 
 
 def _unseen(function: Callable[[], None]) -> Callable[[], None]:
-    code: CodeType = function.__code__.replace(co_filename="<interrupts>")
+    code: CodeType = function.__code__.replace(co_filename=contextlib.__file__)
     function.__code__ = code
     return function
 
