@@ -16,7 +16,7 @@ _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 COMMANDS = (["golden", "show"], ["golden", "diff"], ["report"], ["rules"])
 OTHERS = {
-    "--junitxml": "pytest, whose help spells it --junit-xml", "--upgrade": "pip", "--extra-index-url": "pip",
+    "--junitxml": "pytest, whose help spells it --junit-xml", "--upgrade": "pip", "--extra-index-url": "pip", "--index-url": "pip",
     "--quiet": "git diff", "--cached": "git diff",
 }  # fmt: skip
 """Options of other programs that pages name, and whose."""

@@ -13,7 +13,7 @@ from typing import Any
 from checker import GOLDENS
 from circumstances import SETTINGS, Circumstance, available, features, interpreters
 from figures import EVERY, around, keep
-from healthy import measure
+from healthy_seeds import measure
 from moved import movement
 from products import furthest
 from travels import REPOSITORY, ROOT, facts, held, multiplied, pairs, run_all

@@ -15,7 +15,7 @@ import torch
 from checker import checked, jobs
 from circumstances import ONE_THREAD, PLAIN, SETTINGS, Circumstance, available, features, interpreters
 from figures import BEGIN, END, EVERY, keep, load, tables
-from healthy import SLOW, turns
+from healthy_seeds import SLOW, turns
 from moved import movement
 from products import TERMS, furthest, products
 from travels import REPOSITORY, adopt, environment, facts, pairs
@@ -32,6 +32,9 @@ from precheck.observe.noise import ONE_ROUNDING
 from precheck.observe.records import Record
 
 HERE = Path(__file__).parent
+
+RECORDED_WITH = {"seed": 0, "steps": 1, "loss": True, "optimizer": "", "weights": "5e", "inputs": "1f"}
+"""What every golden says of how it was recorded."""
 
 
 def row(tensor: str, r: float, *, allowed: float = 3.0, relative: float = 0.01, kind: str = "output") -> Row:
@@ -91,7 +94,7 @@ def golden_at(path: Path, *, moved: float, step: float = 0.0, kind: str = "outpu
         Record("output", "b", 1, (64, 64), "float32", second, 1.0, 1.0),
         Record("update", "b", 1, (64, 64), "float32", update, 1.0, 1.0),
     ]
-    write(path, Golden([GoldenRecord(each, {"mixed": spread, "true": 9.0}) for each in records], {"torch": "1", "cpu": "AVX2"}))
+    write(path, Golden([GoldenRecord(each, {"mixed": spread, "true": 9.0}) for each in records], {**RECORDED_WITH, "torch": "1", "cpu": "AVX2"}))
 
 
 def test_float32_s_own_difference_is_told_in_floors(tmp_path: Path) -> None:
