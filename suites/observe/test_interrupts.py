@@ -146,6 +146,7 @@ def used(block: Callable[[nn.Module], AbstractContextManager[Any]], model: nn.Mo
     return lines[0]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="up to Python 3.11 a tracer that raises leaves an exception behind for later tests")
 @pytest.mark.parametrize("block", [borrow, watch, keep, cast], ids=lambda block: block.__name__)
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_interrupt_at_any_line_leaves_nothing_changed(net: Net, block: Any, times: int) -> None:
