@@ -19,6 +19,7 @@ import torch
 
 from precheck import interrupts
 from precheck.diagnosis import diagnose
+from precheck.evidence import Evidence, concluded, depth_of, gathered
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.goldens import lifecycle
@@ -27,8 +28,7 @@ from precheck.judge import boundaries, drift, staleness
 from precheck.judge.losses import losses
 from precheck.measurement import FIRST_LOOK, Measurement, job_of, judged
 from precheck.observe import listeners
-from precheck.observe.decisions import Tape
-from precheck.observe.job import Job
+from precheck.observe.job import Depth, Job
 from precheck.observe.records import Trace
 from precheck.observe.run import low, run
 from precheck.observe.structure import tensors
@@ -49,6 +49,7 @@ def check(
     steps: int = 1,
     seed: int = 0,
     ops: bool = False,
+    depth: Depth = "ops",
 ) -> Report:
     """`measure`, with the golden at that path as the reference. Arguments, and what comes back untouched, are as in `measure`.
     `ops` asks for every op's drift in `report.ops` even if nothing is wrong.
@@ -57,8 +58,8 @@ def check(
     """
     job = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed)
     chosen = resolve(precision)
-    report = Checking(job, chosen, read(Path(golden))).report(str(golden), whole=ops)
-    if report.errors or ops:
+    report = Checking(job, chosen, read(Path(golden)), depth=depth_of(depth)).report(str(golden), whole=ops)
+    if not report.ops and (report.errors or ops):
         diagnose(job, chosen, report)
     listeners.judged(job, chosen, golden, report)
     return report
@@ -67,13 +68,13 @@ def check(
 class Checking:
     """The runs of one check. The run that it judges may come from elsewhere, as that of `verdict` does."""
 
-    def __init__(self, job: Job, precision: Precision, golden: Golden) -> None:
+    def __init__(self, job: Job, precision: Precision, golden: Golden, *, depth: Depth = "boundaries") -> None:
         sampled = frozenset(each.record.key for each in golden.records if each.record.sampled)
         self.job, self.precision, self.golden = dataclasses.replace(job, sampled=sampled), precision, golden
         held = [each for each in golden.records if each.record.kind == "output" or (job.loss is not None and each.record.kind != "input")]
         self.recorded = Trace(records={each.record.key: each.record for each in held})
         self.floors = {each.record.key: each.floors for each in held}
-        self.glances = self._may_glance()
+        self.glances, self.depth = self._may_glance(), depth
 
     def report(self, path: str, *, whole: bool = False) -> Report:
         """`whole`: with the gradients that pass between modules, even if they need not be looked at."""
@@ -84,7 +85,7 @@ class Checking:
         elif self.precision.name == "32-true":
             report = self._float32()
         else:
-            report = (None if whole else self._glance()) or self.verdict(*self.seen())
+            report = (None if whole or self.depth == "ops" else self._glance()) or self.verdict(self.seen())
         report.facts["golden"] = path
         return report
 
@@ -121,22 +122,23 @@ class Checking:
         trace = run(self.job, dataclasses.replace(low(self.precision), glance=self.glances))
         return None if trace.elsewhere else self._passed(trace, self.against_golden(trace))
 
-    def seen(self) -> tuple[Trace, Tape]:
+    def seen(self) -> Evidence:
         """The run that the precision prescribes, and what it decided."""
-        tape = Tape()
-        return run(self.job, low(self.precision, records=tape)), tape
+        return gathered(self.job, self.precision, self.depth)
 
-    def verdict(self, trace: Trace, tape: Tape, *, brief: bool = False) -> Report:
+    def verdict(self, seen: Evidence, *, brief: bool = False) -> Report:
         """On a run under a low precision, made as `seen` makes it. `brief`: an error, if there is one that `report` would find, is enough."""
+        trace = seen.trace
         rows = self.against_golden(trace)
         passed = self._passed(trace, [row for row in rows if row.record.kind != "gradient"] if rows and brief and self.glances else rows)
         if passed is not None:
+            concluded(passed, seen)
             return passed
         if brief:
-            report = Measurement(self.job, self.precision, seen=(trace, tape), brief=True).report()
+            report = Measurement(self.job, self.precision, seen=seen, brief=True).report()
             if report.errors:
                 return report
-        report = Measurement(self.job, self.precision, seen=(trace, tape)).report()
+        report = Measurement(self.job, self.precision, seen=seen).report()
         stale, _ = self.stale()
         report.add(stale)
         if not report.errors:

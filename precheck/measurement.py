@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from precheck import interrupts
+from precheck import evidence, interrupts
 from precheck.diagnosis import diagnose
+from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.judge import boundaries, decisions, drift, extent, selections, updates
@@ -22,7 +23,7 @@ from precheck.judge.losses import losses
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
 from precheck.observe.guests import received
-from precheck.observe.job import EXAMPLE, InputError, Job, check_inputs
+from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_inputs
 from precheck.observe.listeners import doing
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
@@ -43,6 +44,7 @@ def measure(
     optimizer: Callable[..., torch.optim.Optimizer] | None = None,
     steps: int = 1,
     seed: int = 0,
+    depth: Depth = "ops",
 ) -> Report:
     """Runs `model` under `precision` and judges it against a float32 run of the same process.
 
@@ -53,14 +55,15 @@ def measure(
     A LightningModule without a `loss` is measured by its training_step, and `inputs` is the batch. What DDP or FSDP2 wrap is
     measured as a copy, for which every rank has to call `measure`.
 
-    Errors name the op and the line behind them, for which the model runs once more beside float32, op by op.
+    `depth`: "ops" looks at every op of the run, by the rules of `watch`, and names the line behind an error. "boundaries" looks at modules,
+    gradients and weights alone, and at ops only where these are wrong; it costs less and misses what a network dilutes.
 
     Raises PrecisionError for an unknown precision, InputError for arguments that cannot be measured, and whatever the model
     itself raises.
     """
     job, chosen = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)
-    report = Measurement(job, chosen).report()
-    if report.errors:
+    report = Measurement(job, chosen, depth=evidence.depth_of(depth)).report()
+    if report.errors and depth == "boundaries":
         diagnose(job, chosen, report)
     return report
 
@@ -107,18 +110,22 @@ class Measurement:
     no more are made; where it has failed for good, gradients count as explained; flips are not counted, and nothing is located.
     """
 
-    def __init__(self, job: Job, precision: Precision, *, seen: tuple[Trace, Tape] | None = None, brief: bool = False) -> None:
+    def __init__(
+        self, job: Job, precision: Precision, *, seen: Evidence | None = None, brief: bool = False, depth: Depth = "boundaries"
+    ) -> None:
         self.job, self.precision, self.brief = job, precision, brief
-        self.low, self.tape = seen if seen is not None else self._run_low()
+        self.seen = evidence.gathered(job, precision, depth) if seen is None else seen
+        self.low, self.tape = self.seen.trace, self.seen.tape
         self.dtype = torch.float32 if precision.is_low else torch.float64
         self.noises: list[Trace] = []
         self.own = Tape()  # what float32 would have decided
 
-    def _run_low(self) -> tuple[Trace, Tape]:
-        tape = Tape()
-        return run(self.job, low(self.precision, records=tape)), tape
-
     def report(self) -> Report:
+        report = self._report()
+        evidence.concluded(report, self.seen)
+        return report
+
+    def _report(self) -> Report:
         if self.precision.name == "64-true":
             return Report(precision=self.precision.name, facts={"reference": "none: nothing is more exact than float64 here"})
         try:

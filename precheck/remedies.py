@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from precheck import interrupts
+from precheck.evidence import depth_of
 from precheck.findings import Report
 from precheck.judge.extent import module_of
 from precheck.judge.updates import LOST
 from precheck.measurement import Measurement, job_of
 from precheck.observe import exemption
 from precheck.observe.boundaries import LOW
-from precheck.observe.job import InputError, Job
+from precheck.observe.job import Depth, InputError, Job
 from precheck.observe.listeners import doing
 from precheck.precisions import Precision, resolve
 
@@ -70,6 +71,7 @@ def remedy(
     steps: int = 1,
     seed: int = 0,
     most: int = 24,
+    depth: Depth = "ops",
 ) -> Remedy | None:
     """Measures `model`, and if that fails finds the fewest modules to keep in float32 for it to pass, with at most `most` trials.
 
@@ -77,10 +79,10 @@ def remedy(
     the model's own code makes, a loss that cannot be computed). Raises what `measure` raises.
     """
     job, chosen = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)
-    return searched(job, chosen, Measurement(job, chosen).report(), most=most)
+    return searched(job, chosen, Measurement(job, chosen, depth=depth_of(depth)).report(), most=most, depth=depth)
 
 
-def searched(job: Job, precision: Precision, report: Report, *, most: int = 24) -> Remedy | None:
+def searched(job: Job, precision: Precision, report: Report, *, most: int = 24, depth: Depth = "ops") -> Remedy | None:
     """The fewest modules to keep in float32 for the failing measurement `report` of `job` to pass, with at most `most` trials.
 
     None where there is nothing to find: no errors, no low format, or the fault stays with the whole model in float32 (a cast
@@ -91,7 +93,7 @@ def searched(job: Job, precision: Precision, report: Report, *, most: int = 24) 
         raise InputError(f"most={most!r}; pass how many trials may be made, a whole number from 1")
     if not report.errors or precision.compute_dtype not in LOW or not getattr(job.model, "curable", True):
         return None
-    search = _Search(job, precision, report, most)
+    search = _Search(job, precision, report, most, depth)
     minimal = search.finished()
     if search.best is None:
         return None
@@ -120,8 +122,8 @@ Kept = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class _Search:
-    def __init__(self, job: Job, precision: Precision, report: Report, most: int) -> None:
-        self.job, self.precision, self.most, self.runs = job, precision, most, 0
+    def __init__(self, job: Job, precision: Precision, report: Report, most: int, depth: Depth) -> None:
+        self.job, self.precision, self.most, self.depth, self.runs = job, precision, most, depth, 0
         self.modules = dict(job.model.named_modules())
         self.known: dict[Kept, Report | None] = {((), ()): report}
         self.best: tuple[Kept, Report] | None = None
@@ -158,7 +160,7 @@ class _Search:
         self.runs += 1
         try:
             with doing(f"looking for a remedy, trial {self.runs} of at most {self.most}"), exemption.exempted(self.job.model, names, functions):
-                return Measurement(self.job, self.precision).report()
+                return Measurement(self.job, self.precision, depth=self.depth).report()
         except Exception:  # a trial is a model that nobody has written: whatever it raises, it is no remedy
             return None
 

@@ -110,7 +110,7 @@ class _SelfTest:
                 if not self.precision.is_low:
                     return checking.report("")
                 seen = checking.seen()
-            return self.checking.verdict(*seen, brief=True)
+            return self.checking.verdict(seen, brief=True)
         except Exception as error:
             if not effect.size:
                 raise  # it is not the fault's doing

@@ -44,9 +44,9 @@ class Sensitivity:
     def _looks(self, checking: Checking) -> list[list[drift.Comparison]]:
         if not self.precision.is_low:
             return [checking.stale()[1]]
-        trace, tape = checking.seen()
-        first = checking.against_golden(trace)
-        return [*([first] if first else []), *Measurement(checking.job, self.precision, seen=(trace, tape)).looks()]
+        seen = checking.seen()
+        first = checking.against_golden(seen.trace)
+        return [*([first] if first else []), *Measurement(checking.job, self.precision, seen=seen).looks()]
 
     def _place(self, row: drift.Comparison) -> Place:
         record = row.record

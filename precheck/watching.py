@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from precheck import interrupts
-from precheck.diagnosis import facts
+from precheck.evidence import shown
 from precheck.findings import Finding, Report
 from precheck.judge import ops, scaling, updates
 from precheck.judge.ranks import merged
@@ -96,11 +96,10 @@ def _noted(raised: Exception, report: Report) -> None:
 def filled(report: Report, observation: Observation, where: Whereabouts, verdict: ops.Verdict) -> None:
     """Puts the verdict on `observation` into `report`."""
     report.add(verdict.found(observation))
-    report.ops = sorted(observation.rows.values(), key=lambda row: row.first)
     report.updates = updates.table(observation)
     report.scaler = scaling.table(observation)
-    report.losses, report.exponents = observation.losses, observation.exponents
-    report.facts |= facts(observation)
+    report.losses = observation.losses
+    shown(report, observation)
     if where.compiled:
         report.facts["compiled"] = "what torch.compile made was left aside: the block ran in eager mode"
 

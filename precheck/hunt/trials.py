@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.goldens.lifecycle import digest
 from precheck.judge import drift
@@ -134,7 +135,7 @@ class Trials:
         if not (flipping or drifting or flushed):
             return None
         self.measured += 1
-        fault = self._first(Measurement(job, self.precision, seen=seen, brief=not flipping).report(), self.rules)
+        fault = self._first(Measurement(job, self.precision, seen=Evidence(*seen), brief=not flipping).report(), self.rules)
         if fault is None:
             for name, value in (bounds | (flips if flipping else {})).items():
                 self.explained[name] = max(value, self.explained.get(name, 0.0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from precheck.findings import Finding
 from precheck.judge import absorption, causes, choices, events, gradients, raised, scaling, updates
 from precheck.judge.events import Suspect
@@ -71,11 +73,7 @@ class Verdict:
 
     def found(self, observation: Observation) -> list[Finding]:
         """The findings of a run, in the order in which their causes happened; one for each rule and line."""
-        distinct: dict[tuple[str, ...], Finding] = {}
-        for suspect in self.suspects(observation):
-            finding = finding_of(suspect)
-            distinct.setdefault((finding.rule, finding.source, finding.via, finding.phase), finding)
-        return list(distinct.values())
+        return distinct(self.suspects(observation))
 
     def unsettled(self) -> set[Value]:
         """Values whose lineage is asked for yet."""
@@ -108,6 +106,15 @@ def found(observation: Observation) -> list[Finding]:
 
 def _when(suspect: Suspect) -> int:
     return suspect.operation.number
+
+
+def distinct(suspects: Iterable[Suspect]) -> list[Finding]:
+    """Their findings, in their order; one for each rule and line."""
+    found: dict[tuple[str, ...], Finding] = {}
+    for suspect in suspects:
+        finding = finding_of(suspect)
+        found.setdefault((finding.rule, finding.source, finding.via, finding.phase), finding)
+    return list(found.values())
 
 
 def finding_of(suspect: Suspect) -> Finding:

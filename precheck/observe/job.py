@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from precheck.observe.structure import held, tensors
 
+Depth = Literal["ops", "boundaries"]
+"""What of a run is looked at: every op beside float32, or modules, gradients and weights alone."""
 EXAMPLE = "lambda params: torch.optim.AdamW(params, lr=1e-3)"
 
 

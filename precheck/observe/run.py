@@ -21,6 +21,7 @@ from precheck.observe.selections import Selection, Selections
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.whereabouts import Whereabouts
+from precheck.observe.shadow.window import Judge
 from precheck.observe.substitutes import substituted
 from precheck.observe.training import Training
 from precheck.precisions import Precision
@@ -81,19 +82,20 @@ def run(job: Job, setting: Setting) -> Trace:
         with _modes(setting, job.device, boundaries.position, trace) as recording, boundaries.attached():
             training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision, recording=recording)
             training.steps()
-        if setting.precision is not None and setting.disturbance is None and setting.shadow is None:
+        judged = setting.shadow is None or setting.records is not None
+        if setting.precision is not None and setting.disturbance is None and judged:
             trace.aged = training.aged(lambda: Shadow(Whereabouts(None)))
     return trace
 
 
-def observed(job: Job, setting: Setting) -> Observation:
-    """Runs `job` under shadow execution: every op, beside the reference precision."""
+def observed(job: Job, setting: Setting, judge: Judge | None = None) -> tuple[Trace, Observation]:
+    """Runs `job` under shadow execution: every op, beside the reference precision. `judge` is asked for what a long run lets go."""
     where = Whereabouts(job.model)
     wide = setting.precision is not None and setting.precision.compute_dtype is torch.float32
-    shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32})) if wide else Shadow(where)
+    shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32}), judge=judge) if wide else Shadow(where, judge=judge)
     with interrupts.held(), where.followed(), shadow.scalers.watched():
-        run(job, dataclasses.replace(setting, shadow=shadow))
-    return shadow.finish()
+        trace = run(job, dataclasses.replace(setting, shadow=shadow))
+    return trace, shadow.finish()
 
 
 def prepare(job: Job, setting: Setting) -> None:

@@ -15,7 +15,7 @@ from precheck.plugin import selftest
 from precheck.plugin.ledger import CHECKS, KNOWN, Check, Ruling
 from precheck.plugin.markers import Expectations, expectations
 from precheck.plugin.naming import command, golden_of, plain_id, shown
-from precheck.plugin.settings import KEY
+from precheck.plugin.settings import KEY, Depth
 from precheck.plugin.tracebacks import users_frames
 from precheck.precisions import Precision
 
@@ -30,6 +30,7 @@ class CheckPrecision:
 
     def __init__(self, item: pytest.Item, precision: Precision) -> None:
         self.item, self.precision, self.calls = item, precision, 0
+        self.depth: Depth = "ops"
         self.needs_golden = True  # or else, where there is none, float32 in the same process is the only reference
 
     def __call__(
@@ -41,11 +42,14 @@ class CheckPrecision:
         optimizer: Callable[..., torch.optim.Optimizer] | None = None,
         steps: int = 1,
         seed: int = 0,
+        depth: Depth | None = None,
     ) -> Report:
+        """`precheck.check`, with the golden of this test; `depth` as there, and as --precision-depth says where it is None."""
         __tracebackhide__ = True
         self.calls += 1
         golden = golden_of(self.item, self.calls)
         settings: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "steps": steps, "seed": seed}
+        self.depth = depth or self.item.config.stash[KEY].depth
         act = self._refreshed if self.item.config.stash[KEY].refresh else self._checked
         from precheck.goldens.file import GoldenError
         from precheck.observe.job import InputError
@@ -97,14 +101,14 @@ class CheckPrecision:
             from precheck.checking import check
 
             with judging(None):  # this check is tried with what its test's markers say
-                report = check(model, inputs, golden=golden, precision=self.precision, ops=ops, **settings)
+                report = check(model, inputs, golden=golden, precision=self.precision, ops=ops, depth=self.depth, **settings)
             report.facts["golden"] = self._shown(golden)
             return report
         from precheck.diagnosis import diagnose
         from precheck.measurement import job_of, measure
 
-        report = measure(model, inputs, precision=self.precision, **settings)
-        if ops and not report.errors:
+        report = measure(model, inputs, precision=self.precision, depth=self.depth, **settings)
+        if ops and not report.ops:
             diagnose(job_of(model, inputs, **settings), self.precision, report)
         return report
 
@@ -116,7 +120,7 @@ class CheckPrecision:
         from precheck.measurement import job_of
         from precheck.remedies import searched
 
-        found = searched(job_of(model, inputs, **settings), self.precision, report, most=trials)
+        found = searched(job_of(model, inputs, **settings), self.precision, report, most=trials, depth=self.depth)
         return found.call if found else ""
 
     def _judged(self, golden: Path, report: Report, wishes: Expectations, ruling: Ruling, *, failed: bool) -> None:

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 Which = Literal["missing", "changed", "all"]
 Unused = Literal["warn", "fail", "ignore"]
+Depth = Literal["ops", "boundaries"]
 WHICH = ("missing", "changed", "all")
 UNUSED = ("warn", "fail", "ignore")
 POLICIES = ("cuda", "native")
+DEPTHS = ("ops", "boundaries")
 MODELS = "precision-model"
 """What the node ids of --precision-model begin with: a file that is not there, at the root of the project."""
 REPORTS = ("term", "json:PATH", "markdown:PATH", "sarif:PATH", "html:PATH")
@@ -47,6 +49,7 @@ class Settings:
     top: int
     device: str
     trials: int  # of the remedy search after a failure; 0: none
+    depth: Depth = "ops"  # what of a run is looked at
     selftest: bool = False  # whether checks that pass are made again with faults planted
     models: tuple[str, ...] = ()  # package.module:factory
     known: Path = Path("precision-known.toml")  # absolute
@@ -68,6 +71,10 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--precision", metavar="NAME[,NAME]",
         help=f"run check_precision tests under these: {', '.join(PRECISIONS)} (bf16 is bf16-mixed; default: 32-true, do the goldens still hold?)",
+    )  # fmt: skip
+    group.addoption(
+        "--precision-depth", choices=DEPTHS,
+        help="ops (default): hold every op of a run beside float32; boundaries: only modules, gradients and weights, which is faster and sees less",
     )  # fmt: skip
     group.addoption(
         "--precision-model", action="append", metavar="MODULE:FACTORY",
@@ -94,6 +101,7 @@ def add_options(parser: pytest.Parser) -> None:
         "what a check that fails does, about ten runs of the model (three under 32-true)",
     )  # fmt: skip
     parser.addini("precision", "default of --precision")
+    parser.addini("precision_depth", "default of --precision-depth: ops or boundaries", default="ops")
     parser.addini("precision_model", "default of --precision-model, one a line", type="linelist")
     parser.addini("precision_known", "default of --known-failures", default="precision-known.toml")
     parser.addini("golden_dir", "default of --golden-dir", default="golden")
@@ -138,6 +146,7 @@ def settings_of(config: pytest.Config) -> Settings:
         top=_count("--drift-top", _either(config, "drift_top"), "all rows"),
         device=_device(str(_either(config, "precision_device"))),
         trials=_count("remedy_trials", config.getini("remedy_trials"), "none are made"),
+        depth=cast(Depth, _one_of("precision_depth", _either(config, "precision_depth"), DEPTHS)),
         selftest=config.getoption("precheck_selftest"),
         models=_models(config, asked),
         known=_known(config),

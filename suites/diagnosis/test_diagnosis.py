@@ -131,18 +131,33 @@ def test_every_op_is_at_a_line_of_the_users() -> None:
     assert not [row.source for row in report.ops if package in Path(row.source.rpartition(":")[0]).resolve().parents]
 
 
-def test_a_passing_measurement_is_not_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_the_depth_of_boundaries_a_passing_measurement_is_not_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:
     def called(*given: Any) -> None:
         raise AssertionError("a run that passes was diagnosed")
 
     monkeypatch.setattr(precheck.measurement, "diagnose", called)
-    report = precheck.measure(around(nn.LayerNorm(32)), inputs(), precision="bf16-true")
+    report = precheck.measure(around(nn.LayerNorm(32)), inputs(), precision="bf16-true", depth="boundaries")
     assert report.errors == []
     assert report.ops == []
 
 
+def test_at_the_depth_of_ops_a_failing_measurement_is_observed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    observed = precheck.evidence.observed
+
+    def counted(*given: Any, **named: Any) -> Any:
+        runs.append(given)
+        return observed(*given, **named)
+
+    monkeypatch.setattr(precheck.evidence, "observed", counted)
+    monkeypatch.setattr(precheck.diagnosis, "observed", counted)
+    report = precheck.measure(around(HalfNorm(), 500.0), inputs(), precision="16-true")
+    assert report.errors[0].op == "aten.pow.Tensor_Scalar"
+    assert len(runs) == 1
+
+
 def test_where_no_mechanism_is_known_the_op_that_added_most_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precheck.diagnosis.ops, "suspects", lambda observation: [])
+    monkeypatch.setattr(precheck.evidence.ops.Verdict, "suspects", lambda verdict, observation: [])
     report = precheck.measure(around(Rotated()), inputs(), precision="bf16-true")
     first = report.errors[0]
     assert (first.op, first.cause_rule, first.module) == ("aten.cos.default", "", "site"), report.summary()
@@ -151,12 +166,13 @@ def test_where_no_mechanism_is_known_the_op_that_added_most_is_named(monkeypatch
     assert first.remedy == precheck.RULES["accumulated-drift"].remedy
 
 
-def test_a_model_that_no_mode_can_watch_keeps_its_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuses(*given: Any) -> None:
+@pytest.mark.parametrize(("depth", "where"), [("ops", precheck.evidence), ("boundaries", precheck.diagnosis)])
+def test_a_model_that_no_mode_can_watch_keeps_its_report(depth: Any, where: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*given: Any, **named: Any) -> None:
         raise RuntimeError("not under a dispatch mode")
 
-    monkeypatch.setattr(precheck.diagnosis, "observed", refuses)
-    report = precheck.measure(around(HalfNorm(), 500.0), inputs(), precision="16-true")
+    monkeypatch.setattr(where, "observed", refuses)
+    report = precheck.measure(around(HalfNorm(), 500.0), inputs(), precision="16-true", depth=depth)
     assert report.errors[0].op == ""
     assert report.facts["diagnosis"] == "none: RuntimeError: not under a dispatch mode"
 

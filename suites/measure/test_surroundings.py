@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import precheck
+from precheck.findings import Report
 
 
 @contextlib.contextmanager
@@ -54,9 +55,9 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16), nn.Dropout(0.2), nn.Linear(16, 4))
 
 
-def measured(model: nn.Module, x: torch.Tensor, precision: str) -> str:
+def measured(model: nn.Module, x: torch.Tensor, precision: str) -> Report:
     options: dict[str, Any] = {"optimizer": lambda params: torch.optim.AdamW(params, lr=1e-2), "steps": 2}
-    return precheck.measure(model, x, precision=precision, loss=lambda out: out.float().square().mean(), **options).to_json()
+    return precheck.measure(model, x, precision=precision, loss=lambda out: out.float().square().mean(), **options)
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
@@ -64,10 +65,13 @@ def measured(model: nn.Module, x: torch.Tensor, precision: str) -> str:
 @pytest.mark.parametrize("around", AROUND)
 def test_the_verdict_is_the_same_whatever_is_on_around_it(around: str, precision: str) -> None:
     x = torch.randn(8, 16, generator=torch.Generator().manual_seed(1))
-    plain = measured(net(), x, precision)
-    model = net()
-    with AROUND[around]():
-        assert measured(model, x, precision) == plain
+    model, seen = net(), []
+    for block in (contextlib.nullcontext, AROUND[around]):
+        with block():
+            seen.append(measured(model, x, precision))
+    assert seen[0].boundaries == seen[1].boundaries
+    assert seen[0].findings == seen[1].findings
+    assert len(seen[0].ops) == len(seen[1].ops)
 
 
 def test_a_training_loop_around_it_goes_on_as_if_it_had_not_been() -> None:
@@ -92,8 +96,12 @@ def test_a_measurement_inside_a_measurement() -> None:
         assert precheck.measure(net(), x, precision="bf16-mixed").boundaries
         return out.float().square().mean()
 
-    alone = precheck.measure(model, x, loss=lambda out: out.float().square().mean()).to_json()
-    assert precheck.measure(model, x, loss=loss).to_json() == alone
+    def plain(out: torch.Tensor) -> torch.Tensor:
+        return out.float().square().mean()
+
+    alone, nested = (precheck.measure(model, x, loss=each) for each in (plain, loss))
+    assert nested.boundaries == alone.boundaries
+    assert nested.findings == alone.findings
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "tf32"])

@@ -1,0 +1,97 @@
+"""What one run of a job gives to judge by, and the verdict on it: its boundaries, its decisions and, at depth `ops`, every op beside float32.
+
+The story: the run goes through the shadow once. That gives the records that boundaries are judged by and the operations that the rules of `watch`
+read, so a check and a watch conclude the same from the same run. Both sets of findings go into one report.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, get_args
+
+from precheck.findings import Report
+from precheck.judge import conclusion, ops
+from precheck.observe.decisions import Tape
+from precheck.observe.job import Depth, InputError, Job
+from precheck.observe.listeners import doing
+from precheck.observe.records import Trace
+from precheck.observe.run import low, observed, run
+from precheck.observe.shadow.operations import Observation
+from precheck.precisions import Precision
+
+
+@dataclasses.dataclass(slots=True)
+class Evidence:
+    """One run under a precision. `observation` is None where no op was looked at, and `unseen` says why, if that was not asked for."""
+
+    trace: Trace
+    tape: Tape
+    observation: Observation | None = None
+    verdict: ops.Verdict | None = None
+    unseen: str = ""
+    plain: frozenset[str] = frozenset()  # names of the model's modules that are torch's own
+
+
+def gathered(job: Job, precision: Precision, depth: Depth = "boundaries") -> Evidence:
+    """Runs `job` under `precision` once, and at depth `ops` every op of it beside float32.
+
+    Raises what the model raises. A model that runs, but not with a dispatch mode around it, is judged by its boundaries alone.
+    """
+    tape = Tape()
+    setting = low(precision, records=tape)
+    if depth == "boundaries" or not precision.is_low:
+        return Evidence(run(job, setting), tape)
+    verdict = ops.Verdict()
+    try:
+        with doing("the run, with every op beside float32"):
+            trace, observation = observed(job, setting, judge=verdict)
+    except Exception as error:
+        tape = Tape()
+        trace = run(job, low(precision, records=tape))  # raises again what is the model's own
+        return Evidence(trace, tape, unseen=f"{type(error).__name__}: {error}")
+    plain = (name for name, module in job.model.named_modules() if type(module).__module__.startswith("torch.nn."))
+    return Evidence(trace, tape, observation, verdict, plain=frozenset(plain))
+
+
+def concluded(report: Report, evidence: Evidence) -> None:
+    """Adds to `report`, on the boundaries of a run, what its ops show: findings, the ops behind errors at boundaries, the tables."""
+    if evidence.unseen:
+        report.facts["diagnosis"] = f"none: {evidence.unseen}"
+    if evidence.observation is None or evidence.verdict is None:
+        return
+    found = conclusion.concluded(report.findings, evidence.observation, evidence.verdict, evidence.plain)
+    report.findings = []
+    report.add(found)
+    shown(report, evidence.observation)
+
+
+def shown(report: Report, observation: Observation) -> None:
+    """Puts the tables of a run that was watched op by op into its report."""
+    report.ops = sorted(observation.rows.values(), key=lambda row: row.first)
+    report.exponents = observation.exponents
+    report.facts |= facts(observation)
+
+
+def facts(observation: Observation) -> dict[str, Any]:
+    """How much of a run the shadow followed."""
+    opaque = sum(observation.opaque.values())
+    found: dict[str, Any] = {
+        "ops": observation.seen,
+        "shadowed": observation.shadowed,
+        "covered": 1 - opaque / max(1, observation.shadowed),
+        "opaque": dict(observation.opaque),
+    }
+    if observation.forgotten:
+        found["forgotten"] = f"the lineage of the first {observation.forgotten} ops was let go"
+    if observation.unjudged:
+        found["forgotten"] = f"{observation.forgotten} ops were let go unjudged: {observation.unjudged}"
+    if observation.each_loss > 1:
+        found["losses"] = f"of each {observation.each_loss} backward passes the loss that is furthest from its reference, and the last"
+    return found
+
+
+def depth_of(depth: Any) -> Depth:
+    """The argument `depth`, validated."""
+    if depth not in get_args(Depth):
+        raise InputError(f"depth={depth!r}; pass 'ops' (every op beside float32) or 'boundaries' (modules, gradients and weights alone)")
+    return depth  # type: ignore[no-any-return]

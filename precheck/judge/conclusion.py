@@ -1,0 +1,78 @@
+"""One verdict on one run: what its boundaries show and what its ops show, without saying a thing twice.
+
+An error at a boundary is an effect, and the op behind it the cause. Where a rule has told the cause, the error names it. A cause whose effect no
+boundary shows is an error all the same: an untrained network passes on little of what it will pass on once it is trained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Sequence
+
+from precheck.findings import Finding
+from precheck.judge import culprit
+from precheck.judge.choices import BY_DIFFERENCE
+from precheck.judge.events import Suspect
+from precheck.judge.ops import Verdict, distinct
+from precheck.observe.shadow.operations import Observation
+
+EFFECTS = frozenset({"overflow", "nan", "accumulated-drift", "gradient-underflow", "decision-flip"})
+"""Rules of boundaries whose errors have an op behind them."""
+OURS = frozenset({"scaler-skip", "scaler-order", "scaler-collapse"})
+"""Rules on how a training loop uses its scaler. The loop of a measurement is precheck's own: it looks for the largest loss scale by itself."""
+WEIGHTS = frozenset({"lost-update", "missing-gradient"})
+"""Rules on a parameter as a whole. A boundary and an op say the same of it, and the boundary says it of all parameters at once."""
+
+
+AMPLIFIED = frozenset({"amplified-rounding", "cancellation"})
+"""Rules on a rounding that later ops amplify."""
+
+
+def concluded(boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, plain: Collection[str]) -> list[Finding]:
+    """The findings of the run, in the order in which their causes happened; what has no cause among the ops stands last.
+
+    `plain`: names of modules that are torch's own, which round as the precision asks and no more.
+    """
+    suspects = verdict.suspects(observation)
+    told = [explained(finding, observation, suspects) for finding in boundaries]
+    drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
+    ops = [finding if drifted else _weighed(finding, plain) for finding in _alone(distinct(suspects), told)]
+    first = {_place(finding): number for number, finding in enumerate(distinct(suspects))}
+    return sorted([*told, *ops], key=lambda finding: first.get(_place(finding), len(first)))
+
+
+def explained(finding: Finding, observation: Observation, suspects: list[Suspect]) -> Finding:
+    """A finding of the boundaries, with the op behind it where it has one."""
+    wanted = finding.severity == "error" and finding.rule in EFFECTS
+    return culprit.explained(finding, observation, suspects) if wanted else finding
+
+
+def _weighed(finding: Finding, plain: Collection[str]) -> Finding:
+    """`finding`, or a note where the noise runs, by which all boundaries are healthy, had the very rounding that it is about.
+
+    Noise has the rounding that a module's result is stored with, since the precision asks for it, and not those that the module's own code adds.
+    What a choice makes of rounded scores is counted beside what it makes of disturbed ones.
+    """
+    amplified = finding.rule in AMPLIFIED and finding.module in plain
+    if finding.severity == "error" and (amplified or (finding.rule == "decision-flip" and _chooses(finding))):
+        text = f"{finding.message}; correct rounding of this model explains as much, as runs with noise show"
+        return dataclasses.replace(finding, severity="note", message=text)
+    return finding
+
+
+def _chooses(finding: Finding) -> bool:
+    return finding.op.split(".")[1:2] in [[name] for name in BY_DIFFERENCE]
+
+
+def _alone(ops: Iterable[Finding], told: Sequence[Finding]) -> Iterable[Finding]:
+    """What the ops show and no finding of the boundaries says already."""
+    causes = {_place(finding) for finding in told if finding.severity == "error"}
+    rules = {finding.rule for finding in told}
+    for finding in ops:
+        if finding.rule not in OURS and not (finding.rule in WEIGHTS and finding.rule in rules) and _place(finding) not in causes:
+            yield finding
+
+
+def _place(finding: Finding) -> tuple[str, str]:
+    """Which mechanism did it, on which line."""
+    return finding.cause_rule or finding.rule, finding.source
