@@ -139,7 +139,7 @@ def asked(seed: int, monkeypatch: pytest.MonkeyPatch, most: int) -> tuple[Remedy
     oracle = Oracle(seed, [name for name, module in it.model.named_modules() if isinstance(module, nn.Identity)])
 
     class Measured:
-        def __init__(self, it: Job, precision: precheck.Precision) -> None:
+        def __init__(self, it: Job, precision: precheck.Precision, **options: Any) -> None:
             self.model = it.model
 
         def report(self) -> precheck.Report:
