@@ -14,6 +14,7 @@ class Planted:
     output by the module's name, "function:NAME" (the first return value of a function of network.py), "gradient:PARAMETER", "parameter:NAME",
     "buffer:NAME" (after the steps) or "state:NAME" (an optimizer's state, one tensor of all parameters). A function or a module
     that is called more than once counts with all its calls; "function:NAME.1" takes the tensor at index 1 of a tuple it returns.
+    `through` names the verbs that can see it: what only a loop of the user's own holds, `watch` alone can.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Planted:
     why: str
     source: str
     more: tuple[tuple[str, str], ...] = ()
+    through: tuple[str, ...] = ("measure", "check", "watch")
 
     def applied(self, text: str) -> str:
         """The network's source with the bug in it."""
