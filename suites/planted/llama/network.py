@@ -11,15 +11,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-VOCABULARY, WIDTH, HEADS, KEY_HEADS, LAYERS, LENGTH, DECODED, ROWS = 256, 64, 4, 2, 2, 384, 4, 2
+VOCABULARY, WIDTH, HEADS, KEY_HEADS, LAYERS, LENGTH, DECODED, ROWS = 256, 32, 2, 1, 2, 400, 2, 1
 HEAD_WIDTH = WIDTH // HEADS
 ROPE_BASE = 10000.0
 Cache = list[tuple[Tensor, Tensor]]
 
 
+def rotary_frequencies() -> Tensor:
+    return ROPE_BASE ** -(torch.arange(0, HEAD_WIDTH, 2, dtype=torch.float32) / HEAD_WIDTH)
+
+
 def rotary_table(positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Cosines and sines of position times frequency, one row a position. Angles are computed in float32."""
-    frequencies = ROPE_BASE ** -(torch.arange(0, HEAD_WIDTH, 2, dtype=torch.float32) / HEAD_WIDTH)
+    frequencies = rotary_frequencies()
     with torch.autocast("cpu", enabled=False):
         angles = positions.float()[:, None] * frequencies
     angles = torch.cat([angles, angles], dim=-1)
@@ -119,7 +123,8 @@ class Llama(nn.Module):
 
     def decode(self, tokens: Tensor, start: int, cache: Cache | None) -> tuple[Tensor, Cache]:
         x = self.embed(tokens)
-        cos, sin = rotary_table(torch.arange(start, start + tokens.shape[1]), x.dtype)
+        positions = torch.arange(start, start + tokens.shape[1])
+        cos, sin = rotary_table(positions, x.dtype)
         presents = []
         for number, block in enumerate(self.blocks):
             x, present = block(x, cos, sin, cache[number] if cache else None)
@@ -149,7 +154,7 @@ def make() -> nn.Module:
 def batch() -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(7)
     tokens = torch.randint(VOCABULARY, (ROWS, LENGTH + 1), generator=generator)
-    lengths = torch.tensor([LENGTH + 1, LENGTH - 20])
+    lengths = torch.tensor([LENGTH - 20])
     return {"tokens": tokens, "mask": torch.arange(LENGTH + 1) < lengths[:, None]}
 
 
