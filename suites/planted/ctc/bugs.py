@@ -15,7 +15,7 @@ BUGS = [
         precisions=("bf16-mixed", "16-mixed"),
         part="function:log_mel",
         rules=("cancellation", "amplified-rounding", "local-drift", "accumulated-drift"),
-        why="A quiet frequency is what is left when a loud wave cancels. Rounding the audio and the filters leaves a noise floor above the quiet bands.",
+        why="A quiet frequency is what is left when a loud wave cancels. Rounded audio and filters leave a noise floor above the quiet bands.",
         source="https://github.com/qiuqiangkong/audioset_tagging_cnn/issues/17",
     ),
     Planted(
@@ -56,7 +56,7 @@ BUGS = [
         part="function:normalised",
         rules=("cancellation", "amplified-rounding", "nan"),
         why="Under autocast both products are low. The mean square less the squared mean of log energies keeps few digits, or falls below zero.",
-        source="https://github.com/pytorch/pytorch/issues/41407",
+        source="https://github.com/tenstorrent/tt-metal/issues/45968",
     ),
     Planted(
         name="no-master-copy",

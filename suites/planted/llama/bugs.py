@@ -38,7 +38,10 @@ BUGS = [
                 "def rotary_table(positions: Tensor, dtype: torch.dtype, frequencies: Tensor)",
             ),
             ("        angles = positions.float()[:, None] * frequencies\n", "        angles = positions.float()[:, None] * frequencies  # culprit\n"),
-            ("        self.embed = nn.Embedding", '        self.register_buffer("frequencies", rotary_frequencies())  # culprit\n        self.embed = nn.Embedding'),
+            (
+                "        self.embed = nn.Embedding",
+                '        self.register_buffer("frequencies", rotary_frequencies())  # culprit\n        self.embed = nn.Embedding',
+            ),
             ("rotary_table(positions, x.dtype)\n", "rotary_table(positions, x.dtype, self.frequencies)  # culprit\n"),
         ),
         precisions=("bf16-true",),

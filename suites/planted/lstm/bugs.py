@@ -40,6 +40,6 @@ BUGS = [
         part="function:unlikelihood",
         rules=("cancellation", "amplified-rounding", "absorption"),
         why="1 - p rounds a probability of a few thousandths to nothing or to twice as much, and its logarithm with it. Rare repeats cost nothing.",
-        source="https://github.com/facebookresearch/unlikelihood_training",
+        source="https://github.com/fastino-ai/GLiNER2/pull/155",
     ),
 ]

@@ -32,7 +32,7 @@ BUGS = [
         part="blocks.0.mixture",
         rules=("integer-rounding",),
         why="A count beyond 256 is no bfloat16 number, so two tokens are given one place in a queue and one of them is lost.",
-        source="https://github.com/microsoft/tutel",
+        source="https://github.com/tensorflow/tensorflow/issues/115731",
     ),
     Planted(
         name="counts-low",
@@ -67,7 +67,7 @@ BUGS = [
         part="function:renormalised",
         rules=("vanished-constant", "nan", "overflow"),
         why="1e-9 is zero in float16. A token that both its experts dropped divides zero by zero, and the loss is NaN.",
-        source="https://github.com/pytorch/pytorch/issues/32137",
+        source="https://github.com/ggml-org/llama.cpp/pull/16655",
     ),
     Planted(
         name="importance-by-moments",
@@ -81,6 +81,6 @@ BUGS = [
         part="function:importance_loss",
         rules=("cancellation", "amplified-rounding"),
         why="Experts are given nearly the same, so the variance is a small difference of large squares. In bfloat16 it is noise, or negative.",
-        source="https://github.com/davidmrau/mixture-of-experts",
+        source="https://github.com/neuraloperator/neuraloperator/issues/329",
     ),
 ]

@@ -18,7 +18,7 @@ BUGS = [
         precisions=("bf16-true",),
         part="encoder.0.attention",
         rules=("decision-flip", "integer-rounding", "amplified-rounding"),
-        why="A logarithm that should be a whole number is rounded to just below it or just above, and the cast puts the distance into another bucket.",
+        why="A logarithm that should be a whole number is rounded below it or above, and the cast puts the distance into another bucket.",
         source="https://github.com/mindspore-lab/mindone/pull/670",
     ),
     Planted(
