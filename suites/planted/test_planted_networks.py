@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from harm import LEAST, harm
 from networks import names, network
@@ -20,7 +22,9 @@ MISSED = {
     "moe/importance-by-moments": "The noise runs disturb the difference as rounding does, and the loss weighs it with 0.01.",
     "moe/router-low": "The float32 run follows the low run's choices, and as many flips as these are what noise in the router explains.",
 }
-"""Bugs that `measure` does not find, and why, as far as is known."""
+"""Bugs that `measure` does not find, and why we think so."""
+SLOW = {"moe/renormalise-low", "t5/feed-out-in-float16", "t5/mask-added"}
+"""Bugs of float16 that end in NaN: each takes `measure` 140 times a plain step and more, at all loss scales. The scorer has them."""
 
 
 @pytest.mark.parametrize(("name", "precision"), HEALTHY)
@@ -41,12 +45,14 @@ def test_a_bug_is_found(name: str, bug: str) -> None:
     planted = network(name).bug(bug)
     if "measure" not in planted.through:
         pytest.skip("only the user's own loop has it")
+    if f"{name}/{bug}" in SLOW and "PRECHECK_SLOW" not in os.environ:
+        pytest.skip("takes half a minute or more; set PRECHECK_SLOW=1 to run it")
     report = precheck.measure(**arguments(network(name).code(planted)), precision=planted.precisions[0])
     assert bool(report.errors) == (f"{name}/{bug}" not in MISSED), report.summary()
 
 
 def test_the_ledger_names_bugs_that_there_are() -> None:
-    assert set(MISSED) <= {f"{name}/{bug}" for name, bug in BUGS}
+    assert {*MISSED, *SLOW} <= {f"{name}/{bug}" for name, bug in BUGS}
 
 
 @pytest.mark.parametrize(("name", "bug"), BUGS)
