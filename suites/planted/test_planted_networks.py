@@ -19,6 +19,8 @@ MISSED = {
     "ctc/no-master-copy": "The report has no row for any update of this network, so nothing is said of what arrived.",
     "ctc/spectrum-under-autocast": "The noise runs round the spectrum as autocast does, and the logarithm amplifies that too: the floor is as high.",
     "llama/rope-frequencies-in-a-buffer": "The cast of a buffer counts as a rounding of the model's own storage, and attention dilutes what it does.",
+    "lstm/cell-state-low": "The noise runs round the state at every step as bfloat16 does, so the floor grows with the steps as the error does.",
+    "lstm/unlikelihood-low": "1 - p is rounded in the noise runs too, and what is averaged is one number among much larger results.",
     "moe/importance-by-moments": "The noise runs disturb the difference as rounding does, and the loss weighs it with 0.01.",
     "moe/router-low": "The float32 run follows the low run's choices, and as many flips as these are what noise in the router explains.",
 }
