@@ -20,26 +20,14 @@ BUGS = [
     Planted(
         name="length-low",
         healthy="    x = x.float()\n    return x / (x.square().sum(-1, keepdim=True).sqrt() + eps)\n",
-        planted="    return x / (x.square().sum(-1, keepdim=True).sqrt() + eps)  # culprit\n",
+        planted="""    squares = torch.einsum("nd,nd->n", x, x)  # culprit
+    return x / (squares.sqrt()[:, None] + eps)  # culprit
+""",
         precisions=("16-mixed",),
         part="function:unit",
         rules=("overflow", "nan", "vanished-constant", "underflow"),
         why="The squares of a feature sum to more than 65504 in float16, and an empty place of the bank is divided by 1e-8, which is zero.",
         source="https://github.com/pytorch/pytorch/issues/32137",
-    ),
-    Planted(
-        name="logit-scale-low",
-        healthy="    return logit_scale.float().exp().clamp(max=100)\n",
-        planted="    return logit_scale.to(low).exp().clamp(max=100)  # culprit\n",
-        precisions=("bf16-mixed",),
-        part="function:scale_of",
-        rules=("amplified-rounding", "dtype-leak", "accumulated-drift"),
-        why="The logarithm of the scale, 4.5, is rounded to a multiple of 1/32 before its exponential, so the scale is off by a percent and all logits with it.",
-        source="https://github.com/mlfoundations/open_clip/issues/104",
-        more=(
-            ("def scale_of(logit_scale: torch.Tensor) -> torch.Tensor:\n", "def scale_of(logit_scale: torch.Tensor, low: torch.dtype) -> torch.Tensor:\n"),
-            ("scale_of(self.logit_scale))\n", "scale_of(self.logit_scale, texts.dtype))\n"),
-        ),
     ),
     Planted(
         name="logits-low",
@@ -52,28 +40,10 @@ BUGS = [
         source="https://github.com/OpenRLHF/OpenRLHF/pull/634",
         more=(
             (
-                "def similarities(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:\n",
-                "def similarities(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor, low: torch.dtype) -> torch.Tensor:\n",
+                "def similarities(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor)",
+                "def similarities(images: torch.Tensor, texts: torch.Tensor, scale: torch.Tensor, low: torch.dtype)",
             ),
             ("scale_of(self.logit_scale))\n", "scale_of(self.logit_scale), texts.dtype)\n"),
-        ),
-    ),
-    Planted(
-        name="partition-summed-low",
-        healthy="        total = total + torch.exp(block - largest[:, None]).sum(-1)\n",
-        planted="        total = total + torch.exp(block - largest[:, None]).sum(-1).to(low)  # culprit\n",
-        precisions=BF16,
-        part="function:contrastive",
-        rules=("absorption", "local-drift"),
-        why="The sum over the bank is kept low: once it is large, blocks of ordinary texts no longer change it and the loss is too small.",
-        source="https://github.com/pytorch/executorch/pull/20089",
-        more=(
-            ("    total = torch.zeros_like(largest)\n", "    total = torch.zeros_like(largest, dtype=low)\n"),
-            ("    return largest + torch.log(total)\n", "    return largest + torch.log(total.float())\n"),
-            ("def log_partition(logits: torch.Tensor) -> torch.Tensor:\n", "def log_partition(logits: torch.Tensor, low: torch.dtype) -> torch.Tensor:\n"),
-            ("def contrastive(logits: torch.Tensor) -> torch.Tensor:\n", "def contrastive(logits: torch.Tensor, low: torch.dtype) -> torch.Tensor:\n"),
-            ("    return log_partition(logits) - logits.diagonal()\n", "    return log_partition(logits, low) - logits.diagonal()\n"),
-            ("        return contrastive(logits), margins(", "        return contrastive(logits, texts.dtype), margins("),
         ),
     ),
     Planted(
@@ -83,7 +53,8 @@ BUGS = [
         precisions=("bf16-mixed", "16-mixed"),
         part="function:squared_distances",
         rules=("cancellation", "amplified-rounding", "accumulated-drift"),
-        why="Autocast computes the product of unit vectors low; 2 - 2 * cosine of nearly parallel ones is then made of its rounding, and may be negative.",
+        why="Autocast computes the product of unit vectors low; 2 - 2 * cosine of nearly parallel ones is then made of its rounding, "
+        "and may be negative.",
         source="https://github.com/lucidrains/vector-quantize-pytorch/issues/106",
     ),
 ]

@@ -20,7 +20,8 @@ BUGS = [
         precisions=BF16,
         part="function:centerness",
         rules=("integer-rounding", "amplified-rounding"),
-        why="Centers in pixels are stored as the features are, and bfloat16 steps by 4 above 512 and by 8 above 1024: anchors lie beside their cells.",
+        why="Centers in pixels are stored as the features are, and bfloat16 steps by 4 above 512 and by 8 above 1024: anchors lie "
+        "beside their cells.",
         source="https://github.com/zhiqwang/yolort/pull/111",
     ),
     Planted(
@@ -30,12 +31,16 @@ BUGS = [
         precisions=LOW,
         part="function:overlaps",
         rules=("overflow", "nan", "cancellation", "amplified-rounding", "integer-rounding"),
-        why="The area of a line, 1200 by 56 pixels, is beyond float16, and Inf - Inf is NaN; bfloat16 rounds corners to multiples of 8 pixels, a third of a word.",
+        why="The area of a line, 1200 by 56 pixels, is beyond float16, and Inf - Inf is NaN; bfloat16 rounds corners to multiples of "
+        "8 pixels, a third of a word.",
         source="https://github.com/pytorch/vision/pull/3383",
         more=(
-            ("def overlaps(boxes: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:\n", "def overlaps(boxes: torch.Tensor, truth: torch.Tensor, low: torch.dtype) -> torch.Tensor:\n"),
+            ("def overlaps(boxes: torch.Tensor, truth: torch.Tensor)", "def overlaps(boxes: torch.Tensor, truth: torch.Tensor, low: torch.dtype)"),
             ("        best, match = overlaps(anchors, truth).max(-1)\n", "        best, match = overlaps(anchors, truth, scores.dtype).max(-1)\n"),
-            ("    return shared / (areas(boxes) + areas(truth) - shared)\n", "    return shared / (areas(boxes) + areas(truth) - shared)  # culprit\n"),
+            (
+                "    return shared / (areas(boxes) + areas(truth) - shared)\n",
+                "    return shared / (areas(boxes) + areas(truth) - shared)  # culprit\n",
+            ),
             ("    return sides[..., 0] * sides[..., 1]\n", "    return sides[..., 0] * sides[..., 1]  # culprit\n"),
         ),
     ),
@@ -46,11 +51,18 @@ BUGS = [
         precisions=LOW,
         part="function:generalised",
         rules=("overflow", "nan", "cancellation", "amplified-rounding", "integer-rounding"),
-        why="The loss of the boxes computes areas low: float16 overflows above 65504 square pixels, and in bfloat16 small boxes are off by several pixels.",
+        why="The loss of the boxes computes areas low: float16 overflows above 65504 square pixels, and in bfloat16 small boxes are "
+        "off by several pixels.",
         source="https://github.com/facebookresearch/fvcore/pull/114",
         more=(
-            ("def generalised(boxes: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:\n", "def generalised(boxes: torch.Tensor, truth: torch.Tensor, low: torch.dtype) -> torch.Tensor:\n"),
-            ("                summed(1 - generalised(boxes, own)) / count,\n", "                summed(1 - generalised(boxes, own, scores.dtype)) / count,\n"),
+            (
+                "def generalised(boxes: torch.Tensor, truth: torch.Tensor)",
+                "def generalised(boxes: torch.Tensor, truth: torch.Tensor, low: torch.dtype)",
+            ),
+            (
+                "                summed(1 - generalised(boxes, own)) / count,\n",
+                "                summed(1 - generalised(boxes, own, scores.dtype)) / count,\n",
+            ),
             ("    return sides[..., 0] * sides[..., 1]\n", "    return sides[..., 0] * sides[..., 1]  # culprit\n"),
         ),
     ),
@@ -61,7 +73,8 @@ BUGS = [
         precisions=LOW,
         part="function:focal",
         rules=("vanished-constant", "overflow", "nan", "amplified-rounding", "cancellation"),
-        why="1 - 1e-4 is 1 in the low formats, so the clamp does nothing at the top: a confident score has a probability of 1 and log(1 - p) is infinite.",
+        why="1 - 1e-4 is 1 in the low formats, so the clamp does nothing at the top: a confident score has a probability of 1 and "
+        "log(1 - p) is infinite.",
         source="https://github.com/zylo117/Yet-Another-EfficientDet-Pytorch/issues/502",
         more=(
             ("    scores = scores.float()\n", "    low, scores = scores.dtype, scores.float()\n"),
@@ -80,8 +93,14 @@ BUGS = [
         why="A distance of some pixels is the difference of two coordinates above 1024, which bfloat16 has rounded to multiples of 8.",
         source="https://github.com/kornia/kornia/pull/4336",
         more=(
-            ("def distances(centers: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:\n", "def distances(centers: torch.Tensor, truth: torch.Tensor, low: torch.dtype) -> torch.Tensor:\n"),
-            ("        middle = centerness(distances(centers[chosen], own))\n", "        middle = centerness(distances(centers[chosen], own, scores.dtype).float())\n"),
+            (
+                "def distances(centers: torch.Tensor, truth: torch.Tensor)",
+                "def distances(centers: torch.Tensor, truth: torch.Tensor, low: torch.dtype)",
+            ),
+            (
+                "        middle = centerness(distances(centers[chosen], own))\n",
+                "        middle = centerness(distances(centers[chosen], own, scores.dtype).float())\n",
+            ),
         ),
     ),
     Planted(
@@ -99,9 +118,15 @@ BUGS = [
         why="The losses of 7680 anchors are added up in a low running sum, eight at a time,, which the many small ones no longer change.",
         source="https://github.com/Lightning-AI/pytorch-lightning/issues/18620",
         more=(
-            ("def summed(losses: torch.Tensor) -> torch.Tensor:\n", "def summed(losses: torch.Tensor, low: torch.dtype) -> torch.Tensor:\n"),
-            ("                summed(focal(scores, target).sum(-1)) / count,\n", "                summed(focal(scores, target).sum(-1), scores.dtype) / count,\n"),
-            ("                summed(1 - generalised(boxes, own)) / count,\n", "                summed(1 - generalised(boxes, own), scores.dtype) / count,\n"),
+            ("def summed(losses: torch.Tensor)", "def summed(losses: torch.Tensor, low: torch.dtype)"),
+            (
+                "                summed(focal(scores, target).sum(-1)) / count,\n",
+                "                summed(focal(scores, target).sum(-1), scores.dtype) / count,\n",
+            ),
+            (
+                "                summed(1 - generalised(boxes, own)) / count,\n",
+                "                summed(1 - generalised(boxes, own), scores.dtype) / count,\n",
+            ),
         ),
     ),
 ]

@@ -19,7 +19,8 @@ BUGS = [
     ),
     Planted(
         name="noise-schedule-low",
-        healthy="    betas = torch.linspace(1e-4, 0.02, TIMESTEPS, device=like.device, dtype=torch.float32)\n    return torch.cumprod(1 - betas, dim=0)\n",
+        healthy="    betas = torch.linspace(1e-4, 0.02, TIMESTEPS, device=like.device, dtype=torch.float32)\n"
+        "    return torch.cumprod(1 - betas, dim=0)\n",
         planted="""    betas = torch.linspace(1e-4, 0.02, TIMESTEPS, device=like.device, dtype=torch.float32).to(like.dtype)
     alphas = 1 - betas  # culprit
     return torch.cumprod(alphas, dim=0)  # culprit
@@ -37,10 +38,11 @@ BUGS = [
         precisions=LOW,
         part="function:snr_weights",
         rules=("cancellation", "amplified-rounding", "absorption", "overflow", "nan", "underflow", "local-drift"),
-        why="For early timesteps the kept signal is close to 1 and rounded: 1 - kept loses its digits or is zero, and the weight of the sample with it.",
+        why="For early timesteps the kept signal is close to 1 and rounded: 1 - kept loses its digits or is zero, and the weight of "
+        "the sample with it.",
         source="https://github.com/huggingface/diffusers/pull/3005",
         more=(
-            ("def snr_weights(kept: torch.Tensor) -> torch.Tensor:\n", "def snr_weights(kept: torch.Tensor, low: torch.dtype) -> torch.Tensor:\n"),
+            ("def snr_weights(kept: torch.Tensor)", "def snr_weights(kept: torch.Tensor, low: torch.dtype)"),
             (
                 "        return averaged(snr_weights(kept) * (guess.float() - wave.float()).square())\n",
                 "        return averaged(snr_weights(kept, guess.dtype) * (guess.float() - wave.float()).square())\n",
@@ -49,7 +51,9 @@ BUGS = [
     ),
     Planted(
         name="variance-of-squares-low",
-        healthy="    grouped = x.float().reshape(b, GROUPS, -1)\n    mean = grouped.mean(-1, keepdim=True)\n    variance = (grouped - mean).square().mean(-1, keepdim=True)\n",
+        healthy="    grouped = x.float().reshape(b, GROUPS, -1)\n"
+        "    mean = grouped.mean(-1, keepdim=True)\n"
+        "    variance = (grouped - mean).square().mean(-1, keepdim=True)\n",
         planted="""    grouped = x.reshape(b, GROUPS, -1)
     mean = grouped.mean(-1, keepdim=True)
     variance = (grouped.square().mean(-1, keepdim=True) - mean.square()).clamp(min=0).float()  # culprit
@@ -58,7 +62,7 @@ BUGS = [
         part="function:group_norm",
         rules=("cancellation", "amplified-rounding", "accumulated-drift"),
         why="The variance is the difference of two large and nearly equal numbers, each rounded, for groups whose mean is far from zero.",
-        source="https://github.com/google/flax/issues/2737",
+        source="https://github.com/google/objax/issues/182",
     ),
     Planted(
         name="interpolation-grid-low",
@@ -85,7 +89,7 @@ BUGS = [
         why="A running sum of a thousand errors is kept low: from some hundred on, an error near 1 no longer changes it.",
         source="https://github.com/Lightning-AI/pytorch-lightning/issues/18620",
         more=(
-            ("def averaged(errors: torch.Tensor) -> torch.Tensor:\n", "def averaged(errors: torch.Tensor, low: torch.dtype) -> torch.Tensor:\n"),
+            ("def averaged(errors: torch.Tensor)", "def averaged(errors: torch.Tensor, low: torch.dtype)"),
             (
                 "        return averaged(snr_weights(kept) * (guess.float() - wave.float()).square())\n",
                 "        return averaged(snr_weights(kept) * (guess.float() - wave.float()).square(), guess.dtype)\n",

@@ -9,7 +9,9 @@ BF16, LOW = ("bf16-mixed", "bf16-true"), ("bf16-mixed", "16-mixed", "bf16-true")
 BUGS = [
     Planted(
         name="logit-clamp-low",
-        healthy="    x = (pixels.float() + noise.float()) / 256\n    x = x.clamp(alpha, 1 - alpha)\n    return torch.log(x) - torch.log(1 - x), -(torch.log(x) + torch.log(1 - x)).sum(-1)\n",
+        healthy="    x = (pixels.float() + noise.float()) / 256\n"
+        "    x = x.clamp(alpha, 1 - alpha)\n"
+        "    return torch.log(x) - torch.log(1 - x), -(torch.log(x) + torch.log(1 - x)).sum(-1)\n",
         planted="""    x = ((pixels.float() + noise.float()) / 256).to(noise.dtype)
     x = x.clamp(alpha, 1 - alpha)  # culprit
     inverse = 1 - x  # culprit
@@ -34,8 +36,12 @@ BUGS = [
         why="The mean of a light pixel's logit is far from zero, so its variance is the difference of two nearly equal numbers, each rounded.",
         source="https://github.com/google/objax/issues/182",
         more=(
-            ("def normalised(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:\n", "def normalised(x: torch.Tensor, low: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:\n"),
-            ("        x, change = normalised(x)\n", "        x, change = normalised(x, torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else noise.dtype)\n"),
+            ("def normalised(x: torch.Tensor)", "def normalised(x: torch.Tensor, low: torch.dtype)"),
+            (
+                "        x, change = normalised(x)\n",
+                "        x, change = normalised(x, torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) "
+                "else noise.dtype)\n",
+            ),
         ),
     ),
     Planted(
@@ -49,15 +55,19 @@ BUGS = [
         source="https://github.com/pytorch/pytorch/issues/6414",
         more=(
             (
-                "def mixed(x: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor, diagonal: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:\n",
-                "def mixed(x: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor, diagonal: torch.Tensor, low: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:\n",
+                "def mixed(x: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor, diagonal: torch.Tensor)",
+                "def mixed(x: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor, diagonal: torch.Tensor, low: torch.dtype)",
             ),
-            ("        return mixed(x, self.lower, self.upper, self.diagonal)\n", "        return mixed(x, self.lower, self.upper, self.diagonal, torch.get_autocast_dtype(x.device.type))\n"),
+            (
+                "        return mixed(x, self.lower, self.upper, self.diagonal)\n",
+                "        return mixed(x, self.lower, self.upper, self.diagonal, torch.get_autocast_dtype(x.device.type))\n",
+            ),
         ),
     ),
     Planted(
         name="spline-knots-low",
-        healthy="    shares = least + (1 - least * BINS) * F.softmax(unnormalised.float(), dim=-1)\n    return F.pad(2 * BOUND * torch.cumsum(shares, dim=-1), (1, 0)) - BOUND\n",
+        healthy="    shares = least + (1 - least * BINS) * F.softmax(unnormalised.float(), dim=-1)\n"
+        "    return F.pad(2 * BOUND * torch.cumsum(shares, dim=-1), (1, 0)) - BOUND\n",
         planted="""    shares = least + (1 - least * BINS) * F.softmax(unnormalised, dim=-1)
     return F.pad(2 * BOUND * torch.cumsum(shares, dim=-1).to(unnormalised.dtype), (1, 0)) - BOUND  # culprit
 """,
@@ -82,8 +92,14 @@ BUGS = [
         why="A running sum over 256 dimensions is kept low: when it is near -300, a term of 1 is rounded to a whole number or lost.",
         source="https://github.com/Lightning-AI/pytorch-lightning/issues/18620",
         more=(
-            ("def log_density(z: torch.Tensor, log_determinant: torch.Tensor) -> torch.Tensor:\n", "def log_density(z: torch.Tensor, log_determinant: torch.Tensor, low: torch.dtype) -> torch.Tensor:\n"),
-            ("        return log_density(torch.cat([kept, moved], dim=-1), log_determinant + change)\n", "        return log_density(torch.cat([kept, moved], dim=-1), log_determinant + change, parameters.dtype)\n"),
+            (
+                "def log_density(z: torch.Tensor, log_determinant: torch.Tensor)",
+                "def log_density(z: torch.Tensor, log_determinant: torch.Tensor, low: torch.dtype)",
+            ),
+            (
+                "        return log_density(torch.cat([kept, moved], dim=-1), log_determinant + change)\n",
+                "        return log_density(torch.cat([kept, moved], dim=-1), log_determinant + change, parameters.dtype)\n",
+            ),
         ),
     ),
 ]

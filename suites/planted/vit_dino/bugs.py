@@ -28,18 +28,23 @@ BUGS = [
         precisions=LOW,
         part="function:sinkhorn",
         rules=("overflow", "amplified-rounding", "nan"),
-        why="A score divided by the temperature is rounded and then exponentiated: float16 overflows, bfloat16 loses the digits that tell prototypes apart.",
+        why="A score divided by the temperature is rounded and then exponentiated: float16 overflows, bfloat16 loses the digits that "
+        "tell prototypes apart.",
         source="https://github.com/facebookresearch/dinov2/pull/583",
         more=(
-            ("def sinkhorn(scores: torch.Tensor, rounds: int = 3) -> torch.Tensor:\n", "def sinkhorn(scores: torch.Tensor, low: torch.dtype, rounds: int = 3) -> torch.Tensor:\n"),
-            ("            targets, row_targets = centred(whole, self.center), sinkhorn(rows)\n", "            targets, row_targets = centred(whole, self.center), sinkhorn(rows, embedding.dtype)\n"),
+            ("def sinkhorn(scores: torch.Tensor, rounds: int = 3)", "def sinkhorn(scores: torch.Tensor, low: torch.dtype, rounds: int = 3)"),
+            (
+                "            targets, row_targets = centred(whole, self.center), sinkhorn(rows)\n",
+                "            targets, row_targets = centred(whole, self.center), sinkhorn(rows, embedding.dtype)\n",
+            ),
             ("            _, whole, rows = torch", "            embedding, whole, rows = torch"),
         ),
     ),
     Planted(
         name="teacher-softmax-low",
         healthy="            targets, row_targets = centred(whole, self.center), sinkhorn(rows)\n",
-        planted="            targets, row_targets = centred(whole.to(embedding.dtype) / TEACHER_TEMPERATURE, self.center), sinkhorn(rows)  # culprit\n",
+        planted="            targets, row_targets = centred(whole.to(embedding.dtype) / TEACHER_TEMPERATURE, self.center), "
+        "sinkhorn(rows)  # culprit\n",
         precisions=BF16,
         part="function:centred",
         rules=("amplified-rounding", "accumulated-drift", "local-drift"),
@@ -47,7 +52,10 @@ BUGS = [
         source="https://github.com/jingyaogong/minimind/pull/812",
         more=(
             ("            _, whole, rows = torch", "            embedding, whole, rows = torch"),
-            ("    return F.softmax((scores.float() - center.float()) / TEACHER_TEMPERATURE, dim=-1)\n", "    return F.softmax(scores.float() - center.float() / TEACHER_TEMPERATURE, dim=-1)\n"),
+            (
+                "    return F.softmax((scores.float() - center.float()) / TEACHER_TEMPERATURE, dim=-1)\n",
+                "    return F.softmax(scores.float() - center.float() / TEACHER_TEMPERATURE, dim=-1)\n",
+            ),
         ),
     ),
     Planted(
@@ -67,11 +75,13 @@ BUGS = [
     Planted(
         name="neighbour-distance-from-cosine",
         healthy="    return (unit - unit[neighbour]).norm(dim=-1)\n",
-        planted="    cosine = (unit * unit[neighbour]).sum(-1).to(embedding.dtype)\n    return (2 - 2 * cosine).clamp(min=1e-12).sqrt().float()  # culprit\n",
+        planted="    cosine = (unit * unit[neighbour]).sum(-1).to(embedding.dtype)\n"
+        "    return (2 - 2 * cosine).clamp(min=1e-12).sqrt().float()  # culprit\n",
         precisions=BF16,
         part="function:nearest",
         rules=("cancellation", "amplified-rounding", "vanished-constant"),
-        why="Neighbours are almost parallel, so their cosine is close to 1 and 2 - 2 * cosine is made of its rounding error; the distance is zero for many.",
+        why="Neighbours are almost parallel, so their cosine is close to 1 and 2 - 2 * cosine is made of its rounding error; the "
+        "distance is zero for many.",
         source="https://github.com/lucidrains/vector-quantize-pytorch/issues/106",
     ),
     Planted(
