@@ -52,7 +52,7 @@ BUGS = [
         part="function:mixed.1",
         rules=("underflow", "overflow", "nan"),
         why="The product of 256 diagonal elements is about e^-55, which float16 does not hold: it is zero and its logarithm infinite.",
-        source="https://github.com/pytorch/pytorch/issues/6414",
+        source="https://github.com/pytorch/pytorch/issues/18450",
         more=(
             (
                 "def mixed(x: torch.Tensor, lower: torch.Tensor, upper: torch.Tensor, diagonal: torch.Tensor)",

@@ -82,7 +82,7 @@ BUGS = [
         rules=("cancellation", "amplified-rounding", "vanished-constant"),
         why="Neighbours are almost parallel, so their cosine is close to 1 and 2 - 2 * cosine is made of its rounding error; the "
         "distance is zero for many.",
-        source="https://github.com/lucidrains/vector-quantize-pytorch/issues/106",
+        source="https://github.com/facebookresearch/dinov2/issues/492",
     ),
     Planted(
         name="teacher-average-low",
