@@ -27,7 +27,7 @@ BUGS = [
     Planted(
         name="overlap-low",
         healthy="    boxes, truth = boxes.float()[:, None], truth.float()[None]\n",
-        planted="    boxes, truth = boxes.to(low)[:, None], truth.to(low)[None]\n",
+        planted="    boxes, truth = boxes.to(low)[:, None], truth.to(low)[None]  # culprit\n",
         precisions=LOW,
         part="function:overlaps",
         rules=("overflow", "nan", "cancellation", "amplified-rounding", "integer-rounding"),
