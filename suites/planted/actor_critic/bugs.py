@@ -23,7 +23,7 @@ BUGS = [
         healthy="    values = values.float()\n    mean = values.mean(0)\n    return mean, (values - mean).square().mean(0)\n",
         planted="    mean = values.mean(0)\n    return mean.float(), ((values * values).mean(0) - mean * mean).float()  # culprit\n",
         precisions=MIXED,
-        part="function:sample_moments.1",
+        part="buffer:spread.variance",
         rules=("cancellation", "amplified-rounding", "local-drift"),
         why="The critic's outputs are 8 and differ by 0.3. The mean of the squares and the square of the mean are both 64, which bfloat16 stores in "
         "steps of 0.5: the variance, by which the loss is divided, is rounding.",

@@ -1,0 +1,86 @@
+"""The networks, and their code with a bug planted into it, each version imported as a module of its own."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import functools
+import importlib.util
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from planted_bug import Planted
+
+HERE = Path(__file__).parent
+PRECISIONS = ("bf16-mixed", "16-mixed", "bf16-true")
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """A folder with a network.py and a bugs.py."""
+
+    name: str
+    text: str
+    bugs: tuple[Planted, ...]
+
+    def code(self, bug: Planted | None = None) -> ModuleType:
+        """The network's module, healthy or with a bug. Each call imports it anew, from a file of its own, so that tracebacks show its lines."""
+        name = f"{self.name}_{bug.name if bug else 'healthy'}".replace("-", "_")
+        path = _folder() / f"{name}.py"
+        path.write_text(bug.applied(self.text) if bug else self.text, encoding="utf8")
+        return _imported(f"planted_{name}", path)
+
+    def culprits(self, bug: Planted) -> set[int]:
+        """The numbers of the lines that are at fault."""
+        lines = bug.applied(self.text).splitlines()
+        return {number for number, line in enumerate(lines, 1) if line.endswith("# culprit")}
+
+    def bug(self, name: str) -> Planted:
+        return next(bug for bug in self.bugs if bug.name == name)
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """Those under which the network is healthy."""
+        return tuple(getattr(self.code(), "PRECISIONS", PRECISIONS))
+
+
+@functools.cache
+def network(name: str) -> Network:
+    folder = HERE / name
+    bugs = _imported(f"planted_bugs_of_{name}", folder / "bugs.py").BUGS
+    return Network(name, (folder / "network.py").read_text(encoding="utf8"), tuple(bugs))
+
+
+def names() -> list[str]:
+    return sorted(path.parent.name for path in HERE.glob("*/bugs.py"))
+
+
+def cases() -> Iterator[tuple[Network, Planted | None, str]]:
+    """Every network under every precision that it is healthy under, and every bug under every precision in which it is one."""
+    for each in map(network, names()):
+        yield from ((each, None, precision) for precision in each.precisions)
+        yield from ((each, bug, precision) for bug in each.bugs for precision in bug.precisions)
+
+
+def _imported(name: str, path: Path) -> ModuleType:
+    if str(HERE) not in sys.path:
+        sys.path.insert(0, str(HERE))  # bugs.py imports planted_bug
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@functools.cache
+def _folder() -> Path:
+    """Where planted code lies while this process runs."""
+    path = Path(tempfile.mkdtemp(prefix="planted-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
