@@ -33,7 +33,7 @@ BUGS = [
         "    return (forecast * deviation.unsqueeze(-1).to(forecast.dtype) + mean.unsqueeze(-1).to(forecast.dtype)).float()\n",
         planted="    return (forecast * deviation.unsqueeze(-1).to(forecast.dtype) + mean.unsqueeze(-1).to(forecast.dtype)).float()  # culprit\n",
         precisions=ALL,
-        part="function:denormalised",
+        part="loss",
         rules=("absorption", "amplified-rounding", "accumulated-drift", "cancellation", "local-drift"),
         why="The level is added in the model's format, whose steps there are larger than all that the forecast says.",
         source="https://github.com/amazon-science/chronos-forecasting/pull/532",
