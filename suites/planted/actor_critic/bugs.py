@@ -36,7 +36,8 @@ BUGS = [
         precisions=MIXED,
         part="function:advantages",
         rules=("absorption", "cancellation", "accumulated-drift", "amplified-rounding", "local-drift"),
-        why="Surprises are differences of values of 40, which bfloat16 stores in steps of 0.25, and rewards are 0.05: the recursion over 256 steps adds "
+        why="Surprises are differences of values of 40, which bfloat16 stores in steps of 0.25, and rewards are 0.05: the "
+        "recursion over 256 steps adds "
         "up rounding.",
         source="https://github.com/OpenRLHF/OpenRLHF/pull/634",
     ),

@@ -14,7 +14,8 @@ BUGS = [
         precisions=ALL,
         part="function:calendar",
         rules=("integer-rounding", "amplified-rounding", "overflow", "nan", "accumulated-drift"),
-        why="Seconds since 1970 are about 1.7e9, where bfloat16 moves by 97 days, and beyond float16's end: every hour looks like every other, or is NaN.",
+        why="Seconds since 1970 are about 1.7e9, where bfloat16 moves by 97 days, and beyond float16's end: every hour "
+        "looks like every other, or is NaN.",
         source="https://github.com/open-mmlab/mmdetection3d/issues/296",
     ),
     Planted(

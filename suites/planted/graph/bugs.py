@@ -16,7 +16,8 @@ BUGS = [
         precisions=("bf16-mixed", "bf16-true"),
         part="function:degrees",
         rules=("absorption", "integer-rounding", "local-drift"),
-        why="Counting up by one ends at 256 in bfloat16, so a hub of 900 edges is taken for one of 256, and its mean is more than three times too large.",
+        why="Counting up by one ends at 256 in bfloat16, so a hub of 900 edges is taken for one of 256, and its mean is "
+        "more than three times too large.",
         source="https://github.com/rusty1s/pytorch_scatter/issues/269",
     ),
     Planted(
@@ -67,7 +68,8 @@ BUGS = [
         precisions=("bf16-mixed", "16-mixed"),
         part="function:edge_lengths",
         rules=("cancellation", "amplified-rounding", "accumulated-drift", "overflow", "nan"),
-        why="Autocast computes the product of the places low: 80000 rounded to a step of 512, where squared lengths are about 200 (float16 ends before "
+        why="Autocast computes the product of the places low: 80000 rounded to a step of 512, where squared lengths are "
+        "about 200 (float16 ends before "
         "that). In float32 the same lines are good to a hundredth.",
         source="https://github.com/lucidrains/vector-quantize-pytorch/issues/106",
     ),

@@ -113,7 +113,7 @@ def batch() -> dict[str, torch.Tensor]:
     source = torch.randint(NODES, (EDGES,), generator=generator)
     target = torch.randint(NODES - 5, (EDGES,), generator=generator)  # the last nodes have no neighbours
     target[:900], target[900:1500] = 0, 1  # two hubs
-    features = torch.rand(NODES, FEATURES, generator=generator)
+    features = torch.randn(NODES, FEATURES, generator=generator)
     places = 200 + torch.randint(-12, 13, (NODES, 2), generator=generator)
     return {"features": features, "places": places, "edges": torch.stack([source, target])}
 

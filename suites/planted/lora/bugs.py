@@ -34,7 +34,8 @@ BUGS = [
         precisions=("16-mixed",),
         part="function:mean_square",
         rules=("underflow", "accumulated-drift", "local-drift"),
-        why="An adapter begins with changes of 2e-4, whose squares are smaller than the smallest number of float16: they are 0 or one and a half times "
+        why="An adapter begins with changes of 2e-4, whose squares are smaller than the smallest number of float16: they "
+        "are 0 or one and a half times "
         "what they should be, and so is the penalty's pull.",
         source="https://github.com/pytorch/pytorch/issues/43211",
     ),

@@ -24,12 +24,12 @@ BUGS = [
         healthy="        fields = fields.float()\n"
         "        of_sum = fields.sum(1) * fields.sum(1)\n"
         "        return 0.5 * (of_sum - (fields * fields).sum(1))\n",
-        planted="        of_sum = fields.sum(1) * fields.sum(1)\n"
-        "        return 0.5 * (of_sum - (fields * fields).sum(1))  # culprit\n",
+        planted="        of_sum = fields.sum(1) * fields.sum(1)\n        return 0.5 * (of_sum - (fields * fields).sum(1))  # culprit\n",
         precisions=ALL,
         part="function:interactions",
         rules=("cancellation", "amplified-rounding", "accumulated-drift"),
-        why="One field is much larger than the others, so the square of the sum and the sum of the squares are nearly equal, and their difference in a "
+        why="One field is much larger than the others, so the square of the sum and the sum of the squares are nearly "
+        "equal, and their difference in a "
         "low format has few right digits.",
         source="https://github.com/meta-recsys/generative-recommenders/pull/259",
     ),
@@ -40,7 +40,8 @@ BUGS = [
         precisions=("16-mixed",),
         part="function:log_frequencies",
         rules=("underflow", "vanished-constant", "overflow", "nan"),
-        why="Most items are less than one in ten million interactions, which float16 stores as 0, and so it does the 1e-12 that keeps the logarithm finite.",
+        why="Most items are less than one in ten million interactions, which float16 stores as 0, and so it does the 1e-12 "
+        "that keeps the logarithm finite.",
         source="https://github.com/tensorflow/recommenders/pull/441",
     ),
     Planted(

@@ -35,7 +35,8 @@ BUGS = [
         precisions=BFLOAT,
         part="function:running_sums",
         rules=("absorption", "local-drift", "accumulated-drift"),
-        why="The sums that linear attention carries grow with the length, and are stored in the queries' format after every two tokens: what is added "
+        why="The sums that linear attention carries grow with the length, and are stored in the queries' format after "
+        "every two tokens: what is added "
         "late is rounded away.",
         source="https://github.com/idiap/fast-transformers/issues/32",
     ),
