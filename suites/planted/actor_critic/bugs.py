@@ -40,6 +40,16 @@ BUGS = [
         "recursion over 256 steps adds "
         "up rounding.",
         source="https://github.com/OpenRLHF/OpenRLHF/pull/634",
+        more=(
+            (
+                "            surprise = rewards[step] + DISCOUNT * values[step + 1] - values[step]\n",
+                "            surprise = rewards[step] + DISCOUNT * values[step + 1] - values[step]  # culprit\n",
+            ),
+            (
+                "            running = surprise + DISCOUNT * TRACE * running\n",
+                "            running = surprise + DISCOUNT * TRACE * running  # culprit\n",
+            ),
+        ),
     ),
     Planted(
         name="log-density-low",
@@ -51,6 +61,16 @@ BUGS = [
         why="The log-density of 24 joints is about -46 and stored in the format of the policy's output, then the old one is subtracted and the "
         "exponential taken: the ratio of two equal policies is no longer 1.",
         source="https://github.com/OpenRLHF/OpenRLHF/pull/634",
+        more=(
+            (
+                "        distance = (actions.to(mean.dtype) - mean) * torch.exp(-log_deviation)\n",
+                "        distance = (actions.to(mean.dtype) - mean) * torch.exp(-log_deviation)  # culprit\n",
+            ),
+            (
+                "        return (-0.5 * distance * distance - log_deviation - 0.5 * math.log(2 * math.pi)).sum(-1).float()\n",
+                "        return (-0.5 * distance * distance - log_deviation - 0.5 * math.log(2 * math.pi)).sum(-1).float()  # culprit\n",
+            ),
+        ),
     ),
     Planted(
         name="kl-low",

@@ -10,7 +10,8 @@ BUGS = [
     Planted(
         name="time-low",
         healthy="    shares = [(times % period).float() / period for period in (DAY, WEEK, YEAR)]\n",
-        planted="    times = times.to(like.dtype)  # culprit\n    shares = [(times % period).float() / period for period in (DAY, WEEK, YEAR)]\n",
+        planted="    times = times.to(like.dtype)  # culprit\n"
+        "    shares = [(times % period).float() / period for period in (DAY, WEEK, YEAR)]  # culprit\n",
         precisions=ALL,
         part="function:calendar",
         rules=("integer-rounding", "amplified-rounding", "overflow", "nan", "accumulated-drift"),

@@ -36,7 +36,8 @@ BUGS = [
     Planted(
         name="share-eps-low",
         healthy="        share = counts.float() / INTERACTIONS\n        return torch.log(share + 1e-12)\n",
-        planted="        share = (counts.float() / INTERACTIONS).to(like.dtype)  # culprit\n        return torch.log(share + 1e-12).float()\n",
+        planted="        share = (counts.float() / INTERACTIONS).to(like.dtype)  # culprit\n"
+        "        return torch.log(share + 1e-12).float()  # culprit\n",
         precisions=("16-mixed",),
         part="function:log_frequencies",
         rules=("underflow", "vanished-constant", "overflow", "nan"),

@@ -39,16 +39,23 @@ BUGS = [
         "every two tokens: what is added "
         "late is rounded away.",
         source="https://github.com/idiap/fast-transformers/issues/32",
+        more=(("        total = (total + part).to(total.dtype)\n", "        total = (total + part).to(total.dtype)  # culprit\n"),),
     ),
     Planted(
         name="squares-overflow",
         healthy="        heads = heads.float()\n",
-        planted="        heads = heads.to(heads.dtype)  # culprit\n",
+        planted="        heads = heads.contiguous()\n",
         precisions=("16-mixed",),
         part="function:head_norm",
         rules=("overflow", "nan", "underflow", "accumulated-drift"),
         why="The sums over hundreds of tokens are beyond 256, whose square float16 cannot hold: the root mean square is Inf and the head's output 0.",
         source="https://github.com/pytorch/pytorch/pull/133085",
+        more=(
+            (
+                "        return heads * torch.rsqrt((heads * heads).mean(-1, keepdim=True) + 1e-6)\n",
+                "        return heads * torch.rsqrt((heads * heads).mean(-1, keepdim=True) + 1e-6)  # culprit\n",
+            ),
+        ),
     ),
     Planted(
         name="angle-products-low",

@@ -50,5 +50,11 @@ BUGS = [
         why="index_add rounds each document's total after every token in the format of the logits; from 512 on bfloat16 moves by 4, and a "
         "token's loss is 5. Long documents count for something else than their mean.",
         source="https://github.com/rusty1s/pytorch_scatter/issues/269",
+        more=(
+            (
+                "    totals = torch.zeros(DOCUMENTS, dtype=token_losses.dtype, device=like.device).index_add(0, document, token_losses)\n",
+                "    totals = torch.zeros(DOCUMENTS, dtype=token_losses.dtype, device=like.device).index_add(0, document, token_losses)  # culprit\n",
+            ),
+        ),
     ),
 ]
