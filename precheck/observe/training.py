@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -69,8 +70,8 @@ class Training:
             self.trace.elsewhere = True
             return False
         self._backward(loss)
-        while self.scaler.is_enabled() and not self._finite_gradients() and self._back_off():
-            self._once_more(step)
+        if self.scaler.is_enabled() and not self._finite_gradients():
+            self._find_scale(step, lost=not bool(loss.isfinite().all()))
         if step > 1 and (self.trace.collapsed or not bool(loss.isfinite())):
             self.boundaries.enabled = True  # only the first step's boundaries are kept, unless a later one goes wrong
             self._rewind()
@@ -167,16 +168,33 @@ class Training:
         gradients = (param.grad for param in self.named.values() if param.grad is not None)
         return _finite(gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients)
 
-    def _back_off(self) -> bool:
-        """Halves the loss scale and goes back to before the forward, as GradScaler would by skipping the step."""
-        scale = self.scaler.get_scale()
-        if scale <= 1:
+    def _find_scale(self, step: int, *, lost: bool) -> None:
+        """Goes on under the largest loss scale, by halvings, under which all gradients are finite, as GradScaler would by skipping steps.
+
+        What is not finite under a scale of 1 is not finite under any: the forward pass does not depend on it. So where the loss is
+        `lost`, 1 is tried at once; else 1, 2, 4, … halvings, and then what lies between the last two.
+        """
+        most = self.scaler.get_scale()
+        span = max(0, round(math.log2(most)))
+        bad, good, tried = 0, span + 1, 0  # numbers of halvings: the most that did not suffice, the fewest that did
+        while bad < min(good - 1, span):
+            tried = (bad + good) // 2 if good <= span else span if lost else min(span, max(1, 2 * bad))
+            if self._finite_under(step, most / 2**tried):
+                good = tried
+            else:
+                bad = tried
+        if bad == span:
             self.trace.collapsed = True
-            return False
-        self.scaler.update(scale / 2)
-        self.trace.skipped += 1
+        elif tried != good:
+            self._finite_under(step, most / 2**good)
+        self.trace.skipped += min(good, span)
+
+    def _finite_under(self, step: int, scale: float) -> bool:
+        """Whether the step, run again under that loss scale, has finite gradients."""
         self._rewind()
-        return True
+        self.scaler.update(scale)
+        self._once_more(step)
+        return self._finite_gradients()
 
     def _record_gradients(self) -> None:
         scale = self.scaler.get_scale() if self.scaler.is_enabled() else 1.0
