@@ -173,7 +173,7 @@ class Boundaries:
         if known and known[0] is tensor and known[1] == writes:
             return
         key = f"output:{name}@{self.step}"
-        if self.disturbance is not None and storage_key(tensor) not in self.storages:  # else a view of what another module returned: nothing was rounded anew
+        if self.disturbance is not None and storage_key(tensor) not in self.storages:  # else a view of what another returned
             self.disturbance.output(key, tensor)
         self._keep(tensor, writes, key)
         if not in_backward():

@@ -12,6 +12,7 @@ import torch
 from precheck.observe import state
 from precheck.observe.boundaries import LOW, Boundaries
 from precheck.observe.decisions import Recording
+from precheck.observe.halvings import fewest
 from precheck.observe.job import EXAMPLE, InputError, Job
 from precheck.observe.recorder import Moved
 from precheck.observe.reduce import thinned
@@ -169,25 +170,12 @@ class Training:
         return _finite(gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients)
 
     def _find_scale(self, step: int, *, lost: bool) -> None:
-        """Goes on under the largest loss scale, by halvings, under which all gradients are finite, as GradScaler would by skipping steps.
-
-        What is not finite under a scale of 1 is not finite under any: the forward pass does not depend on it. So where the loss is
-        `lost`, 1 is tried at once; else 1, 2, 4, … halvings, and then what lies between the last two.
-        """
+        """Goes on under the largest loss scale under which all gradients are finite, by halvings, as GradScaler would by skipping steps."""
         most = self.scaler.get_scale()
         span = max(0, round(math.log2(most)))
-        bad, good, tried = 0, span + 1, 0  # numbers of halvings: the most that did not suffice, the fewest that did
-        while bad < min(good - 1, span):
-            tried = (bad + good) // 2 if good <= span else span if lost else min(span, max(1, 2 * bad))
-            if self._finite_under(step, most / 2**tried):
-                good = tried
-            else:
-                bad = tried
-        if bad == span:
-            self.trace.collapsed = True
-        elif tried != good:
-            self._finite_under(step, most / 2**good)
-        self.trace.skipped += min(good, span)
+        found = fewest(span, lambda halvings: self._finite_under(step, most / 2**halvings), lost=lost)
+        self.trace.collapsed = self.trace.collapsed or found is None
+        self.trace.skipped += span if found is None else found
 
     def _finite_under(self, step: int, scale: float) -> bool:
         """Whether the step, run again under that loss scale, has finite gradients."""
