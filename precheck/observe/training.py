@@ -14,6 +14,7 @@ from precheck.observe.boundaries import LOW, Boundaries
 from precheck.observe.decisions import Recording
 from precheck.observe.halvings import fewest
 from precheck.observe.job import EXAMPLE, InputError, Job
+from precheck.observe.listeners import doing
 from precheck.observe.recorder import Moved
 from precheck.observe.reduce import thinned
 from precheck.observe.shadow import ageing
@@ -54,8 +55,9 @@ class Training:
         """All steps, or as many as something can be learnt from. What became of the weights is written down after the last."""
         for step in range(1, self.job.steps + 1 if self.optimizer else 2):
             self.boundaries.step, self.boundaries.enabled = step, step == 1
-            if not self._step(step):
-                break
+            with doing(f"step {step} of {self.job.steps}") if step > 1 else contextlib.nullcontext():
+                if not self._step(step):
+                    break
         if self.updated:
             self._record_updates(self.updated)
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from precheck.observe import state
+from precheck.observe.listeners import doing
 from precheck.observe.shadow.replay import local
 from precheck.observe.shadow.statistics import norm, sampled
 
@@ -119,7 +120,7 @@ def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[i
     for group in optimizer.param_groups:
         for members in _alike(optimizer, [each for each in group["params"] if id(each) in wanted]):
             try:
-                with state.random_kept(), torch.no_grad():
+                with doing("stepping the optimizer alone"), state.random_kept(), torch.no_grad():
                     found |= _grown_old(*_twins(optimizer, group, members, another))
             except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError):
                 continue  # it wants a closure, a matrix, or something else that a row of samples is not
