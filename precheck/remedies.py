@@ -3,14 +3,15 @@
 The story: keep the module that the first error blames, measure again, keep the next one that is blamed, until nothing is; where
 that leads nowhere, go to the parent, at last to the whole model. Then shrink it: bisect the set (QuickXplain, Junker 2004: about
 k log(n/k) trials for k of n), replace each module by those of its children that suffice, and see that none can be left out.
-At last the same among the functions that these modules call. Every trial runs the code that is printed.
+At last the same among the functions that these modules call. Every trial runs the code that is printed. Most trials are one low
+run, beside the reference and the floors of the failing measurement; what these let pass first, and what is given, is measured whole.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -24,8 +25,8 @@ from precheck.measurement import Measurement, job_of
 from precheck.observe import exemption
 from precheck.observe.boundaries import LOW
 from precheck.observe.job import Depth, InputError, Job
-from precheck.observe.listeners import doing
 from precheck.precisions import Precision, resolve
+from precheck.trials import SpentError, Trials, patience
 
 GROWTH = 3
 """One in so many trials may go into following the blame before the whole model is tried: shrinking takes more than growing."""
@@ -82,8 +83,11 @@ def remedy(
     return searched(job, chosen, Measurement(job, chosen, depth=depth_of(depth)).report(), most=most, depth=depth)
 
 
-def searched(job: Job, precision: Precision, report: Report, *, most: int = 24, depth: Depth = "ops") -> Remedy | None:
+def searched(job: Job, precision: Precision, report: Report, *, most: int = 24, patient: bool = True, depth: Depth = "ops") -> Remedy | None:
     """The fewest modules to keep in float32 for the failing measurement `report` of `job` to pass, with at most `most` trials.
+
+    Not `patient`: it ends when so much time has passed as PATIENCE says, too. Where nothing was found before trials or time had run out,
+    `report.facts["remedy"]` says how far it came.
 
     None where there is nothing to find: no errors, no low format, or the fault stays with the whole model in float32 (a cast
     that the model's own code makes, a loss that cannot be computed). Model and process come back as `measure` leaves them.
@@ -93,16 +97,14 @@ def searched(job: Job, precision: Precision, report: Report, *, most: int = 24, 
         raise InputError(f"most={most!r}; pass how many trials may be made, a whole number from 1")
     if not report.errors or precision.compute_dtype not in LOW or not getattr(job.model, "curable", True):
         return None
-    search = _Search(job, precision, report, most, depth)
-    minimal = search.finished()
-    if search.best is None:
+    search = _Search(job, precision, report, most, depth, None if patient else patience(job, precision))
+    minimal, trials = search.finished(), search.trials
+    if trials.best is None:
+        if trials.spent:
+            report.facts["remedy"] = trials.spent
         return None
-    (names, functions), passed = search.best
-    return Remedy(names, functions, passed, search.runs, minimal, exemption.code(names, functions, precision.name))
-
-
-class _SpentError(Exception):
-    """No trial is left."""
+    (names, functions), passed = trials.best
+    return Remedy(names, functions, passed, trials.made, minimal, exemption.code(names, functions, precision.name))
 
 
 class _Every:
@@ -117,76 +119,70 @@ class _Every:
 
 
 Passes = Callable[[Sequence[str]], bool]
-Kept = tuple[tuple[str, ...], tuple[str, ...]]
-"""Modules, and the functions they call to which that is limited; none where all of the modules is kept."""
 
 
 class _Search:
-    def __init__(self, job: Job, precision: Precision, report: Report, most: int, depth: Depth) -> None:
-        self.job, self.precision, self.most, self.depth, self.runs = job, precision, most, depth, 0
+    def __init__(self, job: Job, precision: Precision, report: Report, most: int, depth: Depth, seconds: float | None) -> None:
+        self.precision, self.most, self.report = precision, most, report
         self.modules = dict(job.model.named_modules())
-        self.known: dict[Kept, Report | None] = {((), ()): report}
-        self.best: tuple[Kept, Report] | None = None
+        self.trials = Trials(job, precision, report, most, depth, seconds)
 
     def finished(self) -> bool:
-        """Searches, and leaves in `best` what it found. True if that is minimal, False if trials ran out before that was shown."""
+        """Searches, and leaves in the trials' `best` what it found. True if that is minimal, False if they ran out before that was shown."""
+        minimal = self._searched()
+        if not self.trials.confirmed():
+            minimal = self._searched() and self.trials.confirmed()
+        return minimal
+
+    def _searched(self) -> bool:
         try:
-            names = self._swept(self._shrunk(self._grown()), self.passes)
+            grown = self._grown()
+            if self._independent():
+                return True
+            names = self._swept(self._shrunk(grown), self.passes)
             report = self.trial(names)
             if report is None or report.errors:
                 return False
             self._narrowed(self._closed(names))
-        except _SpentError:
+        except SpentError:
             return False
         return True
 
+    def _independent(self) -> bool:
+        """Whether all errors are updates that were lost: each weight's is its own matter, and neither parts nor functions of a module mend it."""
+        best = self.trials.best
+        return best is not None and "" not in best[0][0] and {error.rule for error in self.report.errors} == {"lost-update"}
+
     def trial(self, names: Iterable[str], functions: Sequence[str] = ()) -> Report | None:
-        """The report with those modules, or those of their functions, in float32; None where the model does not run so."""
-        key = self._closed(names), tuple(functions)
-        if key not in self.known:
-            self.known[key] = self._measured(*key)
-        report = self.known[key]
-        if report is not None and not report.errors:
-            self.best = key, report  # what is tried after a set that passed is a part of it
-        return report
+        return self.trials.report((self._closed(names), tuple(functions)))
 
     def passes(self, names: Iterable[str]) -> bool:
         report = self.trial(names)
         return report is not None and not report.errors
 
-    def _measured(self, names: Sequence[str], functions: Container[str]) -> Report | None:
-        if self.runs >= self.most:
-            raise _SpentError
-        self.runs += 1
-        try:
-            with doing(f"looking for a remedy, trial {self.runs} of at most {self.most}"), exemption.exempted(self.job.model, names, functions):
-                return Measurement(self.job, self.precision, depth=self.depth).report()
-        except Exception:  # a trial is a model that nobody has written: whatever it raises, it is no remedy
-            return None
-
     def _narrowed(self, names: tuple[str, ...]) -> None:
         """Leaves the fewest functions of those modules in `best`, if fewer than all of them suffice, on weights as they are."""
-        whole, every = self.best, _Every()
+        whole, every = self.trials.best, _Every()
 
         def passes(functions: Sequence[str]) -> bool:
             return bool(functions) and (report := self.trial(names, functions)) is not None and not report.errors
 
         try:
-            report = self._measured(names, every) if names else None
+            report = self.trials.report((names, ()), every) if names else None
             if report is None or report.errors:
                 return
             needed = self._swept(self._needed([], list(every.called), passes), passes)
-        except _SpentError:
+        except SpentError:
             needed = list(every.called)
-        self.best = whole
+        self.trials.best = whole
         if len(needed) < len(every.called):
             self.trial(names, needed)
 
     def _grown(self) -> list[str]:
         """Modules that pass together: those that are blamed, one after another, or else the whole model, or else none."""
         held: list[str] = []
-        report = self.known[(), ()]
-        while "" not in held and self.runs < max(1, self.most // GROWTH):
+        report: Report | None = self.report
+        while "" not in held and self.trials.made < max(1, self.most // GROWTH):
             held = self._more(held, report)
             report = self.trial(held)
             if report is not None and not report.errors:

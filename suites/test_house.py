@@ -24,7 +24,8 @@ FLOORS = [
     {"observe"},
     {"judge"},
     {"goldens"},
-    {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "hunt", "searching", "strategies"},
+    {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "hunt", "searching", "strategies",
+     "screening", "trials"},
     {"report"},
     {"plugin"},
 ]

@@ -82,6 +82,7 @@ class Boundaries:
         self.step = 1
         self.calls: Counter[str] = Counter()
         self.made: dict[int, tuple[torch.Tensor, int, str]] = {}  # alive for one forward only
+        self.storages: set[int] = set()  # of what is in `made`
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
@@ -99,7 +100,7 @@ class Boundaries:
         finally:
             for handle in handles:
                 handle.remove()
-            self.made.clear()
+            self._let_go()
 
     def forward_done(self, result: Any) -> None:
         """Marks what belongs to the model's own result, and lets go of the forward's tensors."""
@@ -110,8 +111,16 @@ class Boundaries:
             if known and known[0] is tensor and known[2] in self.trace.records:
                 self.recorder.result(known[2], tensor)
                 self.trace.results.setdefault(path, known[2])  # of the first step
-        self.made.clear()
+        self._let_go()
         self.calls.clear()
+
+    def _let_go(self) -> None:
+        self.made.clear()
+        self.storages.clear()
+
+    def _keep(self, tensor: torch.Tensor, writes: int, key: str) -> None:
+        self.made[id(tensor)] = (tensor, writes, key)
+        self.storages.add(storage_key(tensor))
 
     def _entering(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -129,7 +138,7 @@ class Boundaries:
         if not _measurable(tensor) or in_backward() or (known and known[0] is tensor and known[1] == version(tensor)):
             return
         key = f"handed:{name}@{self.step}"
-        self.made[id(tensor)] = (tensor, version(tensor), key)
+        self._keep(tensor, version(tensor), key)
         self.trace.makers[key] = self.position.call
         self.recorder.add("handed", name, self.step, tensor)
 
@@ -164,9 +173,9 @@ class Boundaries:
         if known and known[0] is tensor and known[1] == writes:
             return
         key = f"output:{name}@{self.step}"
-        if self.disturbance is not None and not _shares_storage(tensor, self.made):
+        if self.disturbance is not None and storage_key(tensor) not in self.storages:  # else a view of what another returned
             self.disturbance.output(key, tensor)
-        self.made[id(tensor)] = (tensor, writes, key)
+        self._keep(tensor, writes, key)
         if not in_backward():
             self.recorder.add("output", name, self.step, tensor, roundings)
             if tensor.requires_grad and not self.glance:
@@ -204,9 +213,3 @@ def interpreted() -> Iterator[None]:
         yield
     finally:
         script_optimized(before)
-
-
-def _shares_storage(tensor: torch.Tensor, made: dict[int, Any]) -> bool:
-    """A view of what another module returned: nothing was rounded anew."""
-    storage = storage_key(tensor)
-    return any(storage_key(other) == storage for other, _, _ in made.values())

@@ -48,6 +48,11 @@ def doing(words: str) -> Iterator[None]:
             hears("")
 
 
+def otherwise(words: str) -> contextlib.AbstractContextManager[None]:
+    """`doing`, where nobody has said yet what is under way."""
+    return contextlib.nullcontext() if _doing.get() else doing(words)
+
+
 @contextlib.contextmanager
 def judging(judges: Judges | None) -> Iterator[None]:
     """Inside the block `judges` is told of each check; None: nobody is."""

@@ -16,6 +16,7 @@ from precheck.observe.boundaries import LOW, Boundaries, Disturbance, Position
 from precheck.observe.decisions import Recording, Tape
 from precheck.observe.following import Following
 from precheck.observe.job import Job
+from precheck.observe.listeners import otherwise
 from precheck.observe.records import Trace
 from precheck.observe.selections import Selection, Selections
 from precheck.observe.shadow.mode import Shadow
@@ -71,6 +72,11 @@ def reference(
 
 def run(job: Job, setting: Setting) -> Trace:
     """Runs `job` and returns what was seen. Whatever happens, the user's model and the process come back as they were."""
+    with otherwise(f"running the model under {setting.precision.name}" if setting.precision else "running the model as a reference"):
+        return _ran(job, setting)
+
+
+def _ran(job: Job, setting: Setting) -> Trace:
     trace = Trace()
     with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), rnn_kernels(job, setting), exemption.set_apart(job.model):
         witness = None if setting.shadow is None else setting.shadow.exponents

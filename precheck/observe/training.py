@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from precheck.observe import state
 from precheck.observe.boundaries import LOW, Boundaries
 from precheck.observe.decisions import Recording
+from precheck.observe.halvings import fewest
 from precheck.observe.job import EXAMPLE, InputError, Job
+from precheck.observe.listeners import doing
 from precheck.observe.recorder import Moved
 from precheck.observe.reduce import thinned
 from precheck.observe.shadow import ageing
@@ -52,8 +55,9 @@ class Training:
         """All steps, or as many as something can be learnt from. What became of the weights is written down after the last."""
         for step in range(1, self.job.steps + 1 if self.optimizer else 2):
             self.boundaries.step, self.boundaries.enabled = step, step == 1
-            if not self._step(step):
-                break
+            with doing(f"step {step} of {self.job.steps}") if step > 1 else contextlib.nullcontext():
+                if not self._step(step):
+                    break
         if self.updated:
             self._record_updates(self.updated)
 
@@ -69,8 +73,8 @@ class Training:
             self.trace.elsewhere = True
             return False
         self._backward(loss)
-        while self.scaler.is_enabled() and not self._finite_gradients() and self._back_off():
-            self._once_more(step)
+        if self.scaler.is_enabled() and not self._finite_gradients():
+            self._find_scale(step, lost=not bool(loss.isfinite().all()))
         if step > 1 and (self.trace.collapsed or not bool(loss.isfinite())):
             self.boundaries.enabled = True  # only the first step's boundaries are kept, unless a later one goes wrong
             self._rewind()
@@ -167,16 +171,20 @@ class Training:
         gradients = (param.grad for param in self.named.values() if param.grad is not None)
         return _finite(gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients)
 
-    def _back_off(self) -> bool:
-        """Halves the loss scale and goes back to before the forward, as GradScaler would by skipping the step."""
-        scale = self.scaler.get_scale()
-        if scale <= 1:
-            self.trace.collapsed = True
-            return False
-        self.scaler.update(scale / 2)
-        self.trace.skipped += 1
+    def _find_scale(self, step: int, *, lost: bool) -> None:
+        """Goes on under the largest loss scale under which all gradients are finite, by halvings, as GradScaler would by skipping steps."""
+        most = self.scaler.get_scale()
+        span = max(0, round(math.log2(most)))
+        found = fewest(span, lambda halvings: self._finite_under(step, most / 2**halvings), lost=lost)
+        self.trace.collapsed = self.trace.collapsed or found is None
+        self.trace.skipped += span if found is None else found
+
+    def _finite_under(self, step: int, scale: float) -> bool:
+        """Whether the step, run again under that loss scale, has finite gradients."""
         self._rewind()
-        return True
+        self.scaler.update(scale)
+        self._once_more(step)
+        return self._finite_gradients()
 
     def _record_gradients(self) -> None:
         scale = self.scaler.get_scale() if self.scaler.is_enabled() else 1.0

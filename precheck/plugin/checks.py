@@ -114,13 +114,13 @@ class CheckPrecision:
 
     def _cure(self, report: Report, model: Any, inputs: Any, settings: dict[str, Any]) -> str:
         """Code with which the check passes, if that is found within the trials that `remedy_trials` allows."""
-        trials = self.item.config.stash[KEY].trials
-        if not trials or all(finding.rule == "golden-stale" for finding in report.errors):
+        asked = self.item.config.stash[KEY]
+        if not asked.trials or all(finding.rule == "golden-stale" for finding in report.errors):
             return ""
         from precheck.measurement import job_of
         from precheck.remedies import searched
 
-        found = searched(job_of(model, inputs, **settings), self.precision, report, most=trials, depth=self.depth)
+        found = searched(job_of(model, inputs, **settings), self.precision, report, most=asked.trials, patient=asked.patient, depth=self.depth)
         return found.call if found else ""
 
     def _judged(self, golden: Path, report: Report, wishes: Expectations, ruling: Ruling, *, failed: bool) -> None:

@@ -27,6 +27,7 @@ MODELS = "precision-model"
 """What the node ids of --precision-model begin with: a file that is not there, at the root of the project."""
 REPORTS = ("term", "json:PATH", "markdown:PATH", "sarif:PATH", "html:PATH")
 """The forms of precheck.report.forms, which is loaded when one is asked for."""
+TRIALS = 12
 _SELECTING = {
     "keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf": "--lf", "stepwise": "--sw", "pyargs": "--pyargs",
     "collectonly": "--collect-only", "setuponly": "--setup-only", "setupplan": "--setup-plan",
@@ -49,6 +50,7 @@ class Settings:
     top: int
     device: str
     trials: int  # of the remedy search after a failure; 0: none
+    patient: bool  # whether all these trials are made, however long they take
     depth: Depth = "ops"  # what of a run is looked at
     selftest: bool = False  # whether checks that pass are made again with faults planted
     models: tuple[str, ...] = ()  # package.module:factory
@@ -108,7 +110,12 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("golden_unused", "default of --golden-unused: warn, fail or ignore", default="warn")
     parser.addini("drift_report", "default of --drift-report, one a line", type="linelist")
     parser.addini("drift_top", "default of --drift-top", default="10")
-    parser.addini("remedy_trials", "after a failure, how many measurements may go into finding what to keep in float32; 0: none", default="12")
+    parser.addini(
+        "remedy_trials",
+        f"after a failure, how many trials may go into finding what to keep in float32, however long they take; 0: none (default: {TRIALS}, "
+        "within 15 times what a low and a float32 step take, or half a second)",
+        default=TRIALS,  # a number: what is asked for is text
+    )
     parser.addini("precision_device", "default of --precision-device", default="auto")
     parser.addini("precision_policy", "op policy of autocast on a CPU: cuda (CUDA's, the default) or native (the CPU's own)", default="cuda")
 
@@ -147,6 +154,7 @@ def settings_of(config: pytest.Config) -> Settings:
         device=_device(str(_either(config, "precision_device"))),
         trials=_count("remedy_trials", config.getini("remedy_trials"), "none are made"),
         depth=cast(Depth, _one_of("precision_depth", _either(config, "precision_depth"), DEPTHS)),
+        patient=isinstance(config.getini("remedy_trials"), str),
         selftest=config.getoption("precheck_selftest"),
         models=_models(config, asked),
         known=_known(config),

@@ -138,7 +138,10 @@ def _findings(report: Report) -> list[str]:
 
 
 def _cure(report: Report) -> list[str]:
-    return ["with this the check passes (tried):", *(f"    {line}".rstrip() for line in report.cure.splitlines())] if report.cure else []
+    if report.cure:
+        return ["with this the check passes (tried):", *(f"    {line}".rstrip() for line in report.cure.splitlines())]
+    told = report.facts.get("remedy")
+    return [f"no modules found to keep in float32: {told}"] if told else []
 
 
 def _rows(rows: Sequence[Row]) -> list[str]:

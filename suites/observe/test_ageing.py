@@ -14,6 +14,7 @@ from torch.optim import optimizer as optimizers
 from precheck.observe.shadow import ageing
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.whereabouts import Whereabouts
+from precheck.torch_internals import innermost_mode
 
 BF16 = torch.bfloat16
 Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -188,3 +189,25 @@ def test_what_cannot_be_aged_is_left_out(spoil: str) -> None:
         own.grad = torch.ones_like(own)
         optimizer = stepped(lambda them: torch.optim.Muon(them, lr=1e-4), own)
     assert arrived(optimizer, own) == [None]
+
+
+@pytest.mark.parametrize(("make", "own", "shadowed"), [
+    (lambda them: torch.optim.AdamW(them, lr=2e-5), 100, 0),
+    (lambda them: torch.optim.SGD(them, lr=1e-4), 100, 0),
+    (Kahan, 400, 100),
+], ids=["AdamW", "SGD", "Kahan"])  # fmt: skip
+def test_what_goes_on_as_before_is_not_run(make: Make, own: int, shadowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of steps are asked for. Torch's optimizers lose for good what they lose; what keeps a remainder runs on, past the shadow."""
+    weights, stepping, calls, inside = weight(), ageing._Copy.step, [], []
+
+    def step(it: Any) -> None:
+        calls.append(1)
+        inside.append(isinstance(innermost_mode(), Shadow))
+        stepping(it)
+
+    monkeypatch.setattr(ageing._Copy, "step", step)
+    (aged,) = arrived(stepped(make, weights), weights)
+    assert aged is not None
+    assert aged.steps > 150
+    assert len(calls) <= own
+    assert sum(inside) <= shadowed

@@ -1,7 +1,8 @@
 """The ageing test: an optimizer alone, on copies of a few elements of its weights, under the gradient of its last step.
 
 A run of few steps cannot tell rounding that never lets a weight move from rounding that does so seldom. So the optimizer is
-asked to go on until what it means to do is worth four spacings of the weights: what has not arrived then never will.
+asked to go on until what it means to do is worth four spacings of the weights: what has not arrived then never will. Once it means
+to do the same in stretch after stretch, the rest is not run but multiplied; so is what arrives, where nothing is kept or left to chance.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from precheck.observe import state
+from precheck.observe.listeners import doing
 from precheck.observe.shadow.replay import local
 from precheck.observe.shadow.statistics import norm, sampled
 
@@ -24,6 +26,9 @@ ELEMENTS = 256
 SPACINGS = 4
 HORIZON = 2000
 """Steps at most, some seconds' worth. Steps below a five-hundredth of a spacing are not aged."""
+STRETCH, STEADY = 16, 0.05
+"""Steps between two looks at what is meant, and how much of it may differ from one to the next for the rest to be as long: a twentieth, where
+half of what is meant is lost or is not."""
 UNKNOWN = 256
 """Steps where nobody says how long they are."""
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks",
@@ -58,6 +63,10 @@ class _Copy:
 class _Meant(Protocol):
     """What a copy's weight would be, had no step been rounded."""
 
+    @property
+    def forgetful(self) -> bool:
+        """Whether what a step rounds away is gone, as with all of torch's own optimizers: the copy then goes on as it went, too."""
+
     def steps(self, it: _Copy, count: int) -> None:
         """Takes steps, of the copy too."""
 
@@ -70,6 +79,7 @@ class _Wide:
     """The same optimizer in float64."""
 
     twin: _Copy
+    forgetful: bool = True
 
     def steps(self, it: _Copy, count: int) -> None:
         for _ in range(count):
@@ -86,6 +96,7 @@ class _Shadowed:
 
     shadow: Any
     low: torch.Tensor
+    forgetful: bool = False
 
     def steps(self, it: _Copy, count: int) -> None:
         with self.shadow:
@@ -109,7 +120,7 @@ def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[i
     for group in optimizer.param_groups:
         for members in _alike(optimizer, [each for each in group["params"] if id(each) in wanted]):
             try:
-                with state.random_kept(), torch.no_grad():
+                with doing("stepping the optimizer alone"), state.random_kept(), torch.no_grad():
                     found |= _grown_old(*_twins(optimizer, group, members, another))
             except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError):
                 continue  # it wants a closure, a matrix, or something else that a row of samples is not
@@ -186,13 +197,37 @@ def _grown_old(it: _Copy, meant: _Meant) -> dict[int, Aged]:
     first, epsilon = meant.weight() - start, torch.finfo(it.weight.dtype).eps
     needed = [_needed(was, step, epsilon) for was, step in zip(it.parts(start), it.parts(first), strict=True)]
     steps = max((each for each in needed if each <= HORIZON), default=0)
-    meant.steps(it, steps - 1)
-    moved, wanted = it.weight.detach().double() - start, meant.weight() - start
+    moved, wanted = (end - start for end in _gone_on(it, meant, steps - 1))
     found = {}
     for (number, _), own, whole, enough in zip(it.members, it.parts(moved), it.parts(wanted), needed, strict=True):
         if norm(whole) > 0 and enough <= steps:
             found[number] = Aged(steps, float((own * whole).sum()) / norm(whole) ** 2)
     return found
+
+
+def _gone_on(it: _Copy, meant: _Meant, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the copy's weight is after so many more steps, and what was meant."""
+    before = None
+    while steps >= STRETCH:
+        low, aim = it.weight.detach().double(), meant.weight()
+        meant.steps(it, STRETCH)
+        steps -= STRETCH
+        move = meant.weight() - aim
+        if before is not None and norm(move - before) <= STEADY * norm(move):
+            return _carried_on(it, low, steps, forgetful=meant.forgetful), meant.weight() + move * (steps / STRETCH)
+        before = move
+    meant.steps(it, steps)
+    return it.weight.detach().double(), meant.weight()
+
+
+def _carried_on(it: _Copy, before: torch.Tensor, steps: int, *, forgetful: bool) -> torch.Tensor:
+    """The copy's weight after so many more steps, under no shadow; `before` is what it was one stretch ago."""
+    if forgetful:
+        now = it.weight.detach().double()
+        return now + (now - before) * (steps / STRETCH)
+    for _ in range(steps):
+        it.step()
+    return it.weight.detach().double()
 
 
 def _needed(start: torch.Tensor, step: torch.Tensor, epsilon: float) -> int:

@@ -1,0 +1,74 @@
+"""Whether a failing model could pass with some of it in float32, told by one low run: a remedy's trials would cost a measurement each.
+
+The float32 reference and the noise floors hardly depend on which modules are kept. So they are made once, without any; each
+trial is a low run beside them. What that shows to fail, fails; what it lets pass is measured before anybody is told.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from precheck.findings import Finding, Report
+from precheck.judge import drift
+from precheck.judge.placement import noise_for
+from precheck.measurement import FIRST_LOOK, judged
+from precheck.observe import exemption
+from precheck.observe.decisions import Tape
+from precheck.observe.job import Job
+from precheck.observe.records import Trace
+from precheck.observe.run import low, reference, run
+from precheck.precisions import Precision
+
+
+class Screening:
+    """The reference and the floors of the failing run whose report that is. `tells`: whether they show that it fails."""
+
+    def __init__(self, job: Job, precision: Precision, report: Report) -> None:
+        self.job, self.precision = job, precision
+        self.excused = frozenset(report.facts.get("excused", ()))  # beyond their floors for a reason that was found once
+        seen, self.tape = self._seen()
+        self.reference = run(job, reference(torch.float32, precision, follows=self.tape))
+        noises = [self._noise(seen, number) for number in range(FIRST_LOOK)]
+        self.spreads = drift.spreads(self.reference, noises)
+        self.tells = bool(self._judged(seen).errors)
+
+    def report(self) -> Report | None:
+        """On a low run of the model as it is now; None where other choices, draws or buffers may be what it fails by."""
+        seen, tape = self._seen()
+        report = self._judged(seen)
+        return report if not report.errors or (self._comparable(tape, report.errors) and not self._rounds_buffers()) else None
+
+    def _seen(self) -> tuple[Trace, Tape]:
+        tape = Tape()
+        return run(self.job, low(self.precision, records=tape)), tape
+
+    def _noise(self, seen: Trace, number: int) -> Trace:
+        noise = noise_for(self.job.model, seen, self.precision, seed=number + 1)
+        return run(self.job, reference(torch.float32, self.precision, follows=self.tape, disturbance=noise))
+
+    def _judged(self, seen: Trace) -> Report:
+        rows = drift.compare(seen, self.reference, self.spreads, self.precision, samples=FIRST_LOOK)
+        return judged(seen, self.reference, rows, self.precision, explained=self.excused)
+
+    def _comparable(self, tape: Tape, errors: list[Finding]) -> bool:
+        """Whether the run chose and drew as the first did, in the backward pass too if an error lies there."""
+        backward = all(error.phase != "forward" for error in errors)
+        return all(
+            _same(chosen, tape.entries.get(key))
+            for key, chosen in self.tape.entries.items()
+            if backward or key[0] != "backward"
+        )
+
+    def _rounds_buffers(self) -> bool:
+        """Whether the reference was given rounded what the modules that are kept now hold unrounded."""
+        stored = self.precision.is_low and not self.precision.autocasts
+        return stored and any(buffer.is_floating_point() for module in exemption.kept(self.job.model) for buffer in module.buffers())
+
+
+def _same(one: tuple[torch.Tensor | None, ...], other: tuple[torch.Tensor | None, ...] | None) -> bool:
+    if other is None or len(one) != len(other):
+        return False
+    return all(
+        mine is theirs or (mine is not None and theirs is not None and mine.shape == theirs.shape and torch.equal(mine, theirs.to(mine.dtype)))
+        for mine, theirs in zip(one, other, strict=True)
+    )

@@ -1,0 +1,81 @@
+"""What a remedy costs, in measurements and runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from faulty import Functional, Stack, job, measured, squared
+from torch import nn
+
+import precheck
+from precheck import trials
+from precheck.measurement import Measurement
+from precheck.precisions import resolve
+from precheck.remedies import searched
+from precheck.screening import Screening
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The measurements that trials make."""
+    made: list[Any] = []
+
+    def counted(*given: Any) -> Measurement:
+        made.append(given)
+        return Measurement(*given)
+
+    monkeypatch.setattr(trials, "Measurement", counted)
+    return made
+
+
+def test_most_trials_are_no_measurement(whole: list[Any]) -> None:
+    """The first set that passes and what is given: two of the 16 trials or so that finding two norms of four takes."""
+    it = job(lambda: Stack([0, 3]))
+    cure = searched(it, resolve("16-true"), measured(it, "16-true"))
+    assert cure is not None
+    assert cure.modules == ("blocks.0.norm", "blocks.3.norm")
+    assert cure.runs > 8
+    assert len(whole) <= 2
+
+
+def test_updates_that_are_lost_take_one_trial(whole: list[Any]) -> None:
+    """Each weight's is its own matter: no part of its module, and no other module, would do."""
+    it = job(
+        lambda: nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 4)),
+        optimizer=lambda params: torch.optim.Adam(params, lr=1e-3),
+        steps=3,
+    )
+    cure = searched(it, resolve("bf16-true"), measured(it, "bf16-true"))
+    assert cure is not None
+    assert (cure.modules, cure.minimal, cure.runs, len(whole)) == (("1", "3"), True, 1, 1)
+
+
+def test_what_one_low_run_lets_pass_and_a_measurement_does_not_is_measured_from_then_on(whole: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once something has passed: here every smaller set seems to."""
+    it = job(lambda: nn.Sequential(nn.Linear(16, 16), Functional(squared)))
+    report = measured(it, "16-true")
+    monkeypatch.setattr(Screening, "report", lambda self: precheck.Report())
+    cure = searched(it, resolve("16-true"), report)
+    assert cure is not None
+    assert (cure.modules, cure.functions, cure.minimal) == (("1",), ("mul", "div"), True)
+    assert cure.report.errors == []
+    assert len(whole) > 2
+
+
+def test_out_of_time_it_says_how_far_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = job(lambda: Stack([0, 3]))
+    report = measured(it, "16-true")
+    monkeypatch.setattr(trials, "PATIENCE", 0.0)
+    monkeypatch.setattr(trials, "LEAST", 0.0)
+    assert searched(it, resolve("16-true"), report, most=12, patient=False) is None
+    assert report.facts["remedy"] == "after 0 trials time was up; to make more: -o remedy_trials=12"
+    assert report.summary().endswith("no modules found to keep in float32: after 0 trials time was up; to make more: -o remedy_trials=12")
+
+
+def test_out_of_trials_it_says_so() -> None:
+    it = job(lambda: Stack([0, 1, 3]))
+    report = measured(it, "16-true")
+    assert searched(it, resolve("16-true"), report, most=1) is None
+    assert report.facts["remedy"] == "none in 1 trials; to make more: -o remedy_trials=2"
