@@ -8,7 +8,7 @@ again, with more noise runs, then with the roundings that a chain of ops inside 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from precheck import interrupts
 from precheck.diagnosis import diagnose
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
-from precheck.judge import boundaries, decisions, drift, extent, selections, updates
+from precheck.judge import allowances, boundaries, decisions, drift, extent, selections, updates
 from precheck.judge.losses import losses
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
@@ -43,6 +43,7 @@ def measure(
     optimizer: Callable[..., torch.optim.Optimizer] | None = None,
     steps: int = 1,
     seed: int = 0,
+    allow: Mapping[str, str] | None = None,
 ) -> Report:
     """Runs `model` under `precision` and judges it against a float32 run of the same process.
 
@@ -53,13 +54,17 @@ def measure(
     A LightningModule without a `loss` is measured by its training_step, and `inputs` is the batch. What DDP or FSDP2 wrap is
     measured as a copy, for which every rank has to call `measure`.
 
+    Findings of a rule that `allow` names are notes that give its reason: allow={"lost-update": "the reason"}.
+
     Errors name the op and the line behind them, for which the model runs once more beside float32, op by op.
 
     Raises PrecisionError for an unknown precision, InputError for arguments that cannot be measured, and whatever the model
     itself raises.
     """
     job, chosen = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)
+    allowed = allowances.checked(allow)
     report = Measurement(job, chosen).report()
+    allowances.apply(report, allowed)
     if report.errors:
         diagnose(job, chosen, report)
     return report

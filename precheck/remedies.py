@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from precheck import interrupts
 from precheck.findings import Report
+from precheck.judge import allowances
 from precheck.judge.extent import module_of
 from precheck.judge.updates import LOST
 from precheck.measurement import Measurement, job_of
@@ -28,6 +29,8 @@ from precheck.precisions import Precision, resolve
 
 GROWTH = 3
 """One in so many trials may go into following the blame before the whole model is tried: shrinking takes more than growing."""
+ELSEWHERE = frozenset({"golden-stale", "lost-update"})
+"""Rules whose cure is not to keep modules in float32: record the golden anew; keep float32 master weights."""
 ALIKE = 3
 """As many blamed modules of one class as make a pattern: then all of that class are tried together, since 32 layers share their norm's fault."""
 
@@ -80,23 +83,35 @@ def remedy(
     return searched(job, chosen, Measurement(job, chosen).report(), most=most)
 
 
-def searched(job: Job, precision: Precision, report: Report, *, most: int = 24) -> Remedy | None:
+def searched(
+    job: Job, precision: Precision, report: Report, *, most: int = 24, allow: Mapping[str, str] | None = None
+) -> Remedy | None:
     """The fewest modules to keep in float32 for the failing measurement `report` of `job` to pass, with at most `most` trials.
 
     None where there is nothing to find: no errors, no low format, or the fault stays with the whole model in float32 (a cast
-    that the model's own code makes, a loss that cannot be computed). Model and process come back as `measure` leaves them.
+    that the model's own code makes, a loss that cannot be computed). `allow` is as in `measure`, and holds for every trial.
+    Model and process come back as `measure` leaves them.
     Raises InputError if `most` is not a whole number from 1.
     """
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise InputError(f"most={most!r}; pass how many trials may be made, a whole number from 1")
     if not report.errors or precision.compute_dtype not in LOW or not getattr(job.model, "curable", True):
         return None
-    search = _Search(job, precision, report, most)
+    search = _Search(job, precision, report, most, allow or {})
     minimal = search.finished()
     if search.best is None:
         return None
     (names, functions), passed = search.best
     return Remedy(names, functions, passed, search.runs, minimal, exemption.code(names, functions, precision.name))
+
+
+def curable(report: Report) -> bool:
+    """Whether modules in float32 are the cure to look for. They are not where an error would be left, or has a cure in one word.
+
+    A stale golden stays stale whatever the model runs in. Updates that the weights did not get arrive with float32 master weights,
+    which the rule's own remedy says; the modules in float32 that do the same would be all that train.
+    """
+    return bool(report.errors) and not any(finding.rule in ELSEWHERE for finding in report.errors)
 
 
 class _SpentError(Exception):
@@ -120,8 +135,8 @@ Kept = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class _Search:
-    def __init__(self, job: Job, precision: Precision, report: Report, most: int) -> None:
-        self.job, self.precision, self.most, self.runs = job, precision, most, 0
+    def __init__(self, job: Job, precision: Precision, report: Report, most: int, allow: Mapping[str, str]) -> None:
+        self.job, self.precision, self.most, self.allow, self.runs = job, precision, most, allow, 0
         self.modules = dict(job.model.named_modules())
         self.known: dict[Kept, Report | None] = {((), ()): report}
         self.best: tuple[Kept, Report] | None = None
@@ -158,7 +173,9 @@ class _Search:
         self.runs += 1
         try:
             with doing(f"looking for a remedy, trial {self.runs} of at most {self.most}"), exemption.exempted(self.job.model, names, functions):
-                return Measurement(self.job, self.precision).report()
+                report = Measurement(self.job, self.precision).report()
+                allowances.apply(report, self.allow)
+                return report
         except Exception:  # a trial is a model that nobody has written: whatever it raises, it is no remedy
             return None
 

@@ -24,7 +24,8 @@ FLOORS = [
     {"observe"},
     {"judge"},
     {"goldens"},
-    {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "hunt", "searching", "strategies"},
+    {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals"}
+    | {"hunt", "searching", "strategies"},
     {"report"},
     {"plugin"},
 ]
