@@ -60,7 +60,7 @@ def _counts(checks: Sequence[_Check]) -> str:
     refused = sum(check.does_not_run for check in checks)
     noun = "check" if len(checks) == 1 else "checks"
     told = f"{failed} of {len(checks)} {noun} failed" if failed else f"{len(checks) - lost} of {len(checks)} {noun} passed"
-    told += f", {warned} passed with warnings" if warned else ""
+    told += f", {warned} {'passed' if failed else 'of them'} with warnings" if warned else ""
     told += f", {refused} of a model that does not run" if refused else ""
     return told + (f", {lost - refused} without a verdict" if lost > refused else "")
 
