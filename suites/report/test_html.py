@@ -192,7 +192,8 @@ def test_a_tensor_that_a_closer_look_passed_is_marked_and_is_not_the_worst() -> 
 
 
 def test_an_empty_session_says_what_would_be_here() -> None:
-    assert "No check ran in this session. A test is listed here if it uses the fixture <code>check_precision</code> or <code>watch_precision</code>." in page(of())
+    uses = "if it uses the fixture <code>check_precision</code> or <code>watch_precision</code>."
+    assert f"No check ran in this session. A test is listed here {uses}" in page(of())
     assert "No check ran" not in page(of(check()))
 
 
