@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, read
-from precheck.judge import boundaries, drift, staleness
+from precheck.judge import allowances, boundaries, drift, staleness
 from precheck.judge.losses import losses
 from precheck.measurement import FIRST_LOOK, Measurement, job_of, judged
 from precheck.observe import listeners
@@ -50,6 +50,7 @@ def check(
     seed: int = 0,
     ops: bool = False,
     depth: Depth = "ops",
+    allow: Mapping[str, str] | None = None,
 ) -> Report:
     """`measure`, with the golden at that path as the reference. Arguments, and what comes back untouched, are as in `measure`.
     `ops` asks for every op's drift in `report.ops` even if nothing is wrong.
@@ -57,8 +58,9 @@ def check(
     Raises GoldenMissing if there is no such file, GoldenError if it cannot be used, PrecisionError and InputError as `measure`.
     """
     job = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed)
-    chosen = resolve(precision)
+    chosen, allowed = resolve(precision), allowances.checked(allow)
     report = Checking(job, chosen, read(Path(golden)), depth=depth_of(depth)).report(str(golden), whole=ops)
+    allowances.apply(report, allowed)
     if not report.ops and (report.errors or ops):
         diagnose(job, chosen, report)
     listeners.judged(job, chosen, golden, report)

@@ -8,7 +8,7 @@ again, with more noise runs, then with the roundings that a chain of ops inside 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from precheck.diagnosis import diagnose
 from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
-from precheck.judge import boundaries, decisions, drift, extent, selections, updates
+from precheck.judge import allowances, boundaries, decisions, drift, extent, selections, updates
 from precheck.judge.losses import losses
 from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
@@ -45,6 +45,7 @@ def measure(
     steps: int = 1,
     seed: int = 0,
     depth: Depth = "ops",
+    allow: Mapping[str, str] | None = None,
 ) -> Report:
     """Runs `model` under `precision` and judges it against a float32 run of the same process.
 
@@ -57,12 +58,15 @@ def measure(
 
     `depth`: "ops" looks at every op of the run, by the rules of `watch`, and names the line behind an error. "boundaries" looks at modules,
     gradients and weights alone, and at ops only where these are wrong; it costs less and misses what a network dilutes.
+    Findings of a rule that `allow` names are notes that give its reason: allow={"lost-update": "the reason"}.
 
     Raises PrecisionError for an unknown precision, InputError for arguments that cannot be measured, and whatever the model
     itself raises.
     """
     job, chosen = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)
+    allowed = allowances.checked(allow)
     report = Measurement(job, chosen, depth=evidence.depth_of(depth)).report()
+    allowances.apply(report, allowed)
     if report.errors and depth == "boundaries":
         diagnose(job, chosen, report)
     return report

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ import torch
 from precheck import interrupts
 from precheck.evidence import depth_of
 from precheck.findings import Report
+from precheck.judge import allowances
 from precheck.judge.extent import module_of
 from precheck.judge.updates import LOST
 from precheck.measurement import Measurement, job_of
@@ -30,6 +31,8 @@ from precheck.trials import SpentError, Trials, patience
 
 GROWTH = 3
 """One in so many trials may go into following the blame before the whole model is tried: shrinking takes more than growing."""
+ELSEWHERE = frozenset({"golden-stale", "lost-update"})
+"""Rules whose cure is not to keep modules in float32: record the golden anew; keep float32 master weights."""
 ALIKE = 3
 """As many blamed modules of one class as make a pattern: then all of that class are tried together, since 32 layers share their norm's fault."""
 
@@ -83,21 +86,32 @@ def remedy(
     return searched(job, chosen, Measurement(job, chosen, depth=depth_of(depth)).report(), most=most, depth=depth)
 
 
-def searched(job: Job, precision: Precision, report: Report, *, most: int = 24, patient: bool = True, depth: Depth = "ops") -> Remedy | None:
+def searched(
+    job: Job, precision: Precision, report: Report, *, most: int = 24, patient: bool = True, depth: Depth = "ops",
+    allow: Mapping[str, str] | None = None,
+) -> Remedy | None:  # fmt: skip
     """The fewest modules to keep in float32 for the failing measurement `report` of `job` to pass, with at most `most` trials.
 
     Not `patient`: it ends when so much time has passed as PATIENCE says, too. Where nothing was found before trials or time had run out,
     `report.facts["remedy"]` says how far it came.
 
     None where there is nothing to find: no errors, no low format, or the fault stays with the whole model in float32 (a cast
-    that the model's own code makes, a loss that cannot be computed). Model and process come back as `measure` leaves them.
+    that the model's own code makes, a loss that cannot be computed). `allow` is as in `measure`, and holds for every trial.
+    Model and process come back as `measure` leaves them.
     Raises InputError if `most` is not a whole number from 1.
     """
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise InputError(f"most={most!r}; pass how many trials may be made, a whole number from 1")
     if not report.errors or precision.compute_dtype not in LOW or not getattr(job.model, "curable", True):
         return None
-    search = _Search(job, precision, report, most, depth, None if patient else patience(job, precision))
+
+    def measured() -> Report:
+        found = Measurement(job, precision, depth=depth).report()
+        allowances.apply(found, allow or {})
+        return found
+
+    seconds = None if patient else patience(job, precision)
+    search = _Search(job, precision, report, Trials(job, precision, report, most, seconds, measured, screens=not allow))
     minimal, trials = search.finished(), search.trials
     if trials.best is None:
         if trials.spent:
@@ -105,6 +119,15 @@ def searched(job: Job, precision: Precision, report: Report, *, most: int = 24, 
         return None
     (names, functions), passed = trials.best
     return Remedy(names, functions, passed, trials.made, minimal, exemption.code(names, functions, precision.name))
+
+
+def curable(report: Report) -> bool:
+    """Whether modules in float32 are the cure to look for. They are not where an error would be left, or has a cure in one word.
+
+    A stale golden stays stale whatever the model runs in. Updates that the weights did not get arrive with float32 master weights,
+    which the rule's own remedy says; the modules in float32 that do the same would be all that train.
+    """
+    return bool(report.errors) and not any(finding.rule in ELSEWHERE for finding in report.errors)
 
 
 class _Every:
@@ -122,10 +145,10 @@ Passes = Callable[[Sequence[str]], bool]
 
 
 class _Search:
-    def __init__(self, job: Job, precision: Precision, report: Report, most: int, depth: Depth, seconds: float | None) -> None:
-        self.precision, self.most, self.report = precision, most, report
+    def __init__(self, job: Job, precision: Precision, report: Report, trials: Trials) -> None:
+        self.precision, self.most, self.report = precision, trials.most, report
         self.modules = dict(job.model.named_modules())
-        self.trials = Trials(job, precision, report, most, depth, seconds)
+        self.trials = trials
 
     def finished(self) -> bool:
         """Searches, and leaves in the trials' `best` what it found. True if that is minimal, False if they ran out before that was shown."""

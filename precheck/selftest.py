@@ -84,6 +84,16 @@ def expected(rule: str) -> list[Outcome]:
     return [Outcome(fault, "inapplicable", text) for fault in FAULTS]
 
 
+def watched(*, compared: bool, precision: Precision) -> list[Outcome]:
+    """Of a watched block: `compared` says whether any of its ops ran in a low format, and so whether it could have failed."""
+    if compared:
+        text = "faults are planted into models that precheck runs itself, and this loop is the test's own"
+        return [Outcome(fault, "inapplicable", text) for fault in FAULTS]
+    text = f"no op of the block computes in what {precision} rounds to, so that nothing is compared, and no fault is noticed"
+    advice = "make the block compute under this precision (matrix products under autocast), or leave the precision out by its marker"
+    return [Outcome(fault, "unnoticed", text, advice) for fault in FAULTS]
+
+
 Planted = Callable[[Effect], AbstractContextManager[Job]]
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container
+from collections.abc import Callable, Container
 
 from precheck.findings import Report
-from precheck.measurement import Measurement
 from precheck.observe import exemption
-from precheck.observe.job import Depth, Job
+from precheck.observe.job import Job
 from precheck.observe.listeners import doing
 from precheck.observe.timing.contestant import Contestant, borrowed
 from precheck.precisions import Precision, resolve
@@ -42,14 +41,17 @@ def patience(job: Job, precision: Precision) -> float:
 class Trials:
     """`best` is the last that passed, with its report; `measured` are those that one low run has not told about alone."""
 
-    def __init__(self, job: Job, precision: Precision, report: Report, most: int, depth: Depth, seconds: float | None) -> None:
-        self.job, self.precision, self.most, self.depth, self.made = job, precision, most, depth, 0
+    def __init__(
+        self, job: Job, precision: Precision, report: Report, most: int, seconds: float | None, measured: Callable[[], Report], *, screens: bool
+    ) -> None:
+        """`measured` makes a whole measurement of the job as it is then; `screens`: whether one low run may stand for it."""
+        self.job, self.precision, self.most, self.whole, self.made = job, precision, most, measured, 0
         self.ends = None if seconds is None else time.perf_counter() + seconds
         self.spent = ""  # what ended them
         self.known: dict[Kept, Report | None] = {((), ()): report}
         self.measured: set[Kept] = {((), ())}
         self.best: tuple[Kept, Report] | None = None
-        self.screening = self._screening(report)
+        self.screening = self._screening(report) if screens else None
 
     def report(self, key: Kept, functions: Container[str] | None = None) -> Report | None:
         """The report with those modules, or those of their functions, in float32; None where the model does not run so.
@@ -95,7 +97,7 @@ class Trials:
                     return report
                 if functions is key[1]:
                     self.measured.add(key)
-                return Measurement(self.job, self.precision, depth=self.depth).report()
+                return self.whole()
         except Exception:  # a trial is a model that nobody has written: whatever it raises, it is no remedy
             return None
 
@@ -104,7 +106,7 @@ class Trials:
         self.measured.add(key)
         try:
             with doing("looking for a remedy, the last measurement"), exemption.exempted(self.job.model, *key):
-                self.known[key] = Measurement(self.job, self.precision, depth=self.depth).report()
+                self.known[key] = self.whole()
         except Exception:
             self.known[key] = None
         return self.known[key]

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ import torch
 from precheck import interrupts
 from precheck.evidence import shown
 from precheck.findings import Finding, Report
-from precheck.judge import ops, scaling, updates
+from precheck.judge import allowances, ops, scaling, updates
 from precheck.judge.ranks import merged
 from precheck.observe.job import InputError
 from precheck.observe.shadow.mode import Shadow
@@ -28,14 +28,17 @@ from precheck.torch_internals import without_modes
 
 
 @contextlib.contextmanager
-def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | None = None) -> Iterator[Report]:
+def watch(
+    model: torch.nn.Module | None = None, *, precision: str | Precision | None = None, allow: Mapping[str, str] | None = None
+) -> Iterator[Report]:
     """Watches the block: each op with a low-precision ancestor runs once more in float32, and the two are compared.
 
     The code runs as it is, bit for bit, at the cost of about a float32 run beside it. The report is filled when the block
     ends, by an exception too, which leaves as it came but for a note of the first error (from Python 3.11 on); it keeps no
     tensor alive. `model` names modules in findings ("" is the model itself); without
     it the first module with children that runs is the model. `precision` also applies that precision's policy to the block:
-    autocast for *-mixed, emulated rounding for tf32 and fp8.
+    autocast for *-mixed, emulated rounding for tf32 and fp8. Findings of a rule that `allow` names are notes that give its
+    reason: allow={"lost-update": "the reason"}.
 
     In a distributed run in which every rank enters its block, what ranks send each other carries its shadow along, and each
     rank's report has the findings of all.
@@ -43,6 +46,7 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
     Raises PrecisionError for an unknown precision, InputError for arguments that cannot be watched.
     """
     chosen = None if precision is None else resolve(precision)
+    allowed = allowances.checked(allow)
     _checked(model, chosen)
     report = Report(precision=chosen.name if chosen else "")
     where = Whereabouts(model)
@@ -61,18 +65,18 @@ def watch(model: torch.nn.Module | None = None, *, precision: str | Precision | 
             ended = True
         except Exception as error:
             shadow.observation.raised = type(error).__name__
-            _closed(report, shadow, verdict, apart, ended)
+            _closed(report, shadow, verdict, apart, ended, allowed)
             _noted(error, report)
             raise
         except BaseException:
             torch.set_grad_enabled(gradients)  # torch's optimizers switch it by a plain try and finally, which an interrupt may cut short
-            _closed(report, shadow, verdict, apart, ended)
+            _closed(report, shadow, verdict, apart, ended, allowed)
             raise
-        _closed(report, shadow, verdict, apart, ended)
+        _closed(report, shadow, verdict, apart, ended, allowed)
 
 
 @interrupts.interruptible
-def _closed(report: Report, shadow: Shadow, verdict: ops.Verdict, apart: str, ended: bool) -> None:
+def _closed(report: Report, shadow: Shadow, verdict: ops.Verdict, apart: str, ended: bool, allowed: Mapping[str, str]) -> None:
     """Judges what was watched, once nothing watches any more: this may take its time, and be interrupted."""
     ranks = shadow.collectives.ranks
     with without_modes(), torch.no_grad():
@@ -83,6 +87,7 @@ def _closed(report: Report, shadow: Shadow, verdict: ops.Verdict, apart: str, en
             report.facts["ranks"] = apart
         if ranks is not None:
             _joined(report, ranks, ended)
+        allowances.apply(report, allowed)
 
 
 def _noted(raised: Exception, report: Report) -> None:
@@ -132,7 +137,11 @@ def _checked(model: Any, precision: Precision | None) -> None:
 
 @contextlib.contextmanager
 def _policy(precision: Precision | None) -> Iterator[None]:
-    with contextlib.nullcontext() if precision is None else precision.autocast():
+    with contextlib.ExitStack() as stack:
+        if precision is not None:
+            stack.enter_context(precision.autocast())
+        if precision is not None and precision.autocasts and torch.cuda.is_available():  # a block may use both devices
+            stack.enter_context(torch.autocast("cuda", dtype=precision.compute_dtype))
         yield
 
 

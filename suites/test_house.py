@@ -24,8 +24,8 @@ FLOORS = [
     {"observe"},
     {"judge"},
     {"goldens"},
-    {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "hunt", "searching", "strategies",
-     "screening", "trials"},
+    {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
+    | {"screening", "trials", "hunt", "searching", "strategies"},
     {"report"},
     {"plugin"},
 ]

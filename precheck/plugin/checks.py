@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +10,10 @@ import pytest
 
 from precheck.observe.listeners import judging
 from precheck.plugin import selftest
-from precheck.plugin.ledger import CHECKS, KNOWN, Check, Ruling
-from precheck.plugin.markers import Expectations, expectations
-from precheck.plugin.naming import command, golden_of, plain_id, shown
+from precheck.plugin.naming import command, golden_of, plain_id
 from precheck.plugin.settings import KEY, Depth
 from precheck.plugin.tracebacks import users_frames
+from precheck.plugin.verdicts import Verdicts
 from precheck.precisions import Precision
 
 if TYPE_CHECKING:
@@ -25,11 +22,11 @@ if TYPE_CHECKING:
     from precheck.findings import Report
 
 
-class CheckPrecision:
+class CheckPrecision(Verdicts):
     """What the `check_precision` fixture hands to a test."""
 
     def __init__(self, item: pytest.Item, precision: Precision) -> None:
-        self.item, self.precision, self.calls = item, precision, 0
+        super().__init__(item, precision)
         self.depth: Depth = "ops"
         self.needs_golden = True  # or else, where there is none, float32 in the same process is the only reference
 
@@ -43,6 +40,7 @@ class CheckPrecision:
         steps: int = 1,
         seed: int = 0,
         depth: Depth | None = None,
+        allow: Mapping[str, str] | None = None,
     ) -> Report:
         """`precheck.check`, with the golden of this test; `depth` as there, and as --precision-depth says where it is None."""
         __tracebackhide__ = True
@@ -55,106 +53,85 @@ class CheckPrecision:
         from precheck.observe.job import InputError
 
         try:
-            return act(golden, model, inputs, settings)
+            return act(golden, model, inputs, settings, allow)
         except (GoldenError, InputError) as error:
             message = self._explained(golden, error)
         except Exception as error:
-            self._note(golden, error=f"{type(error).__name__}: {error}")
+            self._refused(golden, model, inputs, settings, error)
+            self.note(golden, error=f"{type(error).__name__}: {error}")
             raise error.with_traceback(users_frames(error)) from error.__cause__
-        self._note(golden, error=message)
+        self.note(golden, error=message)
         pytest.fail(message, pytrace=False)
 
-    def _refreshed(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any]) -> Report:
+    def _refreshed(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         from precheck.goldens.lifecycle import refresh
+        from precheck.judge.allowances import checked
         from precheck.measurement import job_of
 
+        checked(allow)
         which = self.item.config.stash[KEY].refresh or "changed"
         done = refresh(golden, job_of(model, inputs, **settings), which)
-        self._note(golden, refreshed=done.status, changes=list(done.lines))
+        self.note(golden, refreshed=done.status, changes=list(done.lines))
         from precheck.findings import Report
 
-        return Report(precision=self.precision.name, facts={"golden": self._shown(golden), "refreshed": done.status})
+        return Report(precision=self.precision.name, facts={"golden": self.shown(golden), "refreshed": done.status})
 
-    def _checked(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any]) -> Report:
+    def _checked(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         __tracebackhide__ = True
-        report = self._report(golden, model, inputs, settings)
-        wishes = expectations(self.item)
-        tolerated = wishes.expected | wishes.allowed.keys()
-        left = dataclasses.replace(report, findings=[f for f in report.findings if not (f.severity == "error" and f.rule in tolerated)])
-        known = self.item.config.stash[KNOWN]
-        ruling = known.ruling(self.item, self.calls, self.precision.name, left) if known else Ruling()
-        failed = bool(left.errors) and not ruling.excused
-        if failed:
-            report.cure = left.cure = self._cure(left, model, inputs, settings)
-        self._judged(golden, report, wishes, ruling, failed=failed)
-        if failed:
-            again = command(self.item, f"--precision={self.precision.name}", self.precision.name)
-            pytest.fail("\n".join([*filter(None, [ruling.worse]), left.summary(), f"to see this again: {again}"]), pytrace=False)
-        if not ruling.excused and self.item.config.stash[KEY].selftest:
+        report = self._report(golden, model, inputs, settings, allow)
+        verdict = self.verdict(report)
+        if verdict.failed:
+            verdict.left.cure = report.cure = self._cure(verdict.left, model, inputs, settings, {**verdict.tolerated, **(allow or {})})
+        self.keep(golden, verdict, alone=plain_id(self.item) if not self.needs_golden and not golden.exists() else "")
+        if verdict.failed:
+            self.fail(verdict)
+        if not verdict.ruling.excused and self.item.config.stash[KEY].selftest:
             held = golden if golden.exists() else None
+            wishes = verdict.wishes.also(allow)
             selftest.tried(self.item, self.calls, self.precision, wishes, model, inputs, golden=held, **settings)
         return report
 
-    def _report(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any]) -> Report:
+    def _report(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         ops = self.item.config.stash[KEY].ops
         if self.needs_golden or golden.exists():
             from precheck.checking import check
 
             with judging(None):  # this check is tried with what its test's markers say
-                report = check(model, inputs, golden=golden, precision=self.precision, ops=ops, depth=self.depth, **settings)
-            report.facts["golden"] = self._shown(golden)
+                report = check(model, inputs, golden=golden, precision=self.precision, ops=ops, depth=self.depth, allow=allow, **settings)
+            report.facts["golden"] = self.shown(golden)
             return report
         from precheck.diagnosis import diagnose
         from precheck.measurement import job_of, measure
 
-        report = measure(model, inputs, precision=self.precision, depth=self.depth, **settings)
+        report = measure(model, inputs, precision=self.precision, depth=self.depth, allow=allow, **settings)
         if ops and not report.ops:
             diagnose(job_of(model, inputs, **settings), self.precision, report)
         return report
 
-    def _cure(self, report: Report, model: Any, inputs: Any, settings: dict[str, Any]) -> str:
+    def _cure(self, report: Report, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str]) -> str:
         """Code with which the check passes, if that is found within the trials that `remedy_trials` allows."""
         asked = self.item.config.stash[KEY]
-        if not asked.trials or all(finding.rule == "golden-stale" for finding in report.errors):
-            return ""
         from precheck.measurement import job_of
-        from precheck.remedies import searched
+        from precheck.remedies import curable, searched
 
-        found = searched(job_of(model, inputs, **settings), self.precision, report, most=asked.trials, patient=asked.patient, depth=self.depth)
+        if not asked.trials or not curable(report):
+            return ""
+        found = searched(
+            job_of(model, inputs, **settings), self.precision, report,
+            most=asked.trials, patient=asked.patient, depth=self.depth, allow=allow,
+        )  # fmt: skip
         return found.call if found else ""
 
-    def _judged(self, golden: Path, report: Report, wishes: Expectations, ruling: Ruling, *, failed: bool) -> None:
-        """For the end of the session, and for junit."""
-        from precheck.report.terminal import entry
+    def _refused(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], error: Exception) -> None:
+        """Fails the test in one line where the model runs in float32 and not in this precision; with --full-trace, in pytest's own way."""
+        __tracebackhide__ = True
+        from precheck.measurement import job_of
+        from precheck.refusals import refused
 
-        settings, worst = self.item.config.stash[KEY], report.worst
-        self._note(
-            golden,
-            failed=failed,
-            alone=plain_id(self.item) if not self.needs_golden and not golden.exists() else "",
-            rules=sorted({finding.rule for finding in report.findings}),
-            allowed=[f"{finding.rule} ({wishes.allowed[finding.rule]})" for finding in report.errors if finding.rule in wishes.allowed],
-            entry=entry(report, settings.top),
-            report=json.loads(report.to_json()) if settings.files else None,
-            tolerated={
-                **dict.fromkeys((finding.rule for finding in report.errors if ruling.excused), "known to fail"),
-                **dict.fromkeys(wishes.expected, "expected"),
-                **wishes.allowed,
-            },
-            excused=list(ruling.excused),
-            known=ruling.told,
-        )
-        self.item.user_properties += [
-            ("precheck_precision", report.precision),
-            ("precheck_errors", ",".join(finding.rule for finding in report.errors)),
-            ("precheck_worst_r", f"{worst.r:.4g}" if worst else ""),
-            ("precheck_worst_tensor", worst.tensor if worst else ""),
-        ]
-
-    def _note(self, golden: Path, **facts: Any) -> None:
-        line = (self.item.location[1] or 0) + 1
-        check = Check(nodeid=plain_id(self.item, self.precision.name), golden=str(golden), precision=self.precision.name, line=line, **facts)
-        self.item.stash[CHECKS].append(check)
+        judged = self.precision.is_low and not self.item.config.stash[KEY].refresh
+        told = refused(job_of(model, inputs, **settings), self.precision) if judged else ""
+        if told:
+            self.refuse(golden, told, error)
 
     def _explained(self, golden: Path, error: Exception) -> str:
         from precheck.goldens.file import GoldenMissing
@@ -162,7 +139,4 @@ class CheckPrecision:
 
         if not isinstance(error, GoldenMissing):
             return printable(str(error))
-        return f"no golden for this test at {self._shown(golden)}; record it with: {command(self.item, '--golden-refresh=missing', '32-true')}"
-
-    def _shown(self, golden: Path) -> str:
-        return shown(golden, self.item.config.rootpath)
+        return f"no golden for this test at {self.shown(golden)}; record it with: {command(self.item, '--golden-refresh=missing', '32-true')}"

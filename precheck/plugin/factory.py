@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-ARGUMENTS = ("model", "inputs", "loss", "optimizer", "steps", "seed")
+ARGUMENTS = ("model", "inputs", "loss", "optimizer", "steps", "seed", "allow")
 _FORM = "package.module:factory"
 _EXAMPLE = (
     'a dict of measure\'s arguments, as in {"model": model, "inputs": torch.randn(4, 8), '

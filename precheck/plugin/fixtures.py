@@ -1,4 +1,4 @@
-"""The fixtures: `precision`, `precision_device`, `check_precision`, `gpu_benchmark`. torch is imported when one is used."""
+"""The fixtures: `precision`, `precision_device`, `check_precision`, `watch_precision`, `gpu_benchmark`. torch is imported when one is used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from precheck.plugin.ledger import CHECKS
 from precheck.plugin.markers import restricted
 from precheck.plugin.settings import KEY
 from precheck.precisions import Precision, PrecisionError, resolve
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
     from precheck.plugin.checks import CheckPrecision
+    from precheck.plugin.watches import WatchPrecision
 
 
 @pytest.fixture(scope="session")
@@ -77,16 +77,42 @@ def precision_device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture
 def check_precision(request: pytest.FixtureRequest, precision: Precision | str) -> CheckPrecision:
-    """check_precision(model, inputs, *, loss=None, optimizer=None, steps=1, seed=0) -> Report.
+    """check_precision(model, inputs, *, loss=None, optimizer=None, steps=1, seed=0, allow=None) -> Report.
 
     Runs the model under the test's precision, compares it with the golden of this test, and fails the test if there are errors.
     A tensor of inputs is one argument, a tuple positional ones, a dict keywords. `loss` takes the model's output and returns a
     scalar; without it only the forward runs. `optimizer` takes parameters, as torch.optim's do. The model comes back as it was.
+    Findings of a rule that `allow` names are notes that give its reason: allow={"lost-update": "the reason"}.
     """
     from precheck.plugin.checks import CheckPrecision
 
-    request.node.stash[CHECKS] = []
     return CheckPrecision(request.node, _resolved(precision, request.config))
+
+
+@pytest.fixture
+def watch_precision(request: pytest.FixtureRequest, precision: Precision | str) -> WatchPrecision:
+    """with watch_precision(model=None, *, allow=None) as report: a whole loop of your own, with any number of models and optimizers.
+
+    Watches the block under the test's precision, op by op beside float32, and fails the test at its end if there are errors. Under
+    *-mixed the block runs under autocast, under tf32 and fp8 with emulated rounding:
+
+        def test_gan(watch_precision):
+            with watch_precision():
+                for real in batches:
+                    train_discriminator(real)
+                    train_generator()
+
+    Under bf16-true, 16-true and bf16-master your loop casts its own weights, to `watch_precision.dtype`, which is float32 elsewhere.
+    Under 16-mixed `watch_precision.precision.make_scaler()` is the GradScaler to use, which does nothing elsewhere:
+
+        generator = Generator().to(watch_precision.dtype)
+        scaler = watch_precision.precision.make_scaler()
+
+    `model` names modules in findings, where one is the main one. `allow` is as in check_precision. There is no golden.
+    """
+    from precheck.plugin.watches import WatchPrecision
+
+    return WatchPrecision(request.node, _resolved(precision, request.config))
 
 
 NO_BENCHMARK = "gpu_benchmark needs pytest-benchmark, which is not loaded: pip install pytest-benchmark, or leave -p no:benchmark out"

@@ -21,6 +21,7 @@ from precheck.plugin import fixtures, markers, xdist
 from precheck.plugin.fixtures import check_precision as check_precision
 from precheck.plugin.fixtures import precision as precision
 from precheck.plugin.fixtures import precision_device as precision_device
+from precheck.plugin.fixtures import watch_precision as watch_precision
 from precheck.plugin.ledger import CHECKS, KNOWN, Ledger, counted
 from precheck.plugin.naming import asked_for, family, folder_of, given_precision, golden_of, models_folder, plain_id, shown
 from precheck.plugin.settings import KEY, add_options, selection, settings_of
@@ -116,6 +117,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=reason))
         if _uses_checks(item):
             ledger.expected[str(golden_of(item))] = _nodeid(item)
+        if _watches(item):
+            ledger.watched[str(golden_of(item))] = _nodeid(item)
     if config.getoption("precision_model") or not config.stash[KEY].models:
         ledger.ignored.append(str(models_folder(config)))  # which models there are is for the ini file to say
     narrowed = selection(config)
@@ -133,6 +136,10 @@ def _uses_checks(item: pytest.Item) -> bool:
     return "check_precision" in getattr(item, "fixturenames", ())
 
 
+def _watches(item: pytest.Item) -> bool:
+    return "watch_precision" in getattr(item, "fixturenames", ())
+
+
 def _nodeid(item: pytest.Item) -> str:
     return plain_id(item, given_precision(item))
 
@@ -144,6 +151,7 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    item.stash[CHECKS] = []  # of this attempt; some plugins make several
     fault = markers.fault(item)  # of a unittest's or doctest's; others were told at collection
     if fault:
         pytest.fail(fault, pytrace=False)
@@ -165,7 +173,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if CHECKS in item.stash or _uses_checks(item):
+    if item.stash.get(CHECKS, []) or _uses_checks(item) or _watches(item):
         checks = item.stash.get(CHECKS, [])
         fresh = checks[item.stash.get(_HANDED, 0) :] if report.when == "call" else []  # each once, whichever subtest it was in
         item.stash[_HANDED] = len(checks)
@@ -196,6 +204,13 @@ class _Listener:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed or report.skipped:
             self.ledger.partial.append(f"{report.nodeid} was not collected")
+
+
+def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
+    """Of a test that passed with warnings, -v says so; in all else it is a test that passed."""
+    checks = getattr(report, "precheck", {}).get("checks", []) if report.when == "call" and report.passed else []
+    warned = sum(len(check["warnings"]) for check in checks)
+    return ("passed", ".", f"PASSED ({counted(warned, 'warning')})") if warned and not hasattr(report, "wasxfail") else None
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -101,7 +101,7 @@ class KnownFailures:
             fewer = owner in ledger.passed and (str(golden), check.precision) not in heard
             ignored = any(golden.is_relative_to(folder) for folder in ledger.ignored)
             asked = any(golden.is_relative_to(folder) for folder in folders) and not ignored
-            if fewer or (asked and str(first) not in ledger.expected):
+            if fewer or (asked and str(first) not in ledger.expected | ledger.watched):
                 gone.append(check)
         return gone
 

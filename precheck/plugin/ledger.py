@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Check:
-    """One call of check_precision: a verdict with its entry for the table, or a golden refreshed, or why there is neither."""
+    """A call of check_precision, or a block of watch_precision: a verdict with its entry, or a golden refreshed, or why there is neither."""
 
     nodeid: str
     golden: str
@@ -36,6 +36,14 @@ class Check:
     alone: str = ""  # the node id where no golden was needed and there is none
     excused: list[str] = dataclasses.field(default_factory=list)  # known failures as which it failed
     known: dict[str, Any] | None = None  # what their file is to be kept by
+    warnings: list[str] = dataclasses.field(default_factory=list)
+    not_needed: dict[str, str] = dataclasses.field(default_factory=dict)  # rules of allow= that nothing needed, and the reasons given
+    watched: bool = False  # a block of watch_precision, which has no golden: `golden` is only a name for it
+    does_not_run: bool = False  # under this precision, while it does in float32; `error` says where it stops
+
+    @property
+    def passed(self) -> bool:
+        return not (self.failed or self.error or self.excused or self.refreshed)
 
 
 CHECKS = pytest.StashKey[list[Check]]()
@@ -63,6 +71,7 @@ class Ledger:
     skipped: dict[str, str] = dataclasses.field(default_factory=dict)  # tests that did not run: how their goldens' paths begin
     collected: bool = False
     expected: dict[str, str] = dataclasses.field(default_factory=dict)  # golden of each collected test: its node id
+    watched: dict[str, str] = dataclasses.field(default_factory=dict)  # the same of tests that watch, which have no goldens
     ignored: list[str] = dataclasses.field(default_factory=list)  # folders of goldens whose tests pytest was told not to collect
     partial: list[str] = dataclasses.field(default_factory=list)  # why nothing can be said of goldens that were not used
     unused: list[Path] = dataclasses.field(default_factory=list)
@@ -71,17 +80,18 @@ class Ledger:
 
     def collection(self) -> dict[str, Any]:
         """What a worker knows and its controller does not."""
-        return {"expected": self.expected, "ignored": self.ignored, "partial": self.partial}
+        return {"expected": self.expected, "watched": self.watched, "ignored": self.ignored, "partial": self.partial}
 
     def take_over(self, found: dict[str, Any]) -> None:
         """From a worker's `collection`."""
         self.collected = True
         self.expected |= found["expected"]
+        self.watched |= found["watched"]
         self.ignored += found["ignored"]
         self.partial += found["partial"]
 
     def hear(self, told: dict[str, Any], *, passed: bool, skipped: bool) -> None:
-        """From the report of a test that uses check_precision; `told` is what the plugin wrote on it."""
+        """From the report of a test that checks or watches; `told` is what the plugin wrote on it."""
         self.checks += [Check(**check) for check in told["checks"]]
         if passed:
             self.passed.add(told["nodeid"])
@@ -90,7 +100,7 @@ class Ledger:
 
     def find_unused(self, files: Iterable[Path], folders: Iterable[Path]) -> None:
         """Of `files` below `folders`, those that no test stands for; and of a test that passed, later ones it did not ask for."""
-        used = {check.golden for check in self.checks}
+        used = {check.golden for check in self.checks if not check.watched}
         kept = tuple(self.skipped.values())
         for path in files:
             if str(path) in used or str(path).startswith(kept) or not any(path.is_relative_to(folder) for folder in folders):

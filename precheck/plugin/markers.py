@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from precheck.precisions import Precision, PrecisionError, resolve
 
 LINES = (
     "precision(*names): run this test only under these precisions",
-    "expect_finding(rule): check_precision must report this rule; the test fails if it does not",
+    "expect_finding(rule): check_precision or watch_precision must report this rule; the test fails if it does not",
     "allow_finding(rule, reason=...): errors of this rule do not fail the test, and are listed at the end",
     "gpu(min_memory=GiB, min_capability=(major, minor)): skip where there is no such CUDA device",
 )
@@ -24,6 +24,10 @@ class Expectations:
 
     expected: frozenset[str]
     allowed: dict[str, str]
+
+    def also(self, allow: Mapping[str, str] | None) -> Expectations:
+        """With what a check itself allows."""
+        return Expectations(self.expected, {**self.allowed, **(allow or {})})
 
 
 class MarkerError(ValueError):
@@ -75,9 +79,9 @@ def unmet(item: pytest.Item, found: set[str], precision: str) -> str:
     if not missing:
         return ""
     if not precision:
-        return f"expected {min(missing)}, and the test made no check_precision"
+        return f"expected {min(missing)}, and the test made no check_precision or watch_precision"
     return (
-        f"expected {min(missing)}, and check_precision found {', '.join(sorted(found)) or 'nothing'} under {precision}; "
+        f"expected {min(missing)}, and it found {', '.join(sorted(found)) or 'nothing'} under {precision}; "
         "if the fault appears under some precisions only, name them with @pytest.mark.precision"
     )
 

@@ -42,6 +42,14 @@ def tried(item: pytest.Item, call: int, precision: Precision, wishes: Expectatio
     _keep(item, "check_precision", call, precision, outcomes)
 
 
+def seen(item: pytest.Item, number: int, precision: Precision, wishes: Expectations, compared: bool) -> None:
+    """Of a watched block that passed, keeps whether it could have failed: a loop that is not precheck's to run takes no planted faults."""
+    from precheck.selftest import expected, watched
+
+    outcomes = expected(min(wishes.expected)) if wishes.expected else watched(compared=compared, precision=precision)
+    _keep(item, "watch_precision", number, precision, outcomes)
+
+
 def _keep(item: pytest.Item, verb: str, call: int, precision: Precision, outcomes: list[Outcome]) -> None:
     found = {
         "nodeid": plain_id(item, precision.name), "line": (item.location[1] or 0) + 1, "call": call,

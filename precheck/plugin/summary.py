@@ -11,7 +11,7 @@ from typing import Any
 
 from precheck.plugin.ledger import Check, Ledger, counted
 from precheck.plugin.naming import shown
-from precheck.words import printable
+from precheck.words import one_line, printable
 
 _SHOWN_CHANGES = 3  # of one golden; all of them are in `git diff` with golden show
 
@@ -21,9 +21,11 @@ def lines(ledger: Ledger, *, table: bool) -> list[str]:
     entries = [(check.nodeid, check.entry) for check in ledger.checks if check.entry]
     rows = _tables(entries, ledger.settings.top) if table else []
     allowed = [f"allowed: {allowed} in {check.nodeid}" for check in ledger.checks for allowed in check.allowed]
-    counts = [] if ledger.settings.refresh else _counts(ledger.checks)
+    counts = [] if ledger.settings.refresh else [*_counts(ledger.checks), *_warned(ledger.checks, ledger.settings.top)]
     allowed += [f"known: {known} in {check.nodeid}" for check in ledger.checks for known in check.excused]
-    told = [*counts, *rows, *allowed, *ledger.known, *_alone(ledger.checks), *_refreshed(ledger), *_unused(ledger)]
+    allowed += _not_needed(ledger.checks)
+    ends = [*ledger.known, *_alone(ledger.checks), *_refreshed(ledger), *_unused(ledger)]
+    told = [*counts, *_refused(ledger.checks), *rows, *allowed, *ends]
     return [printable(line) for line in told]
 
 
@@ -38,20 +40,60 @@ def _counts(checks: list[Check]) -> list[str]:
     for precision in dict.fromkeys(check.precision for check in checks):
         own = [check for check in checks if check.precision == precision]
         errors, failed, known = (sum(map(bool, column)) for column in zip(*((c.error, c.failed, c.excused) for c in own), strict=True))
-        line = f"{counted(len(own), 'check')} under {precision}: {len(own) - failed - errors - known} passed, {failed} failed"
+        warned = sum(check.passed and bool(check.warnings) for check in own)
+        line = f"{counted(len(own), 'check')} under {precision}: {len(own) - failed - errors - known} passed"
+        line += (f" ({warned} of them with warnings)" if warned else "") + f", {failed} failed"
         line += f", {known} known to fail" if known else ""
-        told.append(line + (f", {errors} without a verdict" if errors else "") + _worst(own))
+        refused = sum(check.does_not_run for check in own)
+        line += f", {refused} of a model that does not run" if refused else ""
+        told.append(line + (f", {errors - refused} without a verdict" if errors > refused else "") + _worst(own))
     return told
 
 
+def _warned(checks: list[Check], top: int) -> list[str]:
+    """A line for each check that passed with warnings, as many as the table has rows: the first of them, and how many more."""
+    warned = [check for check in checks if check.passed and check.warnings]
+    shown = warned[:top] if top else warned
+    told = []
+    for check in shown:
+        more = f"; {counted(len(check.warnings) - 1, 'more warning')}" if check.warnings[1:] else ""
+        told.append(f"passed with {counted(len(check.warnings), 'warning')}: {check.nodeid}: {one_line(check.warnings[0])}{more}")
+    return [*told, *([f"{counted(len(warned) - len(shown), 'more check')} passed with warnings"] if warned[len(shown) :] else [])]
+
+
+def _refused(checks: list[Check]) -> list[str]:
+    return [f"{one_line(check.error)} in {check.nodeid}" for check in checks if check.does_not_run]
+
+
 def _worst(checks: list[Check]) -> str:
-    rows = [(check.entry["worst"], check.nodeid) for check in checks if check.entry and check.entry["worst"]]
-    if not rows:
+    entries = [(check.entry, check.nodeid) for check in checks if check.entry]
+    rows = [(entry["worst"], nodeid) for entry, nodeid in entries if entry["worst"]]
+    if not entries:
         return ""
+    from precheck.report.reasons import told
     from precheck.report.terminal import place
 
-    row, nodeid = max(rows, key=lambda each: each[0]["r"] / each[0]["allowed"])
-    return f"; worst r {row['r']:.3g} of {row['allowed']:.3g} allowed: {place(row)} in {nodeid}"
+    explained: Counter[str] = Counter()
+    for entry, _ in entries:
+        explained.update(entry["explained"])
+    said = ""
+    if rows:
+        row, nodeid = max(rows, key=lambda each: each[0]["r"] / each[0]["allowed"])
+        why = f" ({row['reason']})" if row["reason"] else ""
+        said = f"; worst r {row['r']:.3g} of {row['allowed']:.3g} allowed{why}: {place(row)} in {nodeid}"
+    return said + told(explained.items())
+
+
+def _not_needed(checks: list[Check]) -> list[str]:
+    """Of each test, the allowances that none of its checks needed, under no precision of the run."""
+    needed = {(check.golden, rule) for check in checks for rule in check.rules if rule not in check.not_needed}
+    told = {
+        (check.golden, rule): f"nothing needed {rule} to be allowed ({why}) in {check.nodeid}; leave it out of allow="
+        for check in checks
+        for rule, why in check.not_needed.items()
+        if (check.golden, rule) not in needed
+    }
+    return list(told.values())
 
 
 def _alone(checks: list[Check]) -> list[str]:
@@ -99,6 +141,7 @@ def write(ledger: Ledger, start: Path, selftest: list[dict[str, Any]] | None = N
     tests = [
         {
             "nodeid": check.nodeid, "line": check.line, "precision": check.precision, "failed": check.failed, "tolerated": check.tolerated,
+            **({"does_not_run": True} if check.does_not_run else {}),
             **({"error": check.error} if check.error else {"report": check.report}),
         }
         for check in ledger.checks

@@ -22,7 +22,7 @@ _EITHER = f"{_ROUNDING}, or {_REFERENCE}"  # of a report that does not say which
 def excused(report: Report) -> list[str]:
     """A sentence for each reason for which tensors beyond their limits are no error: which tensors, and why."""
     keys = excused_keys(report.facts)
-    unstable = _keys(report.facts.get("unstable")) & keys
+    unstable = unstable_keys(report.facts) & keys
     why = _ROUNDING if "unstable" in report.facts else _EITHER
     return [_sentence(report, some, reason) for some, reason in ((keys - unstable, why), (unstable, _REFERENCE)) if some]
 
@@ -30,6 +30,22 @@ def excused(report: Report) -> list[str]:
 def excused_keys(facts: Mapping[str, Any]) -> set[Key]:
     """Of the tensors that a closer look found healthy."""
     return _keys(facts.get("excused"))
+
+
+def unstable_keys(facts: Mapping[str, Any]) -> set[Key]:
+    """Of these, the tensors for which float32 is no reference."""
+    return _keys(facts.get("unstable"))
+
+
+def allowances(report: Report, name: str) -> dict[str, str]:
+    """Rules with the user's reasons: those that were `allowed`, or those that were `not_needed`."""
+    found = report.facts.get(name)
+    return {str(rule): str(why) for rule, why in found.items()} if isinstance(found, dict) else {}
+
+
+def not_needed(report: Report) -> list[str]:
+    """A sentence for each allowance that nothing needed."""
+    return [f"nothing needed {rule} to be allowed ({why}): leave it out of allow=" for rule, why in allowances(report, "not_needed").items()]
 
 
 def followed(report: Report) -> str:
@@ -47,8 +63,10 @@ def told(report: Report) -> list[tuple[str, str]]:
 
 
 def _told(report: Report) -> Iterator[tuple[str, str]]:
-    facts, known = report.facts, {"excused", "unstable"}
+    facts, known = report.facts, {"excused", "unstable", "allowed", "not_needed"}
     yield "passed on a closer look", " ".join(excused(report))
+    yield "allowed", "; ".join(f"{rule}: {why}" for rule, why in allowances(report, "allowed").items())
+    yield "not needed", "; ".join(not_needed(report))
     yield "loss scale", _loss_scale(report.scaler)
     if isinstance(facts.get("noise_runs"), int):
         known.add("noise_runs")

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from precheck.findings import RULES, Finding, Loss, Report, Row
-from precheck.report import sensitivity
+from precheck.report import reasons, sensitivity
 from precheck.report.facts import excused
+from precheck.report.reasons import Reasons, warnings
 from precheck.report.session import Op, Session, report_of
 from precheck.report.terminal import worst, worst_ops
 from precheck.words import LONGEST, cut, one_line, printable
@@ -39,10 +40,15 @@ class _Check:
 
     def __init__(self, test: dict[str, Any]) -> None:
         self.name, self.precision, self.error = test["nodeid"], test["precision"], test.get("error", "")
+        self.does_not_run = bool(test.get("does_not_run"))
         self.tolerated: dict[str, str] = test.get("tolerated", {})
         self.report = Report(precision=self.precision) if self.error else report_of(test["report"])
         told = {finding.severity for finding in self.report.findings if finding.rule not in self.tolerated}
         self.rank = 0 if self.error else 1 if "error" in told else 2 if "warning" in told else 3
+
+    @property
+    def warnings(self) -> int:
+        return warnings(finding for finding in self.report.findings if finding.rule not in self.tolerated)
 
     @property
     def mark(self) -> str:
@@ -50,14 +56,18 @@ class _Check:
 
 
 def _counts(checks: Sequence[_Check]) -> str:
-    failed, lost = (sum(check.rank == rank for check in checks) for rank in (1, 0))
+    failed, lost, warned = (sum(check.rank == rank for check in checks) for rank in (1, 0, 2))
+    refused = sum(check.does_not_run for check in checks)
     noun = "check" if len(checks) == 1 else "checks"
     told = f"{failed} of {len(checks)} {noun} failed" if failed else f"{len(checks) - lost} of {len(checks)} {noun} passed"
-    return told + (f", {lost} without a verdict" if lost else "")
+    told += f", {warned} {'passed' if failed else 'of them'} with warnings" if warned else ""
+    told += f", {refused} of a model that does not run" if refused else ""
+    return told + (f", {lost - refused} without a verdict" if lost > refused else "")
 
 
 def _section(check: _Check) -> str:
-    lines = [f"### {check.mark} {code(check.name)} under {_prose(check.precision) or 'its own precision'}", ""]
+    passed = f", passed with {warned} warning{'' if warned == 1 else 's'}" if (warned := check.warnings) and check.rank == 2 else ""
+    lines = [f"### {check.mark} {code(check.name)} under {_prose(check.precision) or 'its own precision'}{passed}", ""]
     if check.error:
         return "\n".join([*lines, _block(check.error), ""])
     for finding in check.report.findings:
@@ -102,9 +112,11 @@ def _apart(loss: Loss) -> float:
 
 
 def _worst_rows(report: Report) -> list[str]:
-    rows = worst(report, _ROWS)
-    table = [(_drift(row), f"{row.allowed:.2f}", code(row.tensor), row.kind, row.dtype, str(row.step)) for row in rows]
-    return _folded("worst tensors", ("r", "allowed", "tensor", "kind", "dtype", "step"), table)
+    rows, why = worst(report, _ROWS), Reasons(report)
+    table = [(_drift(row), f"{row.allowed:.2f}", code(row.tensor), row.kind, row.dtype, str(row.step), _prose(why.reason(row))) for row in rows]
+    head = ("r", "allowed", "tensor", "kind", "dtype", "step", "why it is no error")
+    some = any(cells[-1] for cells in table)
+    return _folded("worst tensors", head if some else head[:-1], table if some else [cells[:-1] for cells in table])
 
 
 def _drift(row: Row) -> str:
@@ -149,12 +161,16 @@ def _selftest(session: Session) -> str:
 
 
 def _closest(check: _Check) -> str:
-    row = check.report.worst
-    return f"{row.r:.2f} of {row.allowed:.2f}" if row else ""
+    why = Reasons(check.report)
+    row = why.closest()
+    said = f" ({_prose(reason)})" if row and (reason := why.reason(row)) else ""
+    return (f"{row.r:.2f} of {row.allowed:.2f}{said}" if row else "") + _prose(reasons.told(why.counted().items()))
 
 
 def _rules(check: _Check) -> list[str]:
-    return ["no verdict"] if check.error else list(dict.fromkeys(each.rule for each in check.report.findings if each.severity != "note"))
+    if check.error:
+        return ["does not run" if check.does_not_run else "no verdict"]
+    return list(dict.fromkeys(each.rule for each in check.report.findings if each.severity != "note"))
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

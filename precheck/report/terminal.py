@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from precheck.findings import Finding, Report, Row
-from precheck.report.facts import excused, followed
+from precheck.report import reasons
+from precheck.report.facts import allowances, excused, followed, not_needed
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
 from precheck.words import one_line, printable, tensor_name
@@ -18,7 +19,8 @@ from precheck.words import one_line, printable, tensor_name
 
 def summary(report: Report, top: int = 5) -> str:
     """The first line stands alone: the gravest finding, or that there is none. Then the other findings, then the worst rows."""
-    text = "\n".join([_headline(report), *_findings(report), *_rows(worst(report, top)), *excused(report), *_cure(report)])
+    rows = _rows(report, worst(report, top))
+    text = "\n".join([_headline(report), *_findings(report), *rows, *excused(report), *not_needed(report), *_cure(report)])
     return printable(text)
 
 
@@ -27,7 +29,10 @@ def session_text(session: Session, top: int = 10) -> str:
     reports = [(test, report_of(test["report"])) for test in session["tests"] if not test.get("error")]
     lost = [test for test in session["tests"] if test.get("error")]
     errors = sum(bool(report.errors) for _, report in reports)
-    counts = f"{len(session['tests'])} checks: {errors} with errors, {len(lost)} without a verdict"
+    warned = sum(not report.errors and bool(reasons.warnings(report.findings)) for _, report in reports)
+    counts = f"{len(session['tests'])} checks: {errors} with errors" + (f", {warned} without errors and with warnings" if warned else "")
+    refused = sum(bool(test.get("does_not_run")) for test in lost)
+    counts += (f", {refused} of a model that does not run" if refused else "") + f", {len(lost) - refused} without a verdict"
     told = [f"{one_line(test['nodeid'])}: {test['error']}" for test in lost]
     for test, report in reports:
         if any(finding.severity != "note" for finding in report.findings):
@@ -50,13 +55,15 @@ def worst(report: Report, top: int) -> list[Row]:
 
 def entry(report: Report, top: int = 10) -> dict[str, Any]:
     """One check in plain numbers and words, small enough to travel from an xdist worker to its controller."""
+    why = reasons.Reasons(report)
     return {
         "precision": report.precision,
         "errors": [_line(finding) for finding in report.errors],
         "warnings": [_line(finding) for finding in report.findings if finding.severity == "warning"],
         "tensors": len(report.boundaries),
-        "worst": _plain_row(report.worst) if report.worst else None,
-        "rows": [_plain_row(row) for row in worst(report, top)],
+        "worst": _plain_row(why, closest) if (closest := why.closest()) else None,
+        "explained": why.counted(),
+        "rows": [_plain_row(why, row) for row in worst(report, top)],
         "ops": [dataclasses.asdict(row) | {"added": row.added} for row in worst_ops(report, top)],
         "calls": sum(row.calls for row in report.ops),
     }
@@ -98,7 +105,7 @@ def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list
         return []
     columns = [
         ("r", "allowed", "drift", "precision", "tensor", "test"),
-        *((*_numbers(row), precision, place(row), nodeid) for nodeid, precision, row in shown),
+        *((*_numbers(row), precision, place(row), _beside(nodeid, row)) for nodeid, precision, row in shown),
     ]
     left_out = sum(each["tensors"] for _, each in entries) - len(shown)
     lines = _aligned(columns, right=3)
@@ -108,15 +115,33 @@ def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list
 def _headline(report: Report) -> str:
     if report.errors:
         return _line(report.errors[0])
+    well = _well(report)
     if not report.boundaries and "shadowed" in report.facts:
         under, reference = f" under {report.precision}" if report.precision else "", report.facts.get("reference", "float32")
         if not report.facts["shadowed"]:
             lowest = "float32" if reference == "float64" else "a low format"
-            return f"no errors{under}: nothing to compare, none of {report.facts['ops']} ops computed in {lowest}"
-        return f"no errors{under}: {followed(report)}"
-    row = report.worst
-    closest = f"; closest to its limit: {place(_plain_row(row))}, r {row.r:.3g} of {row.allowed:.3g} allowed" if row else ""
-    return f"no errors under {report.precision}: {len(report.boundaries)} tensors compared{closest}"
+            return f"{well}{under}: nothing to compare, none of {report.facts['ops']} ops computed in {lowest}"
+        return f"{well}{under}: {followed(report)}"
+    why = reasons.Reasons(report)
+    row = _plain_row(why, closest) if (closest := why.closest()) else None
+    nearest = f"; closest to its limit: {_beside(numbers(row), row)}" if row else ""
+    return f"{well} under {report.precision}: {len(report.boundaries)} tensors compared{nearest}{reasons.told(why.counted().items())}"
+
+
+def numbers(row: dict[str, Any]) -> str:
+    return f"{place(row)}, r {row['r']:.3g} of {row['allowed']:.3g} allowed"
+
+
+def _beside(words: str, row: dict[str, Any]) -> str:
+    """With the reason for which a tensor beyond its limit does not fail its check."""
+    return f"{words} ({row['reason']})" if row.get("reason") else words
+
+
+def _well(report: Report) -> str:
+    """ "no errors", with the count of warnings and of what was allowed."""
+    warned, allowed = reasons.warnings(report.findings), allowances(report, "allowed")
+    told = ["no errors", f"{warned} warning{'' if warned == 1 else 's'}" if warned else "", f"{', '.join(allowed)} allowed" if allowed else ""]
+    return ", ".join(filter(None, told))
 
 
 def _line(finding: Finding) -> str:
@@ -144,18 +169,19 @@ def _cure(report: Report) -> list[str]:
     return [f"no modules found to keep in float32: {told}"] if told else []
 
 
-def _rows(rows: Sequence[Row]) -> list[str]:
+def _rows(report: Report, rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
-    plain = [_plain_row(row) for row in rows]
-    table = [("r", "allowed", "drift", "dtype", "tensor"), *((*_numbers(row), row["dtype"], place(row)) for row in plain)]
+    why = reasons.Reasons(report)
+    plain = [_plain_row(why, row) for row in rows]
+    table = [("r", "allowed", "drift", "dtype", "tensor"), *((*_numbers(row), row["dtype"], _beside(place(row), row)) for row in plain)]
     return ["worst tensors (r = drift / what correct rounding explains; drift relative to the tensor's norm):", *_aligned(table, right=3)]
 
 
-def _plain_row(row: Row) -> dict[str, Any]:
+def _plain_row(why: reasons.Reasons, row: Row) -> dict[str, Any]:
     return {
         "tensor": row.tensor, "kind": row.kind, "step": row.step, "dtype": row.dtype, "r": row.r, "allowed": row.allowed,
-        "relative": row.relative, "nonfinite": row.nonfinite,
+        "relative": row.relative, "nonfinite": row.nonfinite, "reason": why.reason(row),
     }  # fmt: skip
 
 

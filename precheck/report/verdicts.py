@@ -11,11 +11,13 @@ from typing import Any
 
 from precheck.findings import Finding, Report, Row
 from precheck.report.facts import excused_keys
+from precheck.report.reasons import Reasons
 
 VERDICTS = (
     ("error", "error", "with errors"),
+    ("refused", "error", "of a model that does not run"),
     ("none", "error", "without a verdict"),
-    ("warning", "warning", "with warnings"),
+    ("warning", "warning", "passed with warnings"),
     ("good", "good", "without errors or warnings"),
 )
 """What a check can come to, worst first: its name in the data, its class in the style, and how it is counted in words."""
@@ -37,7 +39,7 @@ def line(test: dict[str, Any]) -> dict[str, Any]:
     report = whole(test)
     told: dict[str, Any] = {"nodeid": test["nodeid"], "precision": test["precision"]}
     if report is None:
-        return told | {"verdict": "none", "error": test["error"]}
+        return told | {"verdict": "refused" if test.get("does_not_run") else "none", "error": test["error"]}
     standing = [finding for finding in report["findings"] if finding["rule"] not in test.get("tolerated", {})]
     counts = {severity: sum(finding["severity"] == severity for finding in standing) for severity in ("error", "warning", "note")}
     counts["allowed"] = len(report["findings"]) - len(standing)
@@ -45,7 +47,16 @@ def line(test: dict[str, Any]) -> dict[str, Any]:
     excused = excused_keys(report["facts"])
     rows = [row for row in report["boundaries"] if determined(row) and (row["kind"], row["tensor"], row["step"]) not in excused]
     worst = max(rows, key=excess, default=None)
-    return told | {"verdict": verdict, "counts": counts, "worst": worst and {name: short(worst[name]) for name in ("tensor", "kind", "r", "allowed")}}
+    told |= {"verdict": verdict, "counts": counts}
+    return told | {"worst": worst and {name: short(worst[name]) for name in ("tensor", "kind", "r", "allowed")} | _reason(report, worst)}
+
+
+def _reason(report: dict[str, Any], worst: dict[str, Any]) -> dict[str, str]:
+    """Why a tensor beyond its limit fails no check; nothing where it is within."""
+    findings = [Finding(**{field.name: finding[field.name] for field in dataclasses.fields(Finding)}) for finding in report["findings"]]
+    row = Row(**{name: worst[name] for name in _ROW} | {"r": float(worst["r"]), "allowed": float(worst["allowed"])})
+    words = Reasons(Report(precision=report["precision"], findings=findings, facts=report["facts"])).reason(row)
+    return {"reason": words} if words else {}
 
 
 def whole(test: dict[str, Any]) -> dict[str, Any] | None:

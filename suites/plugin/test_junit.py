@@ -29,8 +29,8 @@ def test_properties_of_a_check(told: pytest.Pytester, options: tuple[str, ...]) 
     properties = {case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")} for case in cases}
     common = {"precheck_worst_r": "1.25", "precheck_worst_tensor": "layer"}
     assert properties == {
-        "test_it[16-mixed]": {**common, "precheck_precision": "16-mixed", "precheck_errors": "overflow,nan"},
-        "test_it[bf16-mixed]": {**common, "precheck_precision": "bf16-mixed", "precheck_errors": ""},
+        "test_it[16-mixed]": {**common, "precheck_precision": "16-mixed", "precheck_errors": "overflow,nan", "precheck_warnings": "headroom"},
+        "test_it[bf16-mixed]": {**common, "precheck_precision": "bf16-mixed", "precheck_errors": "", "precheck_warnings": ""},
         "test_without_a_check[16-mixed]": {},
         "test_without_a_check[bf16-mixed]": {},
     }

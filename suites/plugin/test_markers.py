@@ -106,8 +106,8 @@ class TestExpectFinding:
         result.assert_outcomes(failed=3)
         result.stdout.fnmatch_lines(
             [
-                "expected overflow, and check_precision found nothing under bf16-mixed; if*name them with @pytest.mark.precision",
-                "expected overflow, and check_precision found headroom under bf16-mixed; if*",
+                "expected overflow, and it found nothing under bf16-mixed; if*name them with @pytest.mark.precision",
+                "expected overflow, and it found headroom under bf16-mixed; if*",
                 "expected overflow, and the test made no check_precision",
             ]
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Container, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 import torch

@@ -172,11 +172,11 @@ class TestTotals:
         warned = check(finding(severity="warning"))
         assert self.header(check(finding()), without_verdict(), warned, warned, check(finding(severity="note"))) == (
             '5 checks: <b class="error">1 with errors</b>, <b class="error">1 without a verdict</b>, '
-            '<b class="warning">2 with warnings</b>, <b class="good">1 without errors or warnings</b>'
+            '<b class="warning">2 passed with warnings</b>, <b class="good">1 without errors or warnings</b>'
         )
 
     def test_what_there_is_none_of_is_left_out(self) -> None:
-        assert self.header(check(finding(severity="warning"))) == '1 check: <b class="warning">1 with warnings</b>'
+        assert self.header(check(finding(severity="warning"))) == '1 check: <b class="warning">1 passed with warnings</b>'
         assert self.header() == "no checks"
 
     def test_what_a_test_allows_does_not_count(self) -> None:
@@ -192,7 +192,8 @@ def test_a_tensor_that_a_closer_look_passed_is_marked_and_is_not_the_worst() -> 
 
 
 def test_an_empty_session_says_what_would_be_here() -> None:
-    assert "No check ran in this session. A test is listed here if it uses the fixture <code>check_precision</code>." in page(of())
+    uses = "if it uses the fixture <code>check_precision</code> or <code>watch_precision</code>."
+    assert f"No check ran in this session. A test is listed here {uses}" in page(of())
     assert "No check ran" not in page(of(check()))
 
 

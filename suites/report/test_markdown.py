@@ -57,7 +57,7 @@ def test_failed_checks_come_first_with_what_and_where_and_cure() -> None:
 
 def test_what_a_test_allows_is_no_failure_and_says_why() -> None:
     words = text(of(check(finding(), finding("nan", "warning"), tolerated={"overflow": "known"})))
-    assert words.startswith("## precheck: 1 of 1 check passed\n")
+    assert words.startswith("## precheck: 1 of 1 check passed, 1 of them with warnings\n")
     assert "**overflow** (known)" in words
     assert "✅" not in words, "there is a warning left"
 

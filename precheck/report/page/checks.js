@@ -3,7 +3,7 @@
 const MOST = 400; // checks listed at once; the filter reaches the others
 
 function gravity(check) {
-  return { none: 4, error: 3, warning: 2, good: check.counts?.note ? 1 : 0 }[check.verdict];
+  return { refused: 4, none: 4, error: 3, warning: 2, good: check.counts?.note ? 1 : 0 }[check.verdict];
 }
 
 function excessOf(check) {
@@ -35,14 +35,14 @@ function checkButton(index) {
   const [file, test] = split(check.nodeid, check.precision);
   const kind = ["good", "note", "warning", "error", "error"][gravity(check)];
   const sign = { good: "✓", note: SIGNS.note, warning: SIGNS.warning, error: SIGNS.error }[kind];
-  const worst = check.worst ? "r " + digits(real(check.worst.r)) : check.error !== undefined ? "no verdict" : "";
+  const worst = check.worst ? "r " + digits(real(check.worst.r)) : check.verdict === "refused" ? "does not run" : check.error !== undefined ? "no verdict" : "";
   return el(
     "button",
     { type: "button", "data-check": index, title: clipped(check.nodeid, 300), onclick: () => openCheck(index) },
     el("span", { class: kind, "aria-label": { good: "no errors", note: "notes", warning: "warnings", error: "errors" }[kind] }, sign),
     el("span", { class: "test name" }, ...broken(clipped(test, 100))),
     el("span", { class: "precision" }, clipped(check.precision, 40)),
-    el("span", { class: "worst", title: "worst r: error over what correct rounding explains" }, worst),
+    el("span", { class: "worst", title: "worst r: error over what correct rounding explains" + (check.worst?.reason ? "; " + check.worst.reason : "") }, worst),
     file && el("span", { class: "file name" }, ...broken(clipped(shortFiles().get(file), 160))),
   );
 }

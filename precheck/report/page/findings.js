@@ -5,13 +5,14 @@ function drawVerdict() {
   const data = current();
   byId("check-title").textContent = clipped(line.nodeid, 400);
   const facts = [el("span", { class: "tag" }, clipped(line.precision || "its own precision", 80))];
-  if (!data) facts.push(el("span", { class: "error" }, "no verdict"));
+  if (!data) facts.push(el("span", { class: "error" }, line.verdict === "refused" ? "does not run" : "no verdict"));
   else {
     for (const severity of ["error", "warning", "note"]) {
       if (line.counts[severity])
         facts.push(el("span", { class: severity }, SIGNS[severity] + " " + counted(line.counts[severity], severity)));
     }
     if (line.counts.allowed) facts.push(el("span", { class: "note" }, `${line.counts.allowed} expected or allowed`));
+    if (line.verdict === "warning") facts.push(el("span", { class: "warning" }, "passed with warnings"));
     if (line.verdict === "good") facts.push(el("span", { class: "good" }, "✓ no errors or warnings"));
     if (data.rows.length) facts.push(el("span", {}, counted(data.rows.length, "tensor") + " compared"));
     if (data.followed) facts.push(el("span", {}, data.followed));
@@ -28,7 +29,7 @@ function drawFindings() {
       el(
         "article",
         { class: "finding error" },
-        el("h4", {}, "This check came to no verdict"),
+        el("h4", {}, line.verdict === "refused" ? "This model does not run in this precision" : "This check came to no verdict"),
         el("p", { class: "message name" }, clipped(line.error, 4000)),
       ),
     );
@@ -55,8 +56,8 @@ function spelled(code) {
 
 function closest(line) {
   if (!line.worst) return "";
-  const { tensor, kind, r, allowed } = line.worst;
-  return `Closest to its limit: ${placed(tensor, kind, 1)}, r ${digits(real(r))} of ${digits(real(allowed))} allowed.`;
+  const { tensor, kind, r, allowed, reason } = line.worst;
+  return `Closest to its limit: ${placed(tensor, kind, 1)}, r ${digits(real(r))} of ${digits(real(allowed))} allowed${reason ? ` (${reason})` : ""}.`;
 }
 
 /** `why`: the reason for which the test tolerates the rule; undefined if it does not. */

@@ -15,7 +15,6 @@ BUGS = [
         why="Positions above 256 are no bfloat16 numbers, so neighbours share one. The model cannot tell them apart in a long text.",
         source="https://github.com/huggingface/transformers/pull/28760",
     ),
-<<<<<<< HEAD
     Planted(
         name="rope-angles-by-matmul",
         healthy=(
@@ -71,6 +70,4 @@ BUGS = [
         why="bfloat16's own epsilon is 0.008, far above the mean square of small embeddings. The norm shrinks them instead of scaling them to one.",
         source="https://github.com/pytorch/pytorch/issues/189581",
     ),
-=======
->>>>>>> pb
 ]

@@ -1,0 +1,129 @@
+"""What a report means for its test: what markers and known failures make of it, what is said where it fails, what the session keeps of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from precheck.plugin.ledger import CHECKS, KNOWN, Check, Ruling
+from precheck.plugin.markers import Expectations, expectations
+from precheck.plugin.naming import command, plain_id, shown
+from precheck.plugin.settings import KEY
+from precheck.precisions import Precision
+from precheck.words import one_line
+
+if TYPE_CHECKING:
+    from precheck.findings import Report
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Verdict:
+    """On one report. `left` is the report without the errors that markers let through."""
+
+    report: Report
+    left: Report
+    wishes: Expectations
+    ruling: Ruling
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.left.errors) and not self.ruling.excused
+
+    @property
+    def allowed(self) -> dict[str, str]:
+        """Rules that were found and allowed, by a marker or by `allow`, with the reasons."""
+        from precheck.report.facts import allowances
+
+        marked = {finding.rule: self.wishes.allowed[finding.rule] for finding in self.report.errors if finding.rule in self.wishes.allowed}
+        return {**marked, **allowances(self.report, "allowed")}
+
+    @property
+    def tolerated(self) -> dict[str, str]:
+        """Rules that are no failure of this test, and why."""
+        known = dict.fromkeys((finding.rule for finding in self.report.errors if self.ruling.excused), "known to fail")
+        return {**known, **dict.fromkeys(self.wishes.expected, "expected"), **self.wishes.allowed, **self.allowed}
+
+
+class Verdicts:
+    """What a fixture that judges hands to its test; `name` is the fixture's, `calls` counts what it judged."""
+
+    name = "check_precision"
+
+    def __init__(self, item: pytest.Item, precision: Precision) -> None:
+        self.item, self.precision, self.calls = item, precision, 0
+
+    @property
+    def number(self) -> int:
+        """Which of the checks and watched blocks of its test the next one is."""
+        return len(self.item.stash[CHECKS]) + 1
+
+    def verdict(self, report: Report) -> Verdict:
+        wishes = expectations(self.item)
+        let = wishes.expected | wishes.allowed.keys()
+        left = dataclasses.replace(report, findings=[f for f in report.findings if not (f.severity == "error" and f.rule in let)])
+        known = self.item.config.stash[KNOWN]
+        return Verdict(report, left, wishes, known.ruling(self.item, self.number, self.precision.name, left) if known else Ruling())
+
+    def keep(self, golden: Path, verdict: Verdict, **facts: Any) -> None:
+        """For the end of the session, and for junit."""
+        from precheck.report.facts import allowances
+        from precheck.report.terminal import entry
+
+        settings, report, tolerated = self.item.config.stash[KEY], verdict.report, verdict.tolerated
+        warnings = [finding for finding in report.findings if finding.severity == "warning" and finding.rule not in tolerated]
+        shown = entry(report, settings.top)
+        self.note(
+            golden,
+            failed=verdict.failed,
+            rules=sorted({finding.rule for finding in report.findings}),
+            allowed=[f"{rule} ({why})" for rule, why in verdict.allowed.items()],
+            entry=shown,
+            report=json.loads(report.to_json()) if settings.files else None,
+            tolerated=tolerated,
+            warnings=[f"{finding.rule}: {finding.message}" for finding in warnings],
+            not_needed=allowances(report, "not_needed"),
+            excused=list(verdict.ruling.excused),
+            known=verdict.ruling.told,
+            **facts,
+        )
+        self.item.user_properties += _properties(report, shown["worst"], [finding.rule for finding in warnings])
+
+    def fail(self, verdict: Verdict) -> NoReturn:
+        __tracebackhide__ = True
+        again = command(self.item, f"--precision={self.precision.name}", self.precision.name)
+        text = [*filter(None, [verdict.ruling.worse]), verdict.left.summary(), f"to see this again: {again}"]
+        pytest.fail("\n".join(text), pytrace=False)
+
+    def refuse(self, golden: Path, told: str, error: Exception) -> NoReturn:
+        """Fails the test of a model that does not run in this precision, in one line; with --full-trace, in pytest's own way."""
+        __tracebackhide__ = True
+        message = one_line(f"does not run in {self.precision.name}: {told}")
+        self.note(golden, error=message, does_not_run=True)
+        self.item.user_properties += [("precheck_precision", self.precision.name), ("precheck_verdict", message)]
+        if self.item.config.getoption("fulltrace", False):
+            raise error
+        pytest.fail(f"{message} (in float32 it runs; the traceback: pytest --full-trace)", pytrace=False)
+
+    def note(self, golden: Path, **facts: Any) -> None:
+        line = (self.item.location[1] or 0) + 1
+        check = Check(nodeid=plain_id(self.item, self.precision.name), golden=str(golden), precision=self.precision.name, line=line, **facts)
+        self.item.stash[CHECKS].append(check)
+
+    def shown(self, golden: Path) -> str:
+        return shown(golden, self.item.config.rootpath)
+
+
+def _properties(report: Report, worst: dict[str, Any] | None, warnings: list[str]) -> list[tuple[str, str]]:
+    """For junit. The worst tensor is one that no closer look explained; where it is beyond its limit all the same, the reason is said."""
+    told = [
+        ("precheck_precision", report.precision),
+        ("precheck_errors", ",".join(finding.rule for finding in report.errors)),
+        ("precheck_warnings", ",".join(warnings)),
+        ("precheck_worst_r", f"{worst['r']:.4g}" if worst else ""),
+        ("precheck_worst_tensor", worst["tensor"] if worst else ""),
+    ]
+    return [*told, *([("precheck_worst_reason", worst["reason"])] if worst and worst["reason"] else [])]

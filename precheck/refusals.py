@@ -1,0 +1,52 @@
+"""`refused`: whether a model that raised does so for its precision alone, and at which line. A model that raises in float32 too is another matter."""
+
+from __future__ import annotations
+
+import torch
+
+from precheck.observe.job import Job
+from precheck.observe.run import low, reference, run
+from precheck.observe.shadow.source import Frames, shortened
+from precheck.precisions import Precision
+
+_PLAIN = (RuntimeError, TypeError, ValueError, AssertionError)
+"""Exceptions whose message says enough without their name, as torch's own do."""
+
+
+def refused(job: Job, precision: Precision) -> str:
+    """Line and message of what the job raises under a low precision; "" where it raises nothing, or raises in float32 too.
+
+    Two runs at most, and the first stops where the job does.
+    """
+    if not precision.is_low:
+        return ""
+    try:
+        run(job, low(precision))
+    except Exception as error:
+        told = _told(error)
+    else:
+        return ""
+    try:
+        run(job, reference(torch.float32))
+    except Exception:
+        return ""
+    return told
+
+
+def _told(error: Exception) -> str:
+    """ "models.py:63 mat1 and mat2 must have the same dtype, but got Float and BFloat16"."""
+    first = next(filter(None, map(str.strip, str(error).splitlines())), "")
+    named = first if first and type(error) in _PLAIN else f"{type(error).__name__}: {first}".removesuffix(": ")
+    return f"{_line(error)} {named}".strip()
+
+
+def _line(error: Exception) -> str:
+    """The deepest line of the user's own code, or else of an installed package."""
+    frames, lines = Frames(), {"installed": "", "user": ""}
+    each = error.__traceback__
+    while each:
+        kind = frames.kind(each.tb_frame.f_code.co_filename)
+        if kind in lines:
+            lines[kind] = f"{each.tb_frame.f_code.co_filename}:{each.tb_lineno}"
+        each = each.tb_next
+    return shortened(lines["user"] or lines["installed"])

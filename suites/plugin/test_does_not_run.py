@@ -1,0 +1,91 @@
+"""A model that runs in float32 and not in a precision: a verdict of its own, in one line, counted apart."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+from projects import Project
+
+MIXES = '''
+class Mixes(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.inner(x.float())
+
+
+def test_mixes(check_precision):
+    torch.manual_seed(0)
+    check_precision(Mixes(), data())
+'''
+
+RAISES = '''
+class Raises(torch.nn.Module):
+    def forward(self, x):
+        raise LookupError("whatever the precision")
+
+def test_raises(check_precision):
+    check_precision.needs_golden = False
+    check_precision(Raises(), data())
+'''
+
+SAID = "does not run in bf16-true: test_it.py:* mat1 and mat2 must have the same dtype, but got Float and BFloat16"
+
+
+def test_one_line_and_a_count_of_its_own(pytester: pytest.Pytester, project: Project) -> None:
+    project(MIXES)
+    result = pytester.runpytest_inprocess("--precision=bf16-true,bf16", "--junitxml=junit.xml")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            f"{SAID} (in float32 it runs; the traceback: pytest --full-trace)",
+            "1 check under bf16-true: 0 passed, 0 failed, 1 of a model that does not run",
+            f"{SAID} in test_it.py::test_mixes[[]bf16-true]",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*Error*")
+    properties = {each.get("name"): each.get("value", "") for each in ElementTree.parse(pytester.path / "junit.xml").iter("property")}
+    assert properties["precheck_verdict"].startswith("does not run in bf16-true: test_it.py:")
+
+
+def test_the_line_is_that_of_the_models_own_code(pytester: pytest.Pytester, project: Project) -> None:
+    project(MIXES)
+    line = next(number for number, text in enumerate((pytester.path / "test_it.py").read_text().splitlines(), 1) if "self.inner(x.float())" in text)
+    pytester.runpytest_inprocess("--precision=bf16-true").stdout.fnmatch_lines([f"does not run in bf16-true: test_it.py:{line} mat1*"])
+
+
+def test_the_traceback_is_there_for_who_asks(pytester: pytest.Pytester, project: Project) -> None:
+    project(MIXES)
+    result = pytester.runpytest_inprocess("--precision=bf16-true", "--full-trace")
+    result.stdout.fnmatch_lines(["E * RuntimeError: mat1 and mat2*", "*1 of a model that does not run"])
+
+
+def test_reports_say_it(pytester: pytest.Pytester, project: Project) -> None:
+    project(MIXES)
+    forms = ("json", "markdown", "sarif", "html", "term")
+    files = [f"--drift-report={form}:drift.{form}" for form in forms if form != "term"]
+    pytester.runpytest_inprocess("--precision=bf16-true", *files)
+    (test,) = json.loads((pytester.path / "drift.json").read_text())["tests"]
+    assert test["does_not_run"]
+    assert test["error"].startswith("does not run in bf16-true: test_it.py:")
+    assert (pytester.path / "drift.markdown").read_text().startswith("## precheck: 0 of 1 check passed, 1 of a model that does not run\n")
+    (told,) = json.loads((pytester.path / "drift.sarif").read_text())["runs"][0]["invocations"][0]["toolExecutionNotifications"]
+    assert "does not run in bf16-true" in told["message"]["text"]
+    assert "1 of a model that does not run" in (pytester.path / "drift.html").read_text()
+
+
+def test_a_model_of_the_command_line(pytester: pytest.Pytester, project: Project) -> None:
+    project(MIXES, "\ndef make(): return {'model': Mixes(), 'inputs': data()}\n", record=False, name="models")
+    result = pytester.runpytest_inprocess("--precision-model=models:make", "--precision=bf16-true")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["does not run in bf16-true: models.py:* mat1*", "*1 of a model that does not run"])
+
+
+def test_a_model_that_raises_in_float32_too_is_as_it_was(pytester: pytest.Pytester, project: Project) -> None:
+    project(RAISES, record=False)
+    result = pytester.runpytest_inprocess("--precision=bf16-true")
+    result.stdout.fnmatch_lines(["E * LookupError: whatever the precision", "*0 passed, 0 failed, 1 without a verdict"])
