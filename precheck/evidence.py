@@ -29,7 +29,6 @@ class Evidence:
     observation: Observation | None = None
     verdict: ops.Verdict | None = None
     unseen: str = ""
-    plain: frozenset[str] = frozenset()  # names of the model's modules that are torch's own
 
 
 def gathered(job: Job, precision: Precision, depth: Depth = "boundaries") -> Evidence:
@@ -49,8 +48,7 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries") -> Evi
         tape = Tape()
         trace = run(job, low(precision, records=tape))  # raises again what is the model's own
         return Evidence(trace, tape, unseen=f"{type(error).__name__}: {error}")
-    plain = (name for name, module in job.model.named_modules() if type(module).__module__.startswith("torch.nn."))
-    return Evidence(trace, tape, observation, verdict, plain=frozenset(plain))
+    return Evidence(trace, tape, observation, verdict)
 
 
 def concluded(report: Report, evidence: Evidence) -> None:
@@ -59,7 +57,7 @@ def concluded(report: Report, evidence: Evidence) -> None:
         report.facts["diagnosis"] = f"none: {evidence.unseen}"
     if evidence.observation is None or evidence.verdict is None:
         return
-    found = conclusion.concluded(report.findings, evidence.observation, evidence.verdict, evidence.plain)
+    found = conclusion.concluded(report.findings, evidence.observation, evidence.verdict)
     report.findings = []
     report.add(found)
     shown(report, evidence.observation)

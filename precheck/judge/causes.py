@@ -123,7 +123,8 @@ def _made_of(value: Value, other: Value) -> bool:
 
 
 def given_low(value: Value) -> bool:
-    """Rounded by a cast, and nothing but moved since: stored low, not computed low. Or a gradient, which is derived, not written: under
+    """Rounded by a cast, or as the result of one of torch's own modules, and nothing but moved since: stored low since the precision asks for
+    it, not computed low by the user's code. Or a gradient, which is derived, not written: under
     autocast nobody has it otherwise, and projections, variance reductions and penalties subtract one from another.
     """
     source: Value | None = value
@@ -134,7 +135,7 @@ def given_low(value: Value) -> bool:
         if maker.base == "_to_copy" and not any(before.low for before in maker.inputs):
             return not maker.parameter
         if maker.base not in MOVING:
-            return False
+            return maker.plain
         source = maker.drifting
     return True
 

@@ -13,7 +13,7 @@ from precheck.findings import Finding
 from precheck.judge import culprit
 from precheck.judge.choices import BY_DIFFERENCE
 from precheck.judge.events import Suspect
-from precheck.judge.ops import Verdict, distinct
+from precheck.judge.ops import Verdict, distinct, finding_of
 from precheck.observe.shadow.operations import Observation
 
 EFFECTS = frozenset({"overflow", "nan", "accumulated-drift", "gradient-underflow", "decision-flip"})
@@ -28,15 +28,13 @@ AMPLIFIED = frozenset({"amplified-rounding", "cancellation"})
 """Rules on a rounding that later ops amplify."""
 
 
-def concluded(boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, plain: Collection[str]) -> list[Finding]:
-    """The findings of the run, in the order in which their causes happened; what has no cause among the ops stands last.
-
-    `plain`: names of modules that are torch's own, which round as the precision asks and no more.
-    """
+def concluded(boundaries: Sequence[Finding], observation: Observation, verdict: Verdict) -> list[Finding]:
+    """The findings of the run, in the order in which their causes happened; what has no cause among the ops stands last."""
     suspects = verdict.suspects(observation)
     told = [explained(finding, observation, suspects) for finding in boundaries]
     drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
-    ops = [finding if drifted else _weighed(finding, plain) for finding in _alone(distinct(suspects), told)]
+    asked = {_place(finding_of(suspect)) for suspect in suspects if suspect.operation.plain or suspect.operation.converts}
+    ops = [finding if drifted else _weighed(finding, asked) for finding in _alone(distinct(suspects), told)]
     first = {_place(finding): number for number, finding in enumerate(distinct(suspects))}
     return sorted([*told, *ops], key=lambda finding: first.get(_place(finding), len(first)))
 
@@ -47,13 +45,14 @@ def explained(finding: Finding, observation: Observation, suspects: list[Suspect
     return culprit.explained(finding, observation, suspects) if wanted else finding
 
 
-def _weighed(finding: Finding, plain: Collection[str]) -> Finding:
+def _weighed(finding: Finding, asked: Collection[tuple[str, str]]) -> Finding:
     """`finding`, or a note where the noise runs, by which all boundaries are healthy, had the very rounding that it is about.
 
-    Noise has the rounding that a module's result is stored with, since the precision asks for it, and not those that the module's own code adds.
+    Noise has the roundings that the precision asks for, of inputs and of what torch's own modules return, and not those that the user's code adds.
+    `asked`: places of such roundings.
     What a choice makes of rounded scores is counted beside what it makes of disturbed ones.
     """
-    amplified = finding.rule in AMPLIFIED and finding.module in plain
+    amplified = finding.rule in AMPLIFIED and _place(finding) in asked
     if finding.severity == "error" and (amplified or (finding.rule == "decision-flip" and _chooses(finding))):
         text = f"{finding.message}; correct rounding of this model explains as much, as runs with noise show"
         return dataclasses.replace(finding, severity="note", message=text)

@@ -111,6 +111,7 @@ class Call:
             mode.observation.seen, self.plan.name, phase, module, line, where.step, self.inputs, (), scalars, self.plan.mutable, where.optimizing > 0,
             scale=where.scale if backward else 1.0, parameter=self._parameter(), recording=torch.is_grad_enabled(), derived=derived,
             caller=caller, converts=self.plan.packet == "_to_copy" and mode.lines.frames.converting(4),
+            plain=phase == "forward" and where.plain,
         )  # fmt: skip
 
     def _parameter(self) -> int:

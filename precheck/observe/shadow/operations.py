@@ -143,7 +143,8 @@ class Operation:
     parts: float | None = None  # drift of what it reads, where that is part of a storage and so not what `inputs` tell of
     recording: bool = True  # whether autograd was on
     reads: int = 0  # numbers that Python took from its input
-    converts: bool = False  # a module's own conversion of what it holds, as model.to(dtype) is
+    converts: bool = False  # of what a module holds, as model.to(dtype) does, or of what a measurement is given
+    plain: bool = False  # of a module of torch's own, whose result is rounded since the precision asks for it
     refused: Refused | None = None  # where torch raised instead of carrying it out
     caller: str = ""  # the user's own line behind `source`, which may be a library's; "" where there is none
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from precheck.observe.state import copied
 from precheck.torch_internals import CONVERSION, backward_node, next_sequence_number, sequence_number
 
 PRECHECK = str(Path(__file__).resolve().parents[2]) + os.sep
@@ -26,6 +27,7 @@ INSTALLED = tuple({str(Path(path).resolve()) for name in ("purelib", "platlib", 
 _PASSED_OVER = ("<", str(Path(contextlib.__file__)))
 REMEMBERED = 1 << 17
 """Forward ops whose lines are remembered for the backward pass: more than any one step of a model of 10 000 layers has."""
+CONVERSIONS = frozenset({CONVERSION, copied.__code__})
 
 
 class _Place(NamedTuple):
@@ -100,12 +102,11 @@ class Frames:
         """`caller`, for an op that is at `line`: itself, where that is the user's own."""
         return (line, False) if line and self.kind(line.rpartition(":")[0]) == "user" else self.caller(depth + 1)
 
-
     def converting(self, depth: int) -> bool:
-        """Whether the op is a module's own conversion, `model.to(dtype)`: of what it holds, which nothing has asked for yet."""
+        """Whether the op converts what nothing has asked for yet: a module's `to(dtype)`, or the inputs of a measurement."""
         frame: Any = sys._getframe(depth)
         while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
-            if frame.f_code is CONVERSION:
+            if frame.f_code in CONVERSIONS:
                 return True
             frame = frame.f_back
         return False

@@ -40,6 +40,7 @@ class Whereabouts:
 
     def __init__(self, model: torch.nn.Module | None = None) -> None:
         self.stack: list[str] = []
+        self._shipped: list[bool] = []  # of each of these, whether its class is one of torch.nn
         self.optimizing = 0
         self.shipped = False  # whether the optimizer that steps is torch's own code
         self.step = 1
@@ -64,6 +65,11 @@ class Whereabouts:
     @property
     def module(self) -> str:
         return self.stack[-1] if self.stack else ""
+
+    @property
+    def plain(self) -> bool:
+        """Whether the module that runs is one of torch's own, which rounds as the precision asks and no more."""
+        return bool(self._shipped) and self._shipped[-1]
 
     @interrupts.whole
     def saw(self, parameter: torch.nn.Parameter) -> None:
@@ -118,6 +124,7 @@ class Whereabouts:
             return
         if module not in self._names and symbolic(args):
             self.stack.append("")
+            self._shipped.append(False)
             return
         if not self.stack:
             self.on_call()
@@ -128,10 +135,12 @@ class Whereabouts:
             self._name(module, "" if has_children and not self._rooted else type(module).__name__)
             self._rooted |= has_children
         self.stack.append(self._names[module])
+        self._shipped.append(type(module).__module__.startswith("torch.nn."))
 
     def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         if self.stack and self.belongs():
             self.stack.pop()
+            self._shipped.pop()
 
     def _begin(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.belongs():
