@@ -37,7 +37,7 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries") -> Evi
     Raises what the model raises. A model that runs, but not with a dispatch mode around it, is judged by its boundaries alone.
     """
     tape = Tape()
-    setting = low(precision, records=tape)
+    setting = dataclasses.replace(low(precision, records=tape), functions=depth == "ops" and precision.is_low)
     if depth == "boundaries" or not precision.is_low:
         return Evidence(run(job, setting), tape)
     verdict = ops.Verdict()
@@ -46,7 +46,7 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries") -> Evi
             trace, observation = observed(job, setting, judge=verdict)
     except Exception as error:
         tape = Tape()
-        trace = run(job, low(precision, records=tape))  # raises again what is the model's own
+        trace = run(job, dataclasses.replace(setting, records=tape))  # raises again what is the model's own
         return Evidence(trace, tape, unseen=f"{type(error).__name__}: {error}")
     return Evidence(trace, tape, observation, verdict)
 
@@ -57,7 +57,7 @@ def concluded(report: Report, evidence: Evidence) -> None:
         report.facts["diagnosis"] = f"none: {evidence.unseen}"
     if evidence.observation is None or evidence.verdict is None:
         return
-    found = conclusion.concluded(report.findings, evidence.observation, evidence.verdict)
+    found = conclusion.concluded(report.findings, evidence.observation, evidence.verdict, evidence.trace)
     report.findings = []
     report.add(found)
     shown(report, evidence.observation)

@@ -120,6 +120,7 @@ class Measurement:
         self.job, self.precision, self.brief = job, precision, brief
         self.seen = evidence.gathered(job, precision, depth) if seen is None else seen
         self.low, self.tape = self.seen.trace, self.seen.tape
+        self.functions = self.seen.observation is not None  # whether what functions return is compared
         self.dtype = torch.float32 if precision.is_low else torch.float64
         self.noises: list[Trace] = []
         self.own = Tape()  # what float32 would have decided
@@ -175,7 +176,7 @@ class Measurement:
         return selections.moved(rows, exact, made, self.precision)
 
     def _refer(self) -> None:
-        self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape, decides=self.own))
+        self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape, decides=self.own, functions=self.functions))
 
     def _located(self, report: Report) -> None:
         """Looks at what modules hand to one another: drift that a module is given was made by the code that gives it."""
@@ -211,7 +212,7 @@ class Measurement:
         if chained:
             noise = dataclasses.replace(noise, chained=True, everywhere=everywhere, bottom=self.precision.compute, scale=self.low.scale)
         job = dataclasses.replace(self.job, optimizer=None, steps=1) if everywhere else self.job
-        return run(job, reference(self.dtype, self.precision, follows=self.tape, disturbance=noise, rival=self.own))
+        return run(job, reference(self.dtype, self.precision, follows=self.tape, disturbance=noise, rival=self.own, functions=self.functions))
 
     def _explained(self, suspects: dict[str, drift.Comparison]) -> set[str]:
         """Of the suspects, those that correct rounding explains after all, on a closer look at where the run rounds.
@@ -258,7 +259,7 @@ class Measurement:
         if not suspects or self.dtype is not torch.float32:
             return set()
         try:
-            exact = run(self.job, reference(torch.float64, self.precision, follows=self.tape))
+            exact = run(self.job, reference(torch.float64, self.precision, follows=self.tape, functions=self.functions))
         except (RuntimeError, TypeError, ValueError):  # a model that insists on float32 has no float64 run to ask
             return set()
         own = {row.record.key: row.drift for row in drift.compare(self.reference, exact, {}, self.precision, samples=1)}

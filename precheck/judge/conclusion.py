@@ -14,6 +14,7 @@ from precheck.judge import culprit
 from precheck.judge.choices import BY_DIFFERENCE
 from precheck.judge.events import Suspect
 from precheck.judge.ops import Verdict, distinct, finding_of
+from precheck.observe.records import Trace
 from precheck.observe.shadow.operations import Observation
 
 EFFECTS = frozenset({"overflow", "nan", "accumulated-drift", "gradient-underflow", "decision-flip"})
@@ -28,10 +29,10 @@ AMPLIFIED = frozenset({"amplified-rounding", "cancellation"})
 """Rules on a rounding that later ops amplify."""
 
 
-def concluded(boundaries: Sequence[Finding], observation: Observation, verdict: Verdict) -> list[Finding]:
+def concluded(boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, trace: Trace) -> list[Finding]:
     """The findings of the run, in the order in which their causes happened; what has no cause among the ops stands last."""
     suspects = verdict.suspects(observation)
-    told = [explained(finding, observation, suspects) for finding in boundaries]
+    told = [explained(finding, observation, suspects, _function(finding, trace)) for finding in boundaries]
     drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
     asked = {_place(finding_of(suspect)) for suspect in suspects if suspect.operation.plain or suspect.operation.converts}
     ops = [finding if drifted else _weighed(finding, asked) for finding in _alone(distinct(suspects), told)]
@@ -39,10 +40,16 @@ def concluded(boundaries: Sequence[Finding], observation: Observation, verdict: 
     return sorted([*told, *ops], key=lambda finding: first.get(_place(finding), len(first)))
 
 
-def explained(finding: Finding, observation: Observation, suspects: list[Suspect]) -> Finding:
-    """A finding of the boundaries, with the op behind it where it has one."""
+def _function(finding: Finding, trace: Trace) -> culprit.Function | None:
+    """The place of the function whose result a finding is about."""
+    record = trace.records.get(f"returned:{finding.tensor}@{finding.step}")
+    return None if record is None else record.place
+
+
+def explained(finding: Finding, observation: Observation, suspects: list[Suspect], function: culprit.Function | None = None) -> Finding:
+    """A finding of the boundaries, with the op behind it where it has one: inside `function`, if that is what the finding is about."""
     wanted = finding.severity == "error" and finding.rule in EFFECTS
-    return culprit.explained(finding, observation, suspects) if wanted else finding
+    return culprit.explained(finding, observation, suspects, function) if wanted else finding
 
 
 def _weighed(finding: Finding, asked: Collection[tuple[str, str]]) -> Finding:

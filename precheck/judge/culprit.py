@@ -18,14 +18,18 @@ _KIN = {
 """Of what is not finite at a boundary, the mechanisms that can have made it so. Anything can have made a drift."""
 
 
-def explained(finding: Finding, observation: Observation, suspects: list[Suspect]) -> Finding:
-    """`finding`, an error at a boundary, with the op and line behind it; as it is if none stands out."""
-    fitting = [each for each in suspects if each.severity == "error" and _fits(finding, each)]
+Function = tuple[str, int, int]
+"""A function's file, first and last line."""
+
+
+def explained(finding: Finding, observation: Observation, suspects: list[Suspect], function: Function | None = None) -> Finding:
+    """`finding`, an error at a boundary, with the op and line behind it; as it is if none stands out. `function`: whose result it is about."""
+    fitting = [each for each in suspects if each.severity == "error" and _fits(finding, each) and _of(each.operation, function)]
     if fitting:
         first = finding_of(fitting[0])
         cause = f"{first.rule}: {first.message}"
         return dataclasses.replace(finding, op=first.op, source=first.source, via=first.via, cause=cause, cause_rule=first.rule)
-    operation, value = _steepest(finding, observation) or (None, None)
+    operation, value = _steepest(finding, observation, function) or (None, None)
     if operation is None or value is None:
         return finding
     grown = f"{operation.drift_in:.2g} of its norm off before it, {value.drift:.2g} after it"
@@ -42,13 +46,25 @@ def _fits(finding: Finding, suspect: Suspect) -> bool:
     return suspect.operation.phase in ("forward", "data") or suspect.operation.phase == finding.phase
 
 
-def _steepest(finding: Finding, observation: Observation) -> tuple[Operation, Value] | None:
+def _steepest(finding: Finding, observation: Observation, function: Function | None) -> tuple[Operation, Value] | None:
     """The op, up to the end of the module that is blamed, that added most to the drift there was."""
     inside = [operation for operation in observation.operations if operation.phase == finding.phase and operation.step <= max(1, finding.step)]
-    own = [operation for operation in inside if not finding.module or _within(operation.module, finding.module)]
+    if function is not None:
+        own = [operation for operation in inside if _of(operation, function)]
+    else:
+        own = [operation for operation in inside if not finding.module or _within(operation.module, finding.module)]
     candidates = [(operation, value) for operation in own or inside for value in operation.outputs[:1] if value.maker is operation and value.roundoff]
     best = max(candidates, key=lambda each: each[1].drift - each[0].drift_in, default=None)
     return best if best is not None and best[1].drift > 2 * best[1].roundoff else None
+
+
+def _of(operation: Operation, function: Function | None) -> bool:
+    """Whether the user's line of an op is one of that function."""
+    if function is None:
+        return True
+    file, first, last = function
+    path, _, line = operation.blamed.rpartition(":")
+    return path == file and first <= int(line) <= last
 
 
 def _within(module: str, blamed: str) -> bool:

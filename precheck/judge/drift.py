@@ -85,7 +85,7 @@ def compared(record: Record, reference: Record, spread: float, precision: Precis
     floor = noise.floor(
         reference,
         spread,
-        roundoff=noise.roundoff(precision.roundoff),
+        roundoff=noise.roundoff(precision.roundoff) * (math.sqrt(record.roundings) if record.kind == "returned" else 1.0),
         step=noise.step_near_zero(precision.compute) / (scale if scaled else 1.0) if precision.is_low else 0.0,
         weight_roundings=_stored_weights(record, fmt),
     )

@@ -17,7 +17,7 @@ HEADROOM_BITS = 3.0
 bits, values eight times as large (another batch, a few more steps) overflow."""
 
 _PHASES: dict[Kind, Phase] = {
-    "input": "data", "handed": "forward", "output": "forward", "loss": "forward", "gradient": "backward",
+    "input": "data", "handed": "forward", "returned": "forward", "output": "forward", "loss": "forward", "gradient": "backward",
     "parameter-gradient": "backward", "update": "optimizer",
 }  # fmt: skip
 
@@ -30,7 +30,7 @@ def module_of(name: str, kind: Kind) -> str:
     """The module that a record belongs to: a boundary's own name without call and path, a parameter's owner."""
     if kind in ("parameter-gradient", "update"):
         return name.rpartition(".")[0]
-    return "" if name in ("output", "output[]", "loss") else name.split("[")[0].split("#")[0]
+    return "" if kind == "returned" or name in ("output", "output[]", "loss") else name.split("[")[0].split("#")[0]
 
 
 def label(kind: Kind, name: str) -> str:
@@ -41,6 +41,8 @@ def label(kind: Kind, name: str) -> str:
         return f"gradient of {(kind == 'gradient' and whole) or name}"
     if kind == "output":
         return whole or f"output of {name}"
+    if kind == "returned":
+        return f"what {name} returns"
     return "loss" if kind == "loss" else f"{kind} of {name}"
 
 

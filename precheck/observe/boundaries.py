@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
+from types import CodeType
 from typing import Any, Protocol
 
 import torch
 
 from precheck.observe.depth import room
+from precheck.observe.functions import Functions
 from precheck.observe.recorder import Recorder, Witness
 from precheck.observe.records import Trace
 from precheck.observe.structure import tensors
@@ -50,6 +52,7 @@ class Position:
 
     def __init__(self) -> None:
         self.stack: list[tuple[str, int]] = [("", 0)]
+        self.rounded: Callable[[], None] = lambda: None  # told of each
 
     @property
     def call(self) -> str:
@@ -65,6 +68,7 @@ class Position:
     def count(self, roundings: int = 1) -> None:
         call, before = self.stack[-1]
         self.stack[-1] = (call, before + roundings)
+        self.rounded()
 
 
 class Boundaries:
@@ -72,11 +76,14 @@ class Boundaries:
 
     def __init__(
         self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, glance: bool = False,
-        witness: Witness | None = None, sampled: Container[str] = (), weighs: bool = False,
+        witness: Witness | None = None, sampled: Container[str] = (), weighs: bool = False, functions: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.trace, self.disturbance, self.handed, self.glance = model, trace, disturbance, handed, glance
         self.recorder = Recorder(trace, sampled=sampled, weighs=weighs, glance=glance, witness=witness)
         self.position = Position()
+        self.functions = Functions(self.recorder, _forwards(model)) if functions else None
+        if self.functions is not None:
+            self.position.rounded = self.functions.rounded
         self.enabled = True
         self.result = "output" if not hasattr(model, "output") else "output[]"  # beside a child of that name
         self.step = 1
@@ -101,6 +108,13 @@ class Boundaries:
             for handle in handles:
                 handle.remove()
             self._let_go()
+
+    def forward(self) -> contextlib.AbstractContextManager[None]:
+        """Goes around a forward pass and its loss."""
+        if self.functions is None or not self.enabled:
+            return contextlib.nullcontext()
+        self.functions.step = self.step
+        return self.functions.watched()
 
     def forward_done(self, result: Any) -> None:
         """Marks what belongs to the model's own result, and lets go of the forward's tensors."""
@@ -192,6 +206,12 @@ class Boundaries:
             return disturbed if disturbed is not gradient else None
 
         return hook
+
+
+def _forwards(model: torch.nn.Module) -> set[CodeType]:
+    """Code whose results are the modules' own."""
+    found = (getattr(type(module).forward, "__code__", None) for module in model.modules())
+    return {code for code in (*found, getattr(getattr(model, "function", None), "__code__", None)) if code is not None}
 
 
 def _measurable(tensor: torch.Tensor) -> bool:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import numpy
 
-Kind = Literal["input", "handed", "output", "gradient", "parameter-gradient", "loss", "update"]
-"""`handed` is what a module's own code made and gives to another module, `output` a module's result, `gradient` the loss'
+Kind = Literal["input", "handed", "returned", "output", "gradient", "parameter-gradient", "loss", "update"]
+"""`handed` is what a module's own code made and gives to another module, `returned` what a function of the user's returns, `output` a module's result, `gradient` the loss'
 gradient by it, `parameter-gradient` by a parameter, `update` a parameter's move since before the first step."""
 
 
@@ -39,6 +39,7 @@ class Record:
     is_result: bool = False  # belongs to what the model itself returned
     weight_norm: float = 0.0  # of the parameter that moved (updates only)
     sampled: bool = False  # `sketch` and `norm` are of a sample, scaled to the whole; of most kinds magnitude and counts are of all elements
+    place: tuple[str, int, int] | None = None  # of what a function returned: its file, first and last line
     key: str = field(init=False)  # "output:layers.0.attn@1", by which runs are compared
     numel: int = field(init=False)
 

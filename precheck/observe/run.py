@@ -44,6 +44,7 @@ class Setting:
     handed: bool = False  # whether to record what modules hand to one another too
     glance: bool = False  # whether to leave out gradients between modules, if all end in parameters, and in large tensors the number of zeros
     buffers: torch.dtype | None = None  # what the run compared with keeps its floating buffers in
+    functions: bool = False  # whether to record what the user's functions return too
     selections: list[Selection] | None = None  # where to list products that only move values, which are carried out exactly then
 
 
@@ -60,6 +61,7 @@ def reference(
     disturbance: Disturbance | None = None,
     decides: Tape | None = None,
     rival: Tape | None = None,
+    functions: bool = False,
 ) -> Setting:
     """A plain run in `dtype`, on the decisions of `follows`, disturbed where a noise run asks for it.
 
@@ -67,7 +69,9 @@ def reference(
     the model's own code, and is as given as the weights are. A buffer that the format cannot hold at all (a mask's -1e9) stays.
     """
     stored = precision.param_dtype if precision is not None and precision.is_low and not precision.autocasts else None
-    return Setting(dtype, follows=follows, disturbance=disturbance, decides=decides, rival=rival, buffers=stored)
+    return Setting(
+        dtype, follows=follows, disturbance=disturbance, decides=decides, rival=rival, buffers=stored, functions=functions
+    )
 
 
 def run(job: Job, setting: Setting) -> Trace:
@@ -82,7 +86,7 @@ def _ran(job: Job, setting: Setting) -> Trace:
         witness = None if setting.shadow is None else setting.shadow.exponents
         boundaries = Boundaries(
             job.model, trace, disturbance=setting.disturbance, handed=setting.handed, glance=setting.glance, witness=witness,
-            sampled=job.sampled, weighs=setting.weighs,
+            sampled=job.sampled, weighs=setting.weighs, functions=setting.functions,
         )  # fmt: skip
         prepare(job, setting)
         with _modes(setting, job.device, boundaries.position, trace) as recording, boundaries.attached():

@@ -103,7 +103,7 @@ class Training:
             inputs = mapped(inputs, self.boundaries.disturbance.input)
         if self.scaler.is_enabled() or step > 1:  # only then may the forward have to be repeated
             self._rewind = self._checkpoint()
-        with self._autocast():
+        with self._autocast(), self.boundaries.forward():
             result = call(job.model, inputs)
             self.differentiable = any(each.requires_grad for _, each in tensors(result))
             self.boundaries.forward_done(result)

@@ -1,0 +1,109 @@
+"""What the user's own functions return in a forward pass and its loss: a rotary table, a router's scores, a segment sum, a divergence.
+
+A function is a boundary as a module is, at which a good implementation has no error beyond that of its inputs and of the lines on which it
+rounds. Python tells of calls and returns through `sys.setprofile`; whoever has set one before is told of them too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Collection, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from precheck.observe.recorder import Recorder
+from precheck.observe.shadow.source import Frames
+from precheck.observe.structure import tensors
+from precheck.torch_internals import in_backward, is_transformed, version
+
+_PAUSES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@dataclasses.dataclass(slots=True)
+class _Call:
+    frame: FrameType
+    lines: set[tuple[CodeType, int]] = dataclasses.field(default_factory=set)  # on which something was rounded, in what it called too
+
+
+class Functions:
+    """Records the results of functions while `watched`. `forwards`: code whose results are modules' own, and recorded as such."""
+
+    def __init__(self, recorder: Recorder, forwards: Collection[CodeType]) -> None:
+        self.recorder, self.forwards = recorder, forwards
+        self.frames, self.kinds = Frames(), dict[CodeType, bool]()
+        self.calls: Counter[CodeType] = Counter()
+        self.stack: list[_Call] = []
+        self.made: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self.step = 1
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Inside, calls of the user's functions are followed, from the first again."""
+        outer = sys.getprofile()
+        self.calls.clear()
+
+        def told(frame: FrameType, event: str, argument: Any) -> None:
+            if outer is not None:
+                outer(frame, event, argument)
+            if event == "call" and self._own(frame.f_code):
+                self.stack.append(_Call(frame))
+            elif event == "return" and self.stack and self.stack[-1].frame is frame:
+                self._returned(self.stack.pop(), argument)
+
+        sys.setprofile(told)
+        try:
+            yield
+        finally:
+            sys.setprofile(outer)
+            self.stack.clear()
+            self.made.clear()
+
+    def rounded(self) -> None:
+        """Something was rounded on the line that the innermost function is at."""
+        if self.stack:
+            frame = self.stack[-1].frame
+            self.stack[-1].lines.add((frame.f_code, frame.f_lineno))
+
+    def _own(self, code: CodeType) -> bool:
+        known = self.kinds.get(code)
+        if known is None:
+            named = not code.co_name.startswith("<") and not code.co_flags & _PAUSES and code not in self.forwards
+            known = self.kinds[code] = named and self.frames.kind(code.co_filename) == "user"
+        return known
+
+    def _returned(self, call: _Call, result: Any) -> None:
+        if self.stack:
+            self.stack[-1].lines |= call.lines
+        if in_backward() or result is None:
+            return
+        code = call.frame.f_code
+        self.calls[code] += 1
+        number = f"#{self.calls[code]}" if self.calls[code] > 1 else ""
+        for path, tensor in tensors(result):
+            if self._fresh(tensor):
+                name = f"{getattr(code, 'co_qualname', code.co_name)}(){number}{path}"
+                self.recorder.add("returned", name, self.step, tensor, max(1, len(call.lines)))
+                self.recorder.trace.records[f"returned:{name}@{self.step}"].place = _place(code)
+
+    def _fresh(self, tensor: torch.Tensor) -> bool:
+        """Whether it is dense, of real numbers, and not what another function has returned already."""
+        if not tensor.is_floating_point() or tensor.layout is not torch.strided or is_transformed(tensor) or (tensor.is_leaf and tensor.requires_grad):
+            return False
+        known, writes = self.made.get(id(tensor)), version(tensor)
+        if known is not None and known[0]() is tensor and known[1] == writes:
+            return False
+        self.made[id(tensor)] = weakref.ref(tensor), writes
+        return True
+
+
+def _place(code: CodeType) -> tuple[str, int, int]:
+    """The file of a function, and its first and last line."""
+    lines = [line for _, _, line in code.co_lines() if line]
+    return code.co_filename, code.co_firstlineno, max(lines, default=code.co_firstlineno)
