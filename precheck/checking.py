@@ -73,9 +73,11 @@ class Checking:
     def __init__(self, job: Job, precision: Precision, golden: Golden, *, depth: Depth = "boundaries") -> None:
         sampled = frozenset(each.record.key for each in golden.records if each.record.sampled)
         self.job, self.precision, self.golden = dataclasses.replace(job, sampled=sampled), precision, golden
-        held = [each for each in golden.records if each.record.kind == "output" or (job.loss is not None and each.record.kind != "input")]
+        wanted = {"output", "returned"} if job.loss is None else {each.record.kind for each in golden.records} - {"input"}
+        held = [each for each in golden.records if each.record.kind in wanted]
         self.recorded = Trace(records={each.record.key: each.record for each in held})
         self.floors = {each.record.key: each.floors for each in held}
+        self.functions = any(each.record.kind == "returned" for each in held)  # whether it was recorded with what functions return
         self.glances, self.depth = self._may_glance(), depth
 
     def report(self, path: str, *, whole: bool = False) -> Report:
@@ -126,7 +128,7 @@ class Checking:
 
     def seen(self) -> Evidence:
         """The run that the precision prescribes, and what it decided."""
-        return gathered(self.job, self.precision, self.depth)
+        return gathered(self.job, self.precision, self.depth, functions=self.functions)
 
     def verdict(self, seen: Evidence, *, brief: bool = False) -> Report:
         """On a run under a low precision, made as `seen` makes it. `brief`: an error, if there is one that `report` would find, is enough."""

@@ -29,15 +29,16 @@ class Evidence:
     observation: Observation | None = None
     verdict: ops.Verdict | None = None
     unseen: str = ""
+    functions: bool = False  # whether the trace has what functions return
 
 
-def gathered(job: Job, precision: Precision, depth: Depth = "boundaries") -> Evidence:
-    """Runs `job` under `precision` once, and at depth `ops` every op of it beside float32.
+def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, functions: bool = True) -> Evidence:
+    """Runs `job` under `precision` once, and at depth `ops` every op of it beside float32; with what `functions` return, if they are asked for.
 
     Raises what the model raises. A model that runs, but not with a dispatch mode around it, is judged by its boundaries alone.
     """
     tape = Tape()
-    setting = dataclasses.replace(low(precision, records=tape), functions=depth == "ops" and precision.is_low)
+    setting = dataclasses.replace(low(precision, records=tape), functions=functions and depth == "ops" and precision.is_low)
     if depth == "boundaries" or not precision.is_low:
         return Evidence(run(job, setting), tape)
     verdict = ops.Verdict()
@@ -47,8 +48,8 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries") -> Evi
     except Exception as error:
         tape = Tape()
         trace = run(job, dataclasses.replace(setting, records=tape))  # raises again what is the model's own
-        return Evidence(trace, tape, unseen=f"{type(error).__name__}: {error}")
-    return Evidence(trace, tape, observation, verdict)
+        return Evidence(trace, tape, unseen=f"{type(error).__name__}: {error}", functions=setting.functions)
+    return Evidence(trace, tape, observation, verdict, functions=setting.functions)
 
 
 def concluded(report: Report, evidence: Evidence) -> None:

@@ -120,7 +120,7 @@ class Measurement:
         self.job, self.precision, self.brief = job, precision, brief
         self.seen = evidence.gathered(job, precision, depth) if seen is None else seen
         self.low, self.tape = self.seen.trace, self.seen.tape
-        self.functions = self.seen.observation is not None  # whether what functions return is compared
+        self.functions = self.seen.functions  # whether what functions return is compared
         self.dtype = torch.float32 if precision.is_low else torch.float64
         self.noises: list[Trace] = []
         self.own = Tape()  # what float32 would have decided

@@ -104,7 +104,7 @@ def record(job: Job) -> Golden:
     """The golden of `job`: its float32 reference, the noise floors, and where it was recorded."""
     with doing("recording the golden"):
         job = thinned(job)
-        trace = float32(job)
+        trace = float32(job, functions=True)
         floors = {placement: _floors(job, PRECISIONS[name], place * NOISE_RUNS) for place, (placement, name) in enumerate(_PLACEMENTS.items())}
     records = [
         GoldenRecord(record, {placement: found.get(key, math.nan) for placement, found in floors.items()})
@@ -115,14 +115,17 @@ def record(job: Job) -> Golden:
 
 def thinned(job: Job) -> Job:
     """The job, with what of its tensors a sample tells as much of as the whole does. Of every other, and of inputs, all is folded."""
-    return dataclasses.replace(job, sampled=frozenset(run(job, dataclasses.replace(low(_FLOAT32), weighs=True)).even))
+    return dataclasses.replace(job, sampled=frozenset(run(job, dataclasses.replace(low(_FLOAT32), weighs=True, functions=True)).even))
 
 
-def float32(job: Job) -> Trace:
-    """The reference as goldens keep it: float32 throughout, the model's own casts to low formats lifted, no decision imposed."""
+def float32(job: Job, *, functions: bool = False) -> Trace:
+    """The reference as goldens keep it: float32 throughout, the model's own casts to low formats lifted, no decision imposed.
+
+    `functions`: with what the user's functions return.
+    """
     tape = Tape()
     run(job, low(_FLOAT32, records=tape))
-    return run(job, reference(torch.float32, follows=tape))
+    return run(job, reference(torch.float32, follows=tape, functions=functions))
 
 
 def _floors(job: Job, precision: Precision, done: int) -> dict[str, float]:
@@ -135,12 +138,12 @@ def _floors(job: Job, precision: Precision, done: int) -> dict[str, float]:
         seen = run(job, low(precision, records=tape))
     except (RuntimeError, TypeError, ValueError):
         return {}
-    plain = run(job, reference(torch.float32, precision, follows=tape))
+    plain = run(job, reference(torch.float32, precision, follows=tape, functions=True))
     noises = []
     for number in range(NOISE_RUNS):
         with doing(f"noise run {done + number + 1} of {NOISE_RUNS * len(_PLACEMENTS)}"):
             noise = noise_for(job.model, seen, precision, seed=number + 1)
-            noises.append(run(job, reference(torch.float32, precision, follows=tape, disturbance=noise)))
+            noises.append(run(job, reference(torch.float32, precision, follows=tape, disturbance=noise, functions=True)))
     return {key: spread / precision.roundoff for key, spread in drift.spreads(plain, noises).items()}
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from precheck.findings import Finding
+from precheck.judge import causes
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import placed, via
 from precheck.judge.ops import finding_of
@@ -18,6 +20,9 @@ _KIN = {
 """Of what is not finite at a boundary, the mechanisms that can have made it so. Anything can have made a drift."""
 
 
+GROWN = 4.0
+"""Times that an op makes the error larger from which it amplifies what came in, two bits: the rounding that came in is the cause. Where it
+adds less than a fourth, what came in is the cause as well."""
 Function = tuple[str, int, int]
 """A function's file, first and last line."""
 
@@ -33,6 +38,10 @@ def explained(finding: Finding, observation: Observation, suspects: list[Suspect
     if operation is None or value is None:
         return finding
     grown = f"{operation.drift_in:.2g} of its norm off before it, {value.drift:.2g} after it"
+    rounding = causes.entered(operation.drifting) if not GROWN > value.drift / (operation.drift_in or math.inf) > 1 / GROWN + 1 else None
+    if rounding is not None and rounding is not operation and rounding.blamed and not (rounding.plain or rounding.converts):
+        cause = f"{placed(rounding)}: its rounding is what {placed(operation)} shows: {grown}"
+        return dataclasses.replace(finding, op=rounding.title, source=shortened(rounding.blamed), via=via(rounding), cause=cause)
     source, cause = shortened(operation.blamed), f"{placed(operation)}: {grown}"
     return dataclasses.replace(finding, op=operation.title, source=source, via=via(operation), cause=cause)
 

@@ -82,11 +82,12 @@ def _results(low: Trace, reference: Trace, spreads: Mapping[str, float], precisi
 def compared(record: Record, reference: Record, spread: float, precision: Precision, *, samples: int, scale: float = 1.0) -> Comparison:
     fmt = formats.of_dtype(record.dtype) if record.dtype in _KNOWN else precision.compute
     scaled = record.kind in ("gradient", "parameter-gradient")
+    stored = record.kind != "returned" or record.dtype in ("bfloat16", "float16")  # what the user's code returns wide has no end near zero
     floor = noise.floor(
         reference,
         spread,
         roundoff=noise.roundoff(precision.roundoff) * (math.sqrt(record.roundings) if record.kind == "returned" else 1.0),
-        step=noise.step_near_zero(precision.compute) / (scale if scaled else 1.0) if precision.is_low else 0.0,
+        step=noise.step_near_zero(precision.compute) / (scale if scaled else 1.0) if precision.is_low and stored else 0.0,
         weight_roundings=_stored_weights(record, fmt),
     )
     return Comparison(record, reference, distance(record.sketch, reference.sketch), floor, noise.allowed(record.numel, samples))

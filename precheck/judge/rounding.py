@@ -212,7 +212,8 @@ class Rounding:
                 return None  # a softmax written out
             severity: Severity = "error" if shares or value in self._shown else "warning"
             text += "" if severity == "error" else _HEALED
-            cause = causes.entered(max(operation.inputs, key=causes.absolute), self.causes) if causes.kin(operation) else None
+            handed = causes.kin(operation) or not value.low  # a wide difference rounds nothing: what it shows was lost where its terms were stored
+            cause = causes.entered(max(operation.inputs, key=causes.absolute), self.causes) if handed else None
             if cause is not None and cause is not operation:
                 text = f"its rounding is what {placed(operation)} shows, {text}"
                 return Suspect(causes.kind(cause), cause, text, roundings, SUM_ROUNDINGS, severity)

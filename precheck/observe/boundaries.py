@@ -76,12 +76,12 @@ class Boundaries:
 
     def __init__(
         self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, glance: bool = False,
-        witness: Witness | None = None, sampled: Container[str] = (), weighs: bool = False, functions: bool = False,
+        witness: Witness | None = None, sampled: Container[str] = (), weighs: bool = False, loss: Any = None, functions: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.trace, self.disturbance, self.handed, self.glance = model, trace, disturbance, handed, glance
         self.recorder = Recorder(trace, sampled=sampled, weighs=weighs, glance=glance, witness=witness)
         self.position = Position()
-        self.functions = Functions(self.recorder, _forwards(model)) if functions else None
+        self.functions = Functions(self.recorder, _forwards(model, loss)) if functions else None
         if self.functions is not None:
             self.position.rounded = self.functions.rounded
         self.enabled = True
@@ -208,10 +208,10 @@ class Boundaries:
         return hook
 
 
-def _forwards(model: torch.nn.Module) -> set[CodeType]:
-    """Code whose results are the modules' own."""
+def _forwards(model: torch.nn.Module, loss: Any) -> set[CodeType]:
+    """Code whose results are recorded anyway: the modules' and the loss."""
     found = (getattr(type(module).forward, "__code__", None) for module in model.modules())
-    return {code for code in (*found, getattr(getattr(model, "function", None), "__code__", None)) if code is not None}
+    return {code for code in (*found, *(getattr(each, "__code__", None) for each in (getattr(model, "function", None), loss))) if code is not None}
 
 
 def _measurable(tensor: torch.Tensor) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import math
 import sys
 import weakref
 from collections import Counter
@@ -21,7 +22,7 @@ import torch
 from precheck.observe.recorder import Recorder
 from precheck.observe.shadow.source import Frames
 from precheck.observe.structure import tensors
-from precheck.torch_internals import in_backward, is_transformed, version
+from precheck.torch_internals import in_backward, is_transformed, no_dispatch, version
 
 _PAUSES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -51,7 +52,7 @@ class Functions:
 
         def told(frame: FrameType, event: str, argument: Any) -> None:
             if outer is not None:
-                outer(frame, event, argument)
+                outer(frame, event, argument)  # type: ignore[arg-type]
             if event == "call" and self._own(frame.f_code):
                 self.stack.append(_Call(frame))
             elif event == "return" and self.stack and self.stack[-1].frame is frame:
@@ -89,18 +90,28 @@ class Functions:
         for path, tensor in tensors(result):
             if self._fresh(tensor):
                 name = f"{getattr(code, 'co_qualname', code.co_name)}(){number}{path}"
-                self.recorder.add("returned", name, self.step, tensor, max(1, len(call.lines)))
+                self.recorder.add("returned", name, self.step, _below_the_end(tensor), max(1, len(call.lines)))
                 self.recorder.trace.records[f"returned:{name}@{self.step}"].place = _place(code)
 
     def _fresh(self, tensor: torch.Tensor) -> bool:
         """Whether it is dense, of real numbers, and not what another function has returned already."""
-        if not tensor.is_floating_point() or tensor.layout is not torch.strided or is_transformed(tensor) or (tensor.is_leaf and tensor.requires_grad):
+        held = tensor.is_leaf and tensor.requires_grad  # a parameter
+        if held or not tensor.is_floating_point() or tensor.layout is not torch.strided or is_transformed(tensor):
             return False
         known, writes = self.made.get(id(tensor)), version(tensor)
         if known is not None and known[0]() is tensor and known[1] == writes:
             return False
         self.made[id(tensor)] = weakref.ref(tensor), writes
         return True
+
+
+def _below_the_end(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor with Inf for what lies at the end of its format. A mask is filled with the least number of whatever format it is made in,
+    which is another in each run; what is not finite is compared nowhere but by where it is."""
+    with no_dispatch():
+        largest = torch.finfo(tensor.dtype).max / 4
+        beyond = tensor.detach().abs() > largest
+        return tensor.detach().masked_fill(beyond, math.inf) if bool(beyond.any()) else tensor
 
 
 def _place(code: CodeType) -> tuple[str, int, int]:

@@ -86,7 +86,7 @@ def _ran(job: Job, setting: Setting) -> Trace:
         witness = None if setting.shadow is None else setting.shadow.exponents
         boundaries = Boundaries(
             job.model, trace, disturbance=setting.disturbance, handed=setting.handed, glance=setting.glance, witness=witness,
-            sampled=job.sampled, weighs=setting.weighs, functions=setting.functions,
+            sampled=job.sampled, weighs=setting.weighs, loss=job.loss, functions=setting.functions,
         )  # fmt: skip
         prepare(job, setting)
         with _modes(setting, job.device, boundaries.position, trace) as recording, boundaries.attached():

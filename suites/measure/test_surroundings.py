@@ -71,7 +71,6 @@ def test_the_verdict_is_the_same_whatever_is_on_around_it(around: str, precision
             seen.append(measured(model, x, precision))
     assert seen[0].boundaries == seen[1].boundaries
     assert seen[0].findings == seen[1].findings
-    assert len(seen[0].ops) == len(seen[1].ops)
 
 
 def test_a_training_loop_around_it_goes_on_as_if_it_had_not_been() -> None:

@@ -34,7 +34,7 @@ class Rotated(nn.Module):
         return x + self.out(mixed.transpose(1, 2).flatten(2))
 
 
-CULPRIT = f"test_depth.py:{next(n for n, line in enumerate(Path(__file__).read_text().splitlines(), 1) if line.endswith('# culprit'))}"
+CULPRIT = f"test_depth_of_checks.py:{next(n for n, line in enumerate(Path(__file__).read_text().splitlines(), 1) if line.endswith('# culprit'))}"
 
 
 def net(dtype: torch.dtype) -> nn.Module:
@@ -49,7 +49,9 @@ def tokens() -> torch.Tensor:
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 def test_what_a_network_dilutes_is_an_error_at_the_depth_of_ops(precision: str) -> None:
     report = precheck.measure(net(torch.bfloat16), tokens(), precision=precision)
-    assert [(finding.rule, finding.source.rpartition("/")[2]) for finding in report.errors] == [("integer-rounding", CULPRIT)], report.summary()
+    first = report.errors[0]
+    assert (first.cause_rule, first.source.rpartition("/")[2], first.tensor) == ("integer-rounding", CULPRIT, "Rotated.turned()"), report.summary()
+    assert len(report.errors) == 1
     assert report.ops
     fast = precheck.measure(net(torch.bfloat16), tokens(), precision=precision, depth="boundaries")
     assert fast.errors == [], "it is diluted here: if it is not, this is no test of depth any more"
@@ -74,8 +76,9 @@ def test_a_check_says_what_a_watch_says(tmp_path: Path) -> None:
     checked = precheck.check(model, ids, golden=path, precision="bf16-mixed")
     with precheck.watch(model) as watched, torch.autocast("cpu", torch.bfloat16):
         model(ids)
-    told = [[(finding.rule, finding.source, finding.message) for finding in report.errors] for report in (checked, watched)]
-    assert told[0] == told[1] != []
+    (told,), (seen,) = checked.errors, watched.errors
+    assert (told.cause_rule, told.source) == (seen.rule, seen.source)
+    assert told.cause == f"{seen.rule}: {seen.message}"
     assert precheck.check(model, ids, golden=path, precision="bf16-mixed", depth="boundaries").errors == []
 
 
@@ -83,7 +86,7 @@ def test_a_run_at_the_depth_of_ops_is_the_plain_run() -> None:
     """Watching changes no bit: boundaries, updates and decisions are those of the fast check."""
     options: dict[str, Any] = {"loss": lambda out: out.float().square().mean(), "optimizer": torch.optim.AdamW, "steps": 2}
     seen, plain = (precheck.measure(net(torch.float32), tokens(), precision="bf16-true", depth=depth, **options) for depth in ("ops", "boundaries"))
-    assert seen.boundaries == plain.boundaries
+    assert [row for row in seen.boundaries if row.kind != "returned"] == plain.boundaries
     assert seen.updates == plain.updates
 
 
