@@ -182,12 +182,12 @@ class Rounding:
         if above or value in self.mild or value in self.spoiled:
             return  # downstream of what is suspected already
         suspect = self._suspect(operation, value)
-        if suspect is not None and operation.base in DECOMPOSED and suspect.severity == "warning":
+        if suspect is not None and operation.base in DECOMPOSED and suspect.severity == "note":
             self.under[value] = (None,)  # vectors of a cluster are any, and what is made of all of them is right
             return
         if suspect is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):
             self.suspects.append(suspect)
-            self.under[value] = above if suspect.severity == "warning" else (suspect,)  # what is made good excuses nothing that follows from it
+            self.under[value] = above if suspect.severity == "note" else (suspect,)  # what is made good excuses nothing that follows from it
             within = suspect.rule == "cancellation" and operation.base in PRODUCTS
             self.excuses[suspect] = value, [small if within else made_good]
         elif suspect is None and operation.base in SUMS | REDUCTIONS and self._gain(operation, value) >= AMPLIFICATION / 2:
@@ -210,10 +210,9 @@ class Rounding:
             shares = [normalised(power, readers) for power in exponentials(value, readers)]
             if shares and all(shares):
                 return None  # a softmax written out
-            severity: Severity = "error" if shares or value in self._shown else "warning"
+            severity: Severity = "error" if shares or value.dead >= GONE or value in self._shown else "note"
             text += "" if severity == "error" else _HEALED
-            handed = causes.kin(operation) or not value.low  # a wide difference rounds nothing: what it shows was lost where its terms were stored
-            cause = causes.entered(max(operation.inputs, key=causes.absolute), self.causes) if handed else None
+            cause = causes.entered(max(operation.inputs, key=causes.absolute), self.causes) if causes.kin(operation) else None
             if cause is not None and cause is not operation:
                 text = f"its rounding is what {placed(operation)} shows, {text}"
                 return Suspect(causes.kind(cause), cause, text, roundings, SUM_ROUNDINGS, severity)
@@ -235,7 +234,7 @@ class Rounding:
             return self._gone(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         if operation.base not in MOVING and (loses_digits or (roundings >= PLAIN_ROUNDINGS and gain >= PLAIN)):
-            severity = "error" if value in self._shown else "warning"  # log and then exp, a sum of many, a step small beside its weight
+            severity = "error" if value.dead >= GONE or value in self._shown else "note"  # log and then exp, a sum of many, a step small beside its weight
             healed = "" if severity == "error" else _HEALED
             if causes.subnormal(value) >= causes.HALF * value.drift:
                 text = f"subnormal here, where {value.dtype} has few bits: off by {value.drift / value.roundoff:.0f} roundings"

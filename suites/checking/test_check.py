@@ -91,7 +91,7 @@ def test_a_healthy_run_is_looked_at_once_and_plainly(golden: Path, faulty: bool,
     """No mode is asked about its ops. Where something may be amiss it is run again and its decisions are written down, then measured."""
     checked, seen = model(positions=torch.bfloat16 if faulty else torch.float32), []
     checked.register_forward_pre_hook(lambda module, args: seen.append(len(_get_current_dispatch_mode_stack())))
-    report = precheck.check(checked, inputs(), golden=golden, precision="bf16-mixed", loss=loss)
+    report = precheck.check(checked, inputs(), golden=golden, precision="bf16-mixed", loss=loss, depth="boundaries")
     assert bool(report.errors) is faulty
     assert seen[: len(modes)] == modes
     assert (len(seen) > 2) is faulty

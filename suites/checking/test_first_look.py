@@ -98,10 +98,10 @@ def looked_at(report: Report) -> set[str]:
 @pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed", "bf16-master"])
 def test_gradients_that_end_in_weights_are_left_out(tmp_path: Path, precision: str) -> None:
     refresh(tmp_path / "net", job_of(net(), inputs(), loss=loss))
-    report = precheck.check(net(), inputs(), golden=tmp_path / "net", precision=precision, loss=loss)
+    report = precheck.check(net(), inputs(), golden=tmp_path / "net", precision=precision, loss=loss, depth="boundaries")
     assert not report.errors
     assert looked_at(report) == {"output", "loss", "parameter-gradient"}
-    whole = precheck.check(net(), inputs(), golden=tmp_path / "net", precision=precision, loss=loss, ops=True)
+    whole = precheck.check(net(), inputs(), golden=tmp_path / "net", precision=precision, loss=loss, depth="boundaries", ops=True)
     assert looked_at(whole) == {"output", "loss", "parameter-gradient", "gradient"}
     both = {row.tensor: row.r for row in whole.boundaries if row.kind != "gradient"}
     assert both == pytest.approx({row.tensor: row.r for row in report.boundaries}, rel=1e-3)
@@ -116,7 +116,10 @@ def test_what_ends_in_nothing_is_found_where_it_is_asked_for(tmp_path: Path) -> 
 
     refresh(tmp_path / "net", job_of(model(torch.Tensor.clone), inputs(), loss=loss))
     asked = [
-        precheck.check(model(torch.zeros_like), inputs(), golden=tmp_path / "net", precision="bf16-true", loss=loss, ops=ops) for ops in (False, True)
+        precheck.check(
+            model(torch.zeros_like), inputs(), golden=tmp_path / "net", precision="bf16-true", loss=loss, depth="boundaries", ops=ops
+        )
+        for ops in (False, True)
     ]
     assert [bool(report.errors) for report in asked] == [False, True]
 
@@ -126,7 +129,7 @@ def test_what_ends_in_nothing_is_found_where_it_is_asked_for(tmp_path: Path) -> 
 def test_a_wrong_one_is_found_by_where_it_ends(tmp_path: Path, name: str, precision: str) -> None:
     """And named where it is wrong, which the second look tells."""
     refresh(tmp_path / "net", job_of(net(), inputs(), loss=loss))
-    report = precheck.check(net(WRONG[name]), inputs(), golden=tmp_path / "net", precision=precision, loss=loss)
+    report = precheck.check(net(WRONG[name]), inputs(), golden=tmp_path / "net", precision=precision, loss=loss, depth="boundaries")
     assert report.errors, report.summary()
     assert "gradient" in looked_at(report)
     assert report.errors[0].phase == "backward"
@@ -193,10 +196,10 @@ ELSEWHERE: dict[str, tuple[Callable[[Wrong], Any], Callable[[], Any]]] = {
 def test_those_that_end_in_nothing_compared_are_looked_at(tmp_path: Path, where: str) -> None:
     model, given = ELSEWHERE[where]
     refresh(tmp_path / "net", job_of(model(torch.Tensor.clone), given(), loss=loss))
-    healthy = precheck.check(model(torch.Tensor.clone), given(), golden=tmp_path / "net", precision="bf16-true", loss=loss)
+    healthy = precheck.check(model(torch.Tensor.clone), given(), golden=tmp_path / "net", precision="bf16-true", loss=loss, depth="boundaries")
     assert not healthy.errors
     assert "gradient" in looked_at(healthy)
-    report = precheck.check(model(flushed), given(), golden=tmp_path / "net", precision="bf16-true", loss=loss)
+    report = precheck.check(model(flushed), given(), golden=tmp_path / "net", precision="bf16-true", loss=loss, depth="boundaries")
     assert report.errors, report.summary()
 
 
@@ -206,13 +209,13 @@ def test_a_run_that_is_broken_off_has_taken_no_step(tmp_path: Path) -> None:
     refresh(tmp_path / "net", job_of(Prompted(torch.Tensor.clone), inputs(), **steps))
     model = Prompted(torch.Tensor.clone)
     before = [parameter.clone() for parameter in model.parameters()]
-    report = precheck.check(model, inputs(), golden=tmp_path / "net", precision="bf16-mixed", **steps)
+    report = precheck.check(model, inputs(), golden=tmp_path / "net", precision="bf16-mixed", depth="boundaries", **steps)
     assert not report.errors
     assert len(report.losses) == 2
     assert all(map(torch.equal, before, model.parameters()))
     assert model.prompt[0].grad is None
     model.prompt[0].grad = torch.ones(1, 8)
-    precheck.check(model, inputs(), golden=tmp_path / "net", precision="bf16-mixed", **steps)
+    precheck.check(model, inputs(), golden=tmp_path / "net", precision="bf16-mixed", depth="boundaries", **steps)
     assert torch.equal(model.prompt[0].grad, torch.ones(1, 8))
 
 
@@ -224,13 +227,13 @@ def test_those_of_a_function_are_looked_at(tmp_path: Path) -> None:
         return {"model": lambda x: layers[x.dtype](x), "inputs": inputs(), "loss": lambda out: loss(Backward.apply(out, wrong))}
 
     refresh(tmp_path / "net", job_of(**given(torch.Tensor.clone)))
-    assert not precheck.check(**given(torch.Tensor.clone), golden=tmp_path / "net", precision="bf16-true").errors
-    assert precheck.check(**given(WRONG["5 % too large"]), golden=tmp_path / "net", precision="bf16-true").errors
+    assert not precheck.check(**given(torch.Tensor.clone), golden=tmp_path / "net", precision="bf16-true", depth="boundaries").errors
+    assert precheck.check(**given(WRONG["5 % too large"]), golden=tmp_path / "net", precision="bf16-true", depth="boundaries").errors
 
 
 def test_those_of_float16_are_looked_at(tmp_path: Path) -> None:
     refresh(tmp_path / "net", job_of(net(), inputs(), loss=loss))
-    report = precheck.check(net(), inputs(), golden=tmp_path / "net", precision="16-mixed", loss=loss)
+    report = precheck.check(net(), inputs(), golden=tmp_path / "net", precision="16-mixed", loss=loss, depth="boundaries")
     assert not report.errors
     assert "gradient" in looked_at(report)
 
@@ -251,5 +254,5 @@ class Deeper(nn.Module):
 @pytest.mark.parametrize("precision", ["bf16-true", "bf16-mixed"])
 def test_a_module_that_calls_itself_passes(tmp_path: Path, precision: str) -> None:
     refresh(tmp_path / "deeper", job_of(Deeper(), inputs(), loss=loss))
-    report = precheck.check(Deeper(), inputs(), golden=tmp_path / "deeper", precision=precision, loss=loss)
+    report = precheck.check(Deeper(), inputs(), golden=tmp_path / "deeper", precision=precision, loss=loss, depth="boundaries")
     assert not report.findings, report.summary()

@@ -156,12 +156,12 @@ def test_at_the_depth_of_ops_a_failing_measurement_is_observed_once(monkeypatch:
     assert len(runs) == 1
 
 
-def test_where_no_mechanism_is_known_the_op_that_added_most_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_mechanism_is_known_the_rounding_behind_the_op_that_added_most_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precheck.evidence.ops.Verdict, "suspects", lambda verdict, observation: [])
     report = precheck.measure(around(Rotated()), inputs(), precision="bf16-true")
     first = report.errors[0]
-    assert (first.op, first.cause_rule, first.module) == ("aten.cos.default", "", "site"), report.summary()
-    assert first.cause.startswith(f"aten.cos.default at {first.source}: ")
+    assert (first.op, first.cause_rule, first.module) == ("aten._to_copy.default", "", "site"), report.summary()
+    assert first.cause.startswith(f"aten._to_copy.default at {first.source}: its rounding is what aten.cos.default at ")
     assert first.cause.endswith(" after it")
     assert first.remedy == precheck.RULES["accumulated-drift"].remedy
 
