@@ -26,7 +26,8 @@ from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, read
 from precheck.judge import allowances, boundaries, drift, staleness
 from precheck.judge.losses import losses
-from precheck.measurement import FIRST_LOOK, Measurement, job_of, judged
+from precheck.judge.traces import judged
+from precheck.measurement import FIRST_LOOK, Measurement, job_of
 from precheck.observe import listeners
 from precheck.observe.job import Depth, Job
 from precheck.observe.records import Trace

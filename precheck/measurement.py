@@ -8,7 +8,7 @@ again, with more noise runs, then with the roundings that a chain of ops inside 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -18,9 +18,9 @@ from precheck.diagnosis import diagnose
 from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
-from precheck.judge import allowances, boundaries, decisions, drift, extent, selections, updates
-from precheck.judge.losses import losses
+from precheck.judge import allowances, boundaries, decisions, drift, extent, selections
 from precheck.judge.placement import noise_for
+from precheck.judge.traces import judged
 from precheck.observe.decisions import Tape
 from precheck.observe.guests import received
 from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_inputs
@@ -56,7 +56,7 @@ def measure(
     A LightningModule without a `loss` is measured by its training_step, and `inputs` is the batch. What DDP or FSDP2 wrap is
     measured as a copy, for which every rank has to call `measure`.
 
-    `depth`: "ops" looks at every op of the run, by the rules of `watch`, and names the line behind an error. "boundaries" looks at modules,
+    `depth`: "ops" looks at every op of the run, by the rules of `watch`, and at what the user's functions return. "boundaries" looks at modules,
     gradients and weights alone, and at ops only where these are wrong; it costs less and misses what a network dilutes.
     Findings of a rule that `allow` names are notes that give its reason: allow={"lost-update": "the reason"}.
 
@@ -270,36 +270,3 @@ def _suspects(rows: list[drift.Comparison]) -> dict[str, drift.Comparison]:
     """What drifts too far or nearly so. Updates are judged by what of them arrived; what is not finite needs no closer look."""
     drifting = (row for row in rows if (row.failed or row.doubtful) and row.record.kind != "update" and not row.excess_nonfinite)
     return {row.record.key: row for row in drifting}
-
-
-def judged(
-    seen: Trace,
-    reference: Trace,
-    rows: list[drift.Comparison],
-    precision: Precision,
-    *,
-    explained: Collection[str] = (),
-    unstable: Collection[str] = (),
-) -> Report:
-    """Every rule that can be told from a run and its reference, on the run `seen`; `explained` and `unstable` as in boundaries.drifted."""
-    report = Report(precision=precision.name)
-    report.scaler = {"scale": seen.scale, "skipped": seen.skipped, "collapsed": seen.collapsed} if precision.scaler else {}
-    report.add(extent.nonfinite(rows, precision) or extent.broke_later(seen, reference, precision))
-    report.add(extent.collapsed(seen, reference, precision))
-    report.add(extent.flushed(seen, rows, precision, unstable=unstable))
-    report.add(boundaries.misshapen(seen, reference, precision))
-    report.add(boundaries.undetermined(rows, reference, precision))
-    report.add(boundaries.missing_gradients(seen, reference))
-    report.add(boundaries.drifted(rows, precision, explained=explained, unstable=unstable))
-    moved = updates.displacements(rows)
-    report.add(updates.lost(moved, seen.aged))
-    report.add(boundaries.leaks(seen, precision))
-    report.add(extent.headroom(seen, precision))
-    if explained or unstable:
-        report.facts["excused"] = sorted({*explained, *unstable})  # keys of records that are beyond their limits for a reason
-        report.facts["unstable"] = sorted({*unstable} - {*explained})  # of these, where float32 is no reference; rounding explains the others
-    report.boundaries, report.losses = boundaries.table(rows), losses(rows)
-    report.updates = [
-        {"parameter": each.record.name, "steps": each.record.step, "arrived": each.arrived, "uncertainty": each.uncertainty} for each in moved
-    ]
-    return report

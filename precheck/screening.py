@@ -11,7 +11,8 @@ import torch
 from precheck.findings import Finding, Report
 from precheck.judge import drift
 from precheck.judge.placement import noise_for
-from precheck.measurement import FIRST_LOOK, judged
+from precheck.judge.traces import judged
+from precheck.measurement import FIRST_LOOK
 from precheck.observe import exemption
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Job

@@ -19,7 +19,8 @@ from precheck.findings import Finding, Report
 from precheck.goldens.lifecycle import digest
 from precheck.judge import drift
 from precheck.judge.decisions import SHARE
-from precheck.measurement import FIRST_LOOK, Measurement, judged
+from precheck.judge.traces import judged
+from precheck.measurement import FIRST_LOOK, Measurement
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Job
 from precheck.observe.reach import Reach

@@ -18,6 +18,8 @@ COMPARED = frozenset({"gt", "lt", "ge", "le", "eq", "ne", "isnan", "isinf", "isf
 """Ops that give a yes or no for each element. Other results without floats, as indices are, are ends: the shadow takes them over."""
 GARBAGE = 0.5
 """Half of a step without a digit is harm however large the weight is that it is added to: the weight shows it after many steps only."""
+AVERAGES = frozenset({"sum", "mean", "nll_loss_forward", "nanmean", "nansum"})
+"""Ops that make one number of many."""
 NEAR = 64
 """Values looked at on the way from an exponential to its normalisation."""
 WRONG = 0.5
@@ -100,6 +102,24 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
             fresh = [made for made in reader.outputs if made not in reached]
             reached.update(fresh)
             waiting += fresh
+    return False
+
+
+def averaged(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether half of its elements have no digit yet where a forward pass sums or averages them.
+
+    A mean over tokens heals nothing: what it adds up is a statistic, and is wrong. The inverse of what lost the digits does heal, as an exponential
+    after a logarithm: what it makes is right again, and is not followed.
+    """
+    waiting, seen = [value] if value.dead >= GARBAGE else [], {value}
+    while waiting:
+        for reader in readers.get(waiting.pop(), ()):
+            if reader.phase == "forward" and not reader.in_optimizer:
+                if reader.base in AVERAGES:
+                    return True
+                spoilt = {made for made in reader.outputs if made.dead >= GARBAGE and made not in seen}
+                seen |= spoilt
+                waiting += spoilt
     return False
 
 

@@ -31,7 +31,7 @@ from precheck.judge.lineage import (
     turns,
     zero_origin,
 )  # fmt: skip
-from precheck.judge.reach import exponentials, normalised, shown
+from precheck.judge.reach import averaged, exponentials, normalised, shown
 from precheck.observe.shadow.operations import Observation, Operation, Renumbered, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
 
@@ -210,7 +210,7 @@ class Rounding:
             shares = [normalised(power, readers) for power in exponentials(value, readers)]
             if shares and all(shares):
                 return None  # a softmax written out
-            severity: Severity = "error" if shares or value.dead >= GONE or value in self._shown else "note"
+            severity: Severity = "error" if shares or value in self._shown or averaged(value, self.readers) else "note"
             text += "" if severity == "error" else _HEALED
             cause = causes.entered(max(operation.inputs, key=causes.absolute), self.causes) if causes.kin(operation) else None
             if cause is not None and cause is not operation:
@@ -234,7 +234,8 @@ class Rounding:
             return self._gone(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         if operation.base not in MOVING and (loses_digits or (roundings >= PLAIN_ROUNDINGS and gain >= PLAIN)):
-            severity = "error" if value.dead >= GONE or value in self._shown else "note"  # log and then exp, a sum of many, a step small beside its weight
+            told = value in self._shown or averaged(value, self.readers)  # else it is made good: log and then exp, a step small beside its weight
+            severity = "error" if told else "note"
             healed = "" if severity == "error" else _HEALED
             if causes.subnormal(value) >= causes.HALF * value.drift:
                 text = f"subnormal here, where {value.dtype} has few bits: off by {value.drift / value.roundoff:.0f} roundings"

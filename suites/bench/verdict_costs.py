@@ -14,7 +14,7 @@ import sys
 import time
 
 import torch
-from networks import NETWORKS, Network
+from costed import NETWORKS, Network
 
 import precheck
 from precheck.measurement import job_of

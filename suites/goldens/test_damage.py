@@ -160,7 +160,7 @@ def test_a_checksum_that_fits_does_not_make_a_golden(changes: dict[str, Any]) ->
         ({"shape": [[-1, -1]]}, "the output of head has -1 as its smallest size; it is from 0 to 2^63 - 1"),
         ({"zeros": [10**300]}, "the output of head has 100000000000000000000000 as its zeros; it is from 0 to 2^63 - 1"),
         ({"step": [0]}, "the output of head is of step 0; steps are counted from 1"),
-        ({"kind": ["zzz"]}, "a tensor is of kind 'zzz'; there are input, handed, output, gradient, "),
+        ({"kind": ["zzz"]}, "a tensor is of kind 'zzz'; there are input, handed, returned, output, gradient, "),
     ],
     ids=lambda told: next(iter(told)) if isinstance(told, dict) else "",
 )

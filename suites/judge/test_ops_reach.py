@@ -45,10 +45,10 @@ def test_what_is_off_on_the_way_alone_is_made_good() -> None:
     assert accused(through({"drift": 0.9}, {"drift": 0.9}, {"drift": U})) == HEALED
 
 
-def test_what_is_made_good_is_a_warning_that_says_so() -> None:
+def test_what_is_made_good_is_a_note_that_says_so() -> None:
     """Other data, or other weights than these, might not make it good."""
     (finding,) = through({"drift": 0.9}, {"drift": U}).found()
-    assert (finding.rule, finding.severity) == ("amplified-rounding", "warning")
+    assert (finding.rule, finding.severity) == ("amplified-rounding", "note")
     assert finding.message.endswith("; all that it ends in here is right to a few roundings")
 
 
@@ -107,14 +107,14 @@ def test_what_nobody_takes_is_dropped_in_a_run_that_goes_on_to_gradients(gradien
     assert accused(graph) == found
 
 
-def test_a_difference_that_is_made_good_is_a_warning_unless_it_is_an_exponent() -> None:
-    for reader, severity in (("mul.Tensor", "warning"), ("exp.default", "error")):
+def test_a_difference_that_is_made_good_is_a_note_unless_it_is_an_exponent() -> None:
+    for reader, severity in (("mul.Tensor", "note"), ("exp.default", "error")):
         graph = Graph()
         small = graph.op("sub.Tensor", given(), given(), makes={"drift": 40 * U})
         graph.op(reader, graph.op("mul.Scalar", small, makes={"drift": 40 * U}), makes={"drift": U})
         (finding,) = graph.found()
         assert (finding.rule, finding.severity) == ("cancellation", severity)
-        assert finding.message.endswith("; all that it ends in here is right to a few roundings") is (severity == "warning")
+        assert finding.message.endswith("; all that it ends in here is right to a few roundings") is (severity == "note")
 
 
 @pytest.mark.parametrize(("phase", "found"), [("forward", []), ("optimizer", [("cancellation", 1)])])
@@ -156,3 +156,14 @@ def test_a_buffer_that_was_cast_with_its_module_is_no_result(converts: bool, rea
     if read:
         graph.op("mul.Tensor", positions, makes={"drift": U})
     assert accused(graph) == found
+
+
+@pytest.mark.parametrize(("dead", "reader", "severity"), [
+    (0.5, "mean.dim", "error"), (0.5, "sum.default", "error"), (0.49, "mean.dim", "note"), (0.5, "exp.default", "note"),
+])  # fmt: skip
+def test_half_a_tensor_without_a_digit_is_harm_where_it_is_averaged(dead: float, reader: str, severity: str) -> None:
+    """An average adds it to others and is right in the end; the inverse of what lost the digits makes them good."""
+    graph = Graph()
+    lost = graph.op("log.default", graph.op("_to_copy.default", given("float32"), makes={"drift": U / 8}), makes={"drift": 0.9, "dead": dead})
+    graph.op("add.Tensor", graph.op(reader, lost, makes={"drift": U}), given(), makes={"drift": U})
+    assert [(finding.rule, finding.severity) for finding in graph.found()] == [("amplified-rounding", severity)]
