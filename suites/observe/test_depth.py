@@ -38,7 +38,7 @@ def deepest() -> nn.Module:
     while fails - fits > 1:
         half = (fits + fails) // 2
         fits, fails = (half, fails) if runs(nested(half)) else (fits, half)
-    return nested(fits)
+    return nested(fits - fits // 4 if sys.version_info[:2] == (3, 12) else fits)  # its own limit on calls from C cannot be moved
 
 
 def test_the_deepest_model_is_measured_and_watched(deepest: nn.Module) -> None:
