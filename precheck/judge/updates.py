@@ -46,10 +46,11 @@ class Displacement:
 def displacements(rows: Iterable[Comparison]) -> list[Displacement]:
     """One a parameter stored in a low format, at the last step it was seen; of those stored wide, one that did not move by a bit.
 
-    Left out are those whose gradient is zero but for rounding (a bias before a norm): what was meant is float32's own rounding.
+    Left out are those whose gradient is zero but for rounding (a bias before a norm): what was meant is float32's own rounding. The run's is
+    then another gradient altogether; where it is the reference's, there is something to arrive, however much rounding might have done.
     """
     rows = list(rows)
-    aimless = {row.record.name for row in rows if row.record.kind == "parameter-gradient" and row.undetermined}
+    aimless = {row.record.name for row in rows if row.record.kind == "parameter-gradient" and row.undetermined and row.relative >= AIMLESS}
     last: dict[str, Comparison] = {}
     for row in rows:
         judged = (row.record.dtype in ("bfloat16", "float16") or row.record.norm == 0) and row.record.name not in aimless
