@@ -8,7 +8,7 @@ import math
 from precheck.findings import Finding
 from precheck.judge import causes
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import placed, via
+from precheck.judge.lineage import SUMS, placed, via
 from precheck.judge.ops import finding_of
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import shortened
@@ -38,12 +38,18 @@ def explained(finding: Finding, observation: Observation, suspects: list[Suspect
     if operation is None or value is None:
         return finding
     grown = f"{operation.drift_in:.2g} of its norm off before it, {value.drift:.2g} after it"
-    rounding = causes.entered(operation.drifting) if not GROWN > value.drift / (operation.drift_in or math.inf) > 1 / GROWN + 1 else None
+    rounding = causes.entered(operation.drifting) if _handed(operation, value) else None
     if rounding is not None and rounding is not operation and rounding.blamed and not (rounding.plain or rounding.converts):
         cause = f"{placed(rounding)}: its rounding is what {placed(operation)} shows: {grown}"
         return dataclasses.replace(finding, op=rounding.title, source=shortened(rounding.blamed), via=via(rounding), cause=cause)
     source, cause = shortened(operation.blamed), f"{placed(operation)}: {grown}"
     return dataclasses.replace(finding, op=operation.title, source=source, via=via(operation), cause=cause)
+
+
+def _handed(operation: Operation, value: Value) -> bool:
+    """Whether an op shows a rounding that came in. A difference that is stored low itself cancels here, and has to be taken in float32 here."""
+    grown = value.drift / (operation.drift_in or math.inf)
+    return not (operation.base in SUMS and value.low) and not 1 + 1 / GROWN < grown < GROWN
 
 
 def _fits(finding: Finding, suspect: Suspect) -> bool:
