@@ -19,14 +19,16 @@ TRIED = [(name, bug.name) for name in names() for bug in network(name).bugs[: No
 """Those that every run of the suite tries: two of each network but the one of 240 steps in Python. PRECHECK_SLOW=1 tries them all, the healthy
 networks in each precision and each bug's harm; the scorer tries each bug in each of its precisions."""
 MISSED = {
-    "ctc/lengths-low": "The float32 run follows the lengths that the low run has cast to integers, so both mask the same frames.",
-    "ctc/no-master-copy": "The report has no row for any update of this network, so nothing is said of what arrived.",
-    "ctc/spectrum-under-autocast": "The noise runs round the spectrum as autocast does, and the logarithm amplifies that too: the floor is as high.",
+    "actor_critic/kl-low": "Rounding of the two policies alone drowns a divergence as small as this: nothing can be told of it at this precision.",
+    "ctc/no-master-copy": "Rounding of the input drowns the gradients, by the logarithm of small energies, so no step is known to be meant.",
     "llama/rope-frequencies-in-a-buffer": "The cast of a buffer counts as a rounding of the model's own storage, and attention dilutes what it does.",
-    "lstm/cell-state-low": "The noise runs round the state at every step as bfloat16 does, so the floor grows with the steps as the error does.",
-    "lstm/unlikelihood-low": "1 - p is rounded in the noise runs too, and what is averaged is one number among much larger results.",
-    "moe/importance-by-moments": "The noise runs disturb the difference as rounding does, and the loss weighs it with 0.01.",
+    "lstm/cell-state-low": "A function of two lines is allowed the roundings of both, and the closer look one a step: 3.0 of 3 floors off.",
+    "lstm/unlikelihood-low": "Less than half of the logarithms have no digit, and what is averaged is right in the end.",
+    "moe/importance-by-moments": "A single number, 17 floors off where 20 may be luck.",
     "moe/router-low": "The float32 run follows the low run's choices, and as many flips as these are what noise in the router explains.",
+    "vit_dino/neighbour-distance-from-cosine": "Few elements: 6.8 floors off where 4.6 are allowed, and twice that would be an error by itself.",
+    "vit_dino/sinkhorn-exponentials-low": "What the function returns is 1.0 floors off: its floor has one rounding, and good code would have none.",
+    "vit_dino/teacher-softmax-low": "What the function returns is 1.6 floors off: its floor has one rounding, and good code would have none.",
 }
 """Bugs that `measure` does not find, and why we think so."""
 SLOW = {"moe/renormalise-low", "t5/feed-out-in-float16", "t5/mask-added"}
