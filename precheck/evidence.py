@@ -43,7 +43,7 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, fun
         return Evidence(run(job, setting), tape)
     verdict = ops.Verdict()
     try:
-        with doing("the run, with every op beside float32"):
+        with doing("looking at every op"):
             trace, observation = observed(job, setting, judge=verdict)
     except Exception as error:
         tape = Tape()

@@ -33,7 +33,8 @@ def explained(finding: Finding, observation: Observation, suspects: list[Suspect
     if fitting:
         first = finding_of(fitting[0])
         cause = f"{first.rule}: {first.message}"
-        return dataclasses.replace(finding, op=first.op, source=first.source, via=first.via, cause=cause, cause_rule=first.rule)
+        module = finding.module or (first.module if function is not None else "")
+        return dataclasses.replace(finding, op=first.op, module=module, source=first.source, via=first.via, cause=cause, cause_rule=first.rule)
     operation, value = _steepest(finding, observation, function) or (None, None)
     if operation is None or value is None:
         return finding

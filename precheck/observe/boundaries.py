@@ -210,7 +210,7 @@ class Boundaries:
 
 def _forwards(model: torch.nn.Module, loss: Any) -> set[CodeType]:
     """Code whose results are recorded anyway: the modules' and the loss."""
-    found = (getattr(type(module).forward, "__code__", None) for module in model.modules())
+    found = (getattr(getattr(type(module), "forward", None), "__code__", None) for module in model.modules())
     return {code for code in (*found, *(getattr(each, "__code__", None) for each in (getattr(model, "function", None), loss))) if code is not None}
 
 

@@ -77,7 +77,7 @@ def precision_device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture
 def check_precision(request: pytest.FixtureRequest, precision: Precision | str) -> CheckPrecision:
-    """check_precision(model, inputs, *, loss=None, optimizer=None, steps=1, seed=0, allow=None) -> Report.
+    """check_precision(model, inputs, *, loss=None, optimizer=None, steps=1, seed=0, depth=None, allow=None) -> Report.
 
     Runs the model under the test's precision, compares it with the golden of this test, and fails the test if there are errors.
     A tensor of inputs is one argument, a tuple positional ones, a dict keywords. `loss` takes the model's output and returns a

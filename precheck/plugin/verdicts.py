@@ -75,7 +75,7 @@ class Verdicts:
 
         settings, report, tolerated = self.item.config.stash[KEY], verdict.report, verdict.tolerated
         warnings = [finding for finding in report.findings if finding.severity == "warning" and finding.rule not in tolerated]
-        shown = entry(report, settings.top)
+        shown = entry(report, settings.top, ops=settings.ops or verdict.failed)
         self.note(
             golden,
             failed=verdict.failed,

@@ -53,8 +53,8 @@ def worst(report: Report, top: int) -> list[Row]:
     return rows[:top] if top else rows
 
 
-def entry(report: Report, top: int = 10) -> dict[str, Any]:
-    """One check in plain numbers and words, small enough to travel from an xdist worker to its controller."""
+def entry(report: Report, top: int = 10, *, ops: bool = True) -> dict[str, Any]:
+    """One check in plain numbers and words, small enough to travel from an xdist worker to its controller; with its `ops`, if they are wanted."""
     why = reasons.Reasons(report)
     return {
         "precision": report.precision,
@@ -64,8 +64,8 @@ def entry(report: Report, top: int = 10) -> dict[str, Any]:
         "worst": _plain_row(why, closest) if (closest := why.closest()) else None,
         "explained": why.counted(),
         "rows": [_plain_row(why, row) for row in worst(report, top)],
-        "ops": [dataclasses.asdict(row) | {"added": row.added} for row in worst_ops(report, top)],
-        "calls": sum(row.calls for row in report.ops),
+        "ops": [dataclasses.asdict(row) | {"added": row.added} for row in (worst_ops(report, top) if ops else ())],
+        "calls": sum(row.calls for row in report.ops) if ops else 0,
     }
 
 

@@ -18,6 +18,8 @@ COMMANDS = (["golden", "show"], ["golden", "diff"], ["report"], ["rules"])
 OTHERS = {
     "--junitxml": "pytest, whose help spells it --junit-xml", "--upgrade": "pip", "--extra-index-url": "pip", "--index-url": "pip",
     "--quiet": "git diff", "--cached": "git diff",
+    "--profile": "suites/bench/verdict_costs.py", "--only": "suites/planted/score.py", "--through": "suites/planted/score.py",
+    "--lines": "suites/planted/score.py",
 }  # fmt: skip
 """Options of other programs that pages name, and whose."""
 

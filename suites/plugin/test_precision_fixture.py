@@ -166,4 +166,4 @@ def test_fixtures_are_listed_with_what_they_are(pytester: pytest.Pytester) -> No
     assert "precision [session scope] -- " in text
     assert "precision_device [session scope] -- " in text
     assert "check_precision -- " in text
-    assert "    check_precision(model, inputs, *, loss=None, optimizer=None, steps=1, seed=0) -> Report." in text
+    assert "    check_precision(model, inputs, *, loss=None, optimizer=None, steps=1, seed=0, depth=None, allow=None) -> Report." in text

@@ -10,7 +10,7 @@ from faulty import Functional, Stack, job, measured, squared
 from torch import nn
 
 import precheck
-from precheck import trials
+from precheck import remedies, trials
 from precheck.measurement import Measurement
 from precheck.precisions import resolve
 from precheck.remedies import searched
@@ -22,11 +22,11 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The measurements that trials make."""
     made: list[Any] = []
 
-    def counted(*given: Any) -> Measurement:
+    def counted(*given: Any, **options: Any) -> Measurement:
         made.append(given)
-        return Measurement(*given)
+        return Measurement(*given, **options)
 
-    monkeypatch.setattr(trials, "Measurement", counted)
+    monkeypatch.setattr(remedies, "Measurement", counted)
     return made
 
 

@@ -99,7 +99,8 @@ def test_the_printed_code_is_what_was_tried(name: str) -> None:
     exec(compile(cure.code, "pasted", "exec"), {"model": again.model})
     report = measured(again, precision)
     assert report.errors == []
-    assert report.boundaries == cure.report.boundaries
+    rows = [[row for row in each.boundaries if row.kind != "returned"] for each in (report, cure.report)]  # a module that is kept is another class
+    assert rows[0] == rows[1]
     assert report.updates == cure.report.updates
 
 

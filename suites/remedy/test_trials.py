@@ -146,7 +146,7 @@ def asked(seed: int, monkeypatch: pytest.MonkeyPatch, most: int) -> tuple[Remedy
         def report(self) -> precheck.Report:
             return oracle.report(self.model)
 
-    monkeypatch.setattr("precheck.trials.Measurement", Measured)
+    monkeypatch.setattr("precheck.remedies.Measurement", Measured)
     assert not oracle.passes([])
     return searched(it, HALF, blaming(oracle.first), most=most), oracle, it
 

@@ -39,7 +39,7 @@ def test_hostile_names_are_text(browser: Browser, tmp_path: Path, name: str) -> 
 def test_a_session_without_checks_says_so(browser: Browser, tmp_path: Path) -> None:
     shown(browser, of(), tmp_path)
     seen = "[...document.querySelectorAll('main *')].filter((e) => e.getBoundingClientRect().height).map((e) => e.id || e.tagName)"
-    assert browser.value(seen) == ["nothing", "CODE"], "no panel, and no part of one"
+    assert browser.value(seen) == ["nothing", "CODE", "CODE"], "no panel, and no part of one"
     assert text(browser, "#totals") == "no checks"
     assert browser.complaints == []
 
