@@ -22,6 +22,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.observe.boundaries import LOW, Position
+from precheck.observe.profiling import unprofiled
 from precheck.observe.shadow.source import Frames
 from precheck.observe.substitutes import SUBSTITUTED, substitute
 from precheck.torch_internals import TorchDispatchMode, address, in_backward, innermost_mode, overload, schema, storage_key, without_innermost_mode
@@ -140,6 +141,7 @@ class Recording(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # a run compiles nothing (boundaries._uncompiled), and the wrapper costs as much an op as all that is done here
 
+    @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs, kind = kwargs or {}, nature(func)
         if kind.view:

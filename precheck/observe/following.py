@@ -9,6 +9,7 @@ import torch
 
 from precheck.observe.boundaries import LOW, Position
 from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
+from precheck.observe.profiling import unprofiled
 from precheck.observe.shadow.source import Frames
 from precheck.torch_internals import TorchDispatchMode, schema
 
@@ -49,6 +50,7 @@ class Following(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # as in Recording
 
+    @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         if nature(func).view and not kwargs and not any(isinstance(arg, torch.dtype) for arg in args):
             return func(*args)

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from precheck.observe import profiling
 from precheck.observe.recorder import Recorder
 from precheck.observe.shadow.source import Frames
 from precheck.observe.structure import tensors
@@ -61,11 +62,13 @@ class Functions:
             elif event == "return" and self.stack and self.stack[-1].frame is frame:
                 self._returned(self.stack.pop(), argument)
 
+        profiling.begun(told if outer is None else None)
         sys.setprofile(told)
         try:
             yield
         finally:
             sys.setprofile(outer)
+            profiling.ended()
             self.stack.clear()
             self.made.clear()
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from precheck.observe.exponents import Exponents
+from precheck.observe.profiling import unprofiled
 from precheck.observe.shadow.accumulation import Accumulation
 from precheck.observe.shadow.backward import Backwards
 from precheck.observe.shadow.call import Call
@@ -83,6 +84,7 @@ class Shadow(TorchDispatchMode):
         where.on_call = self._called
         where.belongs = self._on_here
 
+    @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not isinstance(func, OpOverload):  # a higher-order op, whose parts are not ours to replay
