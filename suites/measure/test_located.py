@@ -48,7 +48,7 @@ def squared(x: torch.Tensor) -> torch.Tensor:
 def measured(precision: str, **planted: Callable[[torch.Tensor], torch.Tensor]) -> precheck.Report:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), Block(**{"spoil": sound, "residual": sound} | planted), nn.Linear(16, 4))
-    return precheck.measure(model, torch.randn(4, 8), precision=precision, loss=lambda out: out.float().square().mean())
+    return precheck.measure(model, torch.randn(4, 8), precision=precision, loss=lambda out: out.float().square().mean(), depth="boundaries")
 
 
 @pytest.mark.parametrize(("precision", "rule", "fault"), [("bf16-true", "accumulated-drift", shifted), ("16-true", "overflow", squared)])
@@ -81,7 +81,7 @@ def test_the_models_own_forward_is_called_that() -> None:
             return self.head(shifted(x))
 
     torch.manual_seed(0)
-    first = precheck.measure(Model(), torch.randn(4, 8), precision="bf16-true").errors[0]
+    first = precheck.measure(Model(), torch.randn(4, 8), precision="bf16-true", depth="boundaries").errors[0]
     assert first.module == ""
     assert first.message.endswith("; the model's own forward made it, and hands it to head")
 
