@@ -64,6 +64,7 @@ class Shadow(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.where, self.replay, self.low = where, Replay(reference, low), low
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
+        self.observation.functions = self.lines.frames.functions
         self.plans: dict[Any, OpPlan] = {}
         self.scales = Scales()
         self.later = later or Later()

@@ -229,6 +229,7 @@ class Observation:
     losses: list[Loss] = dataclasses.field(default_factory=list)
     each_loss: int = 1  # backward passes that one of them stands for
     exponents: list[Binades] = dataclasses.field(default_factory=list)
+    functions: dict[str, str] = dataclasses.field(default_factory=dict)  # the first line of the function that a line belongs to
     raised: str = ""  # the exception that ended the block, by its class
 
     def add(self, operation: Operation) -> None:

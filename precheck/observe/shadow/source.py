@@ -24,6 +24,7 @@ TORCH = str(Path(torch.__file__).resolve().parent)
 RUNNER = str(Path("observe") / "training.py")
 """Of precheck, what runs the user's model: beyond it lies the code that asked for a measurement, which is not part of the run."""
 INSTALLED = tuple({str(Path(path).resolve()) for name in ("purelib", "platlib", "stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
+_NAMELESS = frozenset({"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 _PASSED_OVER = ("<", str(Path(contextlib.__file__)))
 REMEMBERED = 1 << 17
 """Forward ops whose lines are remembered for the backward pass: more than any one step of a model of 10 000 layers has."""
@@ -51,6 +52,7 @@ class Frames:
 
     def __init__(self) -> None:
         self.kinds: dict[str, str] = {}
+        self.functions: dict[str, str] = {}  # by line of the user's, the first line of the function that it belongs to
 
     def kind(self, filename: str) -> str:
         known = self.kinds.get(filename)
@@ -69,7 +71,7 @@ class Frames:
             code = frame.f_code
             kind = self.kind(code.co_filename)
             if kind in ("user", "installed"):
-                line = line or f"{code.co_filename}:{frame.f_lineno}"
+                line = line or self._line(frame)
                 if engine or recomputed or not inside:
                     break
             elif kind == "engine" and code.co_name == "_engine_run_backward":
@@ -91,12 +93,23 @@ class Frames:
             code = frame.f_code
             kind = self.kind(code.co_filename)
             if kind == "user":
-                return f"{code.co_filename}:{frame.f_lineno}", engine
+                return self._line(frame), engine
             if kind == "runner":
                 break
             engine |= kind == "engine" and code.co_name == "_engine_run_backward"
             frame = frame.f_back
         return "", engine
+
+    def _line(self, frame: Any) -> str:
+        """The frame's line. A comprehension or a lambda belongs to the function that it stands in."""
+        line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if line not in self.functions:
+            code = frame.f_code
+            while code.co_name in _NAMELESS and frame.f_back is not None and frame.f_back.f_code.co_filename == code.co_filename:
+                frame = frame.f_back
+                code = frame.f_code
+            self.functions[line] = f"{code.co_filename}:{code.co_firstlineno}"
+        return line
 
     def own(self, line: str, depth: int) -> tuple[str, bool]:
         """`caller`, for an op that is at `line`: itself, where that is the user's own."""

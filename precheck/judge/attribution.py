@@ -1,0 +1,77 @@
+"""Which line an error was made on: the share of it that each rounding has.
+
+Roundings are independent, so their errors add up in squares. Going back over the run from a value, each op keeps the share of the square that
+is its own. The rest goes on to its inputs, in proportion to the square of what each brings into the result. So a loop that rounds a little on one
+line in each of its turns is found as well as one op that rounds much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from precheck.judge import causes
+from precheck.judge.lineage import SUMS, elements
+from precheck.observe.shadow.operations import Operation, Value
+
+TOGETHER = 0.5
+"""A line has a part in an error from half the share of the line that has most. Of these the last is named: a difference has two terms, and it is
+the line where they meet that is to be mended."""
+ADDITIVE = SUMS | frozenset({"sum", "mean", "cumsum", "cat", "stack", "where", "masked_fill", "lerp", "_chunk_cat"})
+"""Ops into whose result an input brings its absolute error. All others bring it its relative one."""
+
+
+def shares(value: Value, operations: Sequence[Operation]) -> dict[Operation, float]:
+    """The share of the square of a value's error that each op has made; they add up to 1 less what was given to the run."""
+    waiting: dict[Value, float] = defaultdict(float, {value: 1.0})
+    found: dict[Operation, float] = defaultdict(float)
+    for operation in reversed(operations):
+        for made in operation.outputs:
+            if made.maker is operation and made in waiting:
+                part = waiting.pop(made)
+                brought = {source: _brought(operation, made, source) ** 2 for source in operation.inputs if _off(source)}
+                total = sum(brought.values())
+                kept = own_share(operation, made) if total else 1.0
+                found[operation] += kept * part
+                for source, square in brought.items():
+                    waiting[source] += (1 - kept) * part * square / total
+    for source, part in waiting.items():
+        if source.past is not None and source.past.rounding is not None:
+            found[source.past.rounding] += part
+    return found
+
+
+def line(value: Value, operations: Sequence[Operation], wanted: Callable[[Operation], bool]) -> Operation | None:
+    """The op with the largest share on the line that made the error of a value, among ops that are `wanted`."""
+    mine = {operation: share for operation, share in shares(value, operations).items() if share and operation.blamed and wanted(operation)}
+    lines: dict[str, float] = defaultdict(float)
+    latest: dict[str, int] = {}
+    for operation, share in mine.items():
+        lines[operation.blamed] += share
+        latest[operation.blamed] = max(latest.get(operation.blamed, 0), operation.number)
+    most = max(lines.values(), default=0.0)
+    chosen = max((each for each, share in lines.items() if share >= TOGETHER * most), key=lambda each: latest[each], default=None)
+    return max((operation for operation in mine if operation.blamed == chosen), key=mine.__getitem__, default=None)
+
+
+def own_share(operation: Operation, value: Value) -> float:
+    """The share of the square of a result's error that the op has made itself."""
+    return min(1.0, (own(operation, value) / value.drift) ** 2) if value.drift else 1.0
+
+
+def own(operation: Operation, value: Value) -> float:
+    """The relative error that an op makes itself: by storing its result low, by what its kernel errs on the inputs it has, by what becomes zero."""
+    before = max((source.zeroed for source in operation.inputs), default=0.0)
+    return max(0.0 if causes.only_moved(operation, value) else causes.own(value), value.local or 0.0, value.zeroed - before)
+
+
+def _brought(operation: Operation, value: Value, source: Value) -> float:
+    if operation.base not in ADDITIVE:
+        return source.drift
+    repeated = max(1.0, elements(value) / max(1, elements(source))) if operation.base in SUMS else 1.0
+    return source.drift * source.norm * math.sqrt(repeated)
+
+
+def _off(value: Value) -> bool:
+    return math.isfinite(value.drift) and value.drift > 0
