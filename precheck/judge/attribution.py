@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from precheck.judge import causes
 from precheck.judge.lineage import SUMS, elements
@@ -18,11 +18,22 @@ from precheck.observe.shadow.operations import Operation, Value
 TOGETHER = 0.5
 """A line has a part in an error from half the share of the line that has most. Of these the last is named: a difference has two terms, and it is
 the line where they meet that is to be mended."""
+UNCHANGED = 1e-6
+"""Relative difference of two errors that are the same: a rounding more would change the seventh digit."""
 ADDITIVE = SUMS | frozenset({"sum", "mean", "cumsum", "cat", "stack", "where", "masked_fill", "lerp", "_chunk_cat"})
 """Ops into whose result an input brings its absolute error. All others bring it its relative one."""
 
 
-def shares(value: Value, operations: Sequence[Operation]) -> dict[Operation, float]:
+Errors = Callable[[Value], float]
+"""The relative error of a value."""
+
+
+def drift(value: Value) -> float:
+    """Its error, whoever made it."""
+    return value.drift if math.isfinite(value.drift) else 0.0
+
+
+def shares(value: Value, operations: Sequence[Operation], error: Errors = drift) -> dict[Operation, float]:
     """The share of the square of a value's error that each op has made; they add up to 1 less what was given to the run."""
     waiting: dict[Value, float] = defaultdict(float, {value: 1.0})
     found: dict[Operation, float] = defaultdict(float)
@@ -30,9 +41,9 @@ def shares(value: Value, operations: Sequence[Operation]) -> dict[Operation, flo
         for made in operation.outputs:
             if made.maker is operation and made in waiting:
                 part = waiting.pop(made)
-                brought = {source: _brought(operation, made, source) ** 2 for source in operation.inputs if _off(source)}
+                brought = {source: _brought(operation, made, source, error) ** 2 for source in operation.inputs if error(source)}
                 total = sum(brought.values())
-                kept = own_share(operation, made) if total else 1.0
+                kept = _kept(operation, made, brought, error) if total else 1.0
                 found[operation] += kept * part
                 for source, square in brought.items():
                     waiting[source] += (1 - kept) * part * square / total
@@ -42,9 +53,9 @@ def shares(value: Value, operations: Sequence[Operation]) -> dict[Operation, flo
     return found
 
 
-def line(value: Value, operations: Sequence[Operation], wanted: Callable[[Operation], bool]) -> Operation | None:
-    """The op with the largest share on the line that made the error of a value, among ops that are `wanted`."""
-    mine = {operation: share for operation, share in shares(value, operations).items() if share and operation.blamed and wanted(operation)}
+def of_line(shares: Mapping[Operation, float], wanted: Callable[[Operation], bool] = bool) -> Operation | None:
+    """The op with the largest share on the line that has made an error, among ops that are `wanted`."""
+    mine = {operation: share for operation, share in shares.items() if share and operation.blamed and wanted(operation)}
     lines: dict[str, float] = defaultdict(float)
     latest: dict[str, int] = {}
     for operation, share in mine.items():
@@ -55,23 +66,22 @@ def line(value: Value, operations: Sequence[Operation], wanted: Callable[[Operat
     return max((operation for operation in mine if operation.blamed == chosen), key=mine.__getitem__, default=None)
 
 
-def own_share(operation: Operation, value: Value) -> float:
-    """The share of the square of a result's error that the op has made itself."""
-    return min(1.0, (own(operation, value) / value.drift) ** 2) if value.drift else 1.0
-
-
 def own(operation: Operation, value: Value) -> float:
     """The relative error that an op makes itself: by storing its result low, by what its kernel errs on the inputs it has, by what becomes zero."""
     before = max((source.zeroed for source in operation.inputs), default=0.0)
     return max(0.0 if causes.only_moved(operation, value) else causes.own(value), value.local or 0.0, value.zeroed - before)
 
 
-def _brought(operation: Operation, value: Value, source: Value) -> float:
-    if operation.base not in ADDITIVE:
-        return source.drift
-    repeated = max(1.0, elements(value) / max(1, elements(source))) if operation.base in SUMS else 1.0
-    return source.drift * source.norm * math.sqrt(repeated)
+def _kept(operation: Operation, value: Value, brought: Collection[Value], error: Errors) -> float:
+    """The share of the square of a result's error that is the op's own. An op that leaves an error as it was, as doubling does, rounds nothing."""
+    whole = error(value)
+    if not whole or (len(brought) == 1 and math.isclose(whole, max(map(error, brought)), rel_tol=UNCHANGED)):
+        return 0.0
+    return min(1.0, (own(operation, value) / whole) ** 2)
 
 
-def _off(value: Value) -> bool:
-    return math.isfinite(value.drift) and value.drift > 0
+def _brought(operation: Operation, value: Value, source: Value, error: Errors) -> float:
+    """What an input's error is in the result: for a sum of tensors as many elements of it as the result has, since it may be a part of a storage."""
+    if operation.base in SUMS:
+        return error(source) * source.norm / math.sqrt(elements(source) or 1)
+    return error(source) * (source.norm if operation.base in ADDITIVE else 1.0)

@@ -33,7 +33,7 @@ def explained(finding: Finding, observation: Observation, suspects: list[Suspect
     if operation is None or value is None:
         return finding
     grown = f"{operation.drift_in:.2g} of its norm off before it, {value.drift:.2g} after it"
-    made = attribution.line(value, observation.operations, _written) if finding.phase == "forward" else None
+    made = attribution.of_line(attribution.shares(value, observation.operations), _written) if finding.phase == "forward" else None
     cause, made = f"{placed(operation)}: {grown}", made or operation
     if made is not operation:
         cause = f"{placed(made)}: its rounding is what {placed(operation)} shows: {grown}"

@@ -11,7 +11,8 @@ import math
 from collections.abc import Set
 
 from precheck.findings import Severity
-from precheck.judge import causes, chains, wholes
+from precheck.judge import causes, wholes
+from precheck.judge.calls import Calls
 from precheck.judge.events import Suspect
 from precheck.judge.excuses import Excuse, made_good, small
 from precheck.judge.lineage import (
@@ -79,10 +80,12 @@ class Rounding:
         self.excuses: dict[Suspect, tuple[Value, list[Excuse]]] = {}  # what lets go of a suspect, by what comes of its value
         self.causes: dict[Value, Operation] = {}  # of errors that were asked about
         self.seen: set[Value] | None = None
+        self.calls = Calls(self.observation, self.readers)
 
     def judged(self, observation: Observation, spoiled: set[Value], readers: dict[Value, list[Operation]]) -> list[Suspect]:
         """The suspects among the operations to judge, and those of earlier parts whose values have been read since."""
         self.observation, self.spoiled, self.readers, self.seen, self.causes = observation, spoiled, readers, None, {}
+        self.calls = Calls(observation, readers)
         for operation in observation.judged:
             above = tuple(dict.fromkeys(suspect for value in operation.inputs for suspect in self.under.get(value, ())))[:4]
             excused = self._excused(operation)
@@ -157,11 +160,16 @@ class Rounding:
             return
         if value.wander > UNSTABLE and value.dead > SHAKEN and value.twin_drift > DIGIT:
             self.unstable.update(suspect for suspect in above if suspect is not None)
-        if above or value in self.mild or value in self.spoiled:
+        if above or value in self.spoiled:
             return  # downstream of what is suspected already
-        suspect = self._suspect(operation, value)
-        if suspect is None and self._gain(operation, value) < PLAIN:
-            suspect = chains.amplified(operation, value, self.observation.functions, self.readers, self.causes)
+        suspect = None if value in self.mild else self._suspect(operation, value)
+        made = self.calls.judged(operation, value) if operation.call and (suspect is None or suspect.severity == "note") else None
+        if made is not None:
+            self.suspects.append(made)
+            self.under[value] = (made,)
+            return
+        if value in self.mild:
+            return
         if suspect is not None and operation.base in DECOMPOSED and suspect.severity == "note":
             self.under[value] = (None,)  # vectors of a cluster are any, and what is made of all of them is right
             return

@@ -20,7 +20,10 @@ _GUARDS = frozenset({"add", "clamp_min", "clamp"})
 class Call:
     """One op of the run, on its way through the shadow."""
 
-    __slots__ = ("args", "before", "cells", "floats", "func", "held", "inputs", "kwargs", "mode", "operation", "plan", "shadows", "why", "written")
+    __slots__ = (
+        "args", "before", "called", "cells", "floats", "func", "held", "inputs", "kwargs", "mode", "operation", "plan", "results", "shadows", "why",
+        "written",
+    )  # fmt: skip
 
     def __init__(
         self, mode: Any, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor], cells: list[Any]
@@ -33,6 +36,8 @@ class Call:
         self.before: Any = None
         self.held: dict[int, torch.Tensor] = {}  # what it is about to add to, by the tensor's id
         self.why = ""  # the shadow cannot follow
+        self.called: Any = None  # the call of a user's function that it belongs to
+        self.results: list[torch.Tensor] = []  # and what it has written
 
     def prepare(self) -> None:
         """Before the op runs: who its inputs are, and their shadows. Raises nothing: the op is the user's."""
@@ -148,7 +153,8 @@ class Call:
 
     def _outputs(self, result: Any) -> list[torch.Tensor]:
         outputs = list(tensors_in(result))
-        return with_written(outputs, self.written) if self.plan.mutable else outputs
+        self.results = with_written(outputs, self.written) if self.plan.mutable else outputs
+        return self.results
 
     def _is_alias(self, output: torch.Tensor) -> bool:
         if not addressable(output):
@@ -158,12 +164,12 @@ class Call:
 
     def _meant(self, output: torch.Tensor) -> bool:
         """The way back of a round trip on one line, `x.bfloat16().float()`: a rounding that the program means, so the reference rounds too."""
-        before, cell = self.floats[0], self.cells[0]
+        mode, before, cell = self.mode, self.floats[0], self.cells[0]
         there = None if cell is None else cell.value.maker
-        if cell is None or there is None or before.dtype not in self.mode.low or output.dtype in self.mode.low or not output.is_floating_point():
+        if cell is None or there is None or before.dtype not in mode.low or output.dtype in mode.low or not output.is_floating_point():
             return False
-        if self.operation.derived or there.derived:
-            return False  # autograd's casts, of one forward line all: an autocast LSTM's gradients go down and up again there
+        if self.operation.derived or there.derived or mode.lines.frames.widening(3):
+            return False  # autograd's casts, of one forward line all (an autocast LSTM's gradients go down and up there), and autocast's
         if cell.value.wholes_moved >= 2 or cell.value.nonfinite:
             return False  # counts and positions are not rounded on purpose, and Inf is no rounding of anything
         one_line = there.base == "_to_copy" and there.source == self.operation.source and not any(given.low for given in there.inputs)

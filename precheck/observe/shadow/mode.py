@@ -38,6 +38,7 @@ from precheck.observe.shadow.replay import (
     wraps,
     written_in,
 )  # fmt: skip
+from precheck.observe.shadow.restarts import Restarts
 from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.scaling import Scalers
 from precheck.observe.shadow.source import Lines
@@ -65,6 +66,7 @@ class Shadow(TorchDispatchMode):
         self.where, self.replay, self.low = where, Replay(reference, low), low
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
         self.observation.functions = self.lines.frames.functions
+        self.restarts = Restarts(self.lines.frames)
         self.plans: dict[Any, OpPlan] = {}
         self.scales = Scales()
         self.later = later or Later()
@@ -159,6 +161,7 @@ class Shadow(TorchDispatchMode):
         call = Call(self, func, planned, args, kwargs, floats, cells)
         with self.apart():
             call.prepare()
+            seen = self.restarts.before(call)
         try:
             result = func(*args, **kwargs)
         except Exception as error:
@@ -166,6 +169,7 @@ class Shadow(TorchDispatchMode):
             raise
         with self.apart():
             call.finish(result)
+            self.restarts.after(call, seen)
         return result
 
     def _refused(self, call: Call, why: str) -> None:
@@ -191,6 +195,7 @@ class Shadow(TorchDispatchMode):
 
     def __enter__(self) -> Any:
         self.nested = bool(active_modes())
+        self.restarts.begin()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def disturbed(self, shadow: torch.Tensor) -> torch.Tensor:

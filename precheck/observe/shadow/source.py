@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from precheck import autocast
 from precheck.observe.state import copied
 from precheck.torch_internals import CONVERSION, backward_node, next_sequence_number, sequence_number
 
@@ -23,6 +24,7 @@ PRECHECK = str(Path(__file__).resolve().parents[2]) + os.sep
 TORCH = str(Path(torch.__file__).resolve().parent)
 RUNNER = str(Path("observe") / "training.py")
 """Of precheck, what runs the user's model: beyond it lies the code that asked for a measurement, which is not part of the run."""
+AUTOCAST = autocast.__file__
 INSTALLED = tuple({str(Path(path).resolve()) for name in ("purelib", "platlib", "stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
 _NAMELESS = frozenset({"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 _PASSED_OVER = ("<", str(Path(contextlib.__file__)))
@@ -47,12 +49,19 @@ class Located(NamedTuple):
     caller: str
 
 
+class Function(NamedTuple):
+    """One of the user's: where it begins, and its name."""
+
+    start: str
+    name: str
+
+
 class Frames:
     """Tells the user's frames from torch's and precheck's; the answer for a file is remembered."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, str] = {}
-        self.functions: dict[str, str] = {}  # by line of the user's, the first line of the function that it belongs to
+        self.functions: dict[str, Function] = {}  # by line of the user's
 
     def kind(self, filename: str) -> str:
         known = self.kinds.get(filename)
@@ -108,7 +117,7 @@ class Frames:
             while code.co_name in _NAMELESS and frame.f_back is not None and frame.f_back.f_code.co_filename == code.co_filename:
                 frame = frame.f_back
                 code = frame.f_code
-            self.functions[line] = f"{code.co_filename}:{code.co_firstlineno}"
+            self.functions[line] = Function(f"{code.co_filename}:{code.co_firstlineno}", code.co_name)
         return line
 
     def own(self, line: str, depth: int) -> tuple[str, bool]:
@@ -120,6 +129,16 @@ class Frames:
         frame: Any = sys._getframe(depth)
         while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
             if frame.f_code in CONVERSIONS:
+                return True
+            frame = frame.f_back
+        return False
+
+
+    def widening(self, depth: int) -> bool:
+        """Whether a cast is autocast's own, made for an op that it runs in float32."""
+        frame: Any = sys._getframe(depth)
+        while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
+            if frame.f_code.co_filename == AUTOCAST:
                 return True
             frame = frame.f_back
         return False

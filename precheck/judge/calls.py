@@ -1,0 +1,98 @@
+"""What a call of a user's function makes itself: how far off what it gives is from float32 on the inputs that it had.
+
+A function that is written with care rounds what it gives, and where the precision rounds. No function of 18 healthy networks errs by more than 1.5
+unit roundoffs of its own. One that errs by several has a rounding in it that later ops amplify, or a loop in which roundings add up.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from precheck.judge import attribution
+from precheck.judge.events import Suspect
+from precheck.judge.lineage import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, felt, percent, placed
+from precheck.observe.shadow.operations import Observation, Operation, Value
+
+ADDED = 4.0
+"""Unit roundoffs that a function may err where half of the error comes of a cast that its author wrote, or of one line in a loop. Without these there
+would be none. One rounding is 0.42 unit roundoffs, so that is ten of them. Healthy functions reach 1.5."""
+COMPUTED = 8.0
+"""The same where it is arithmetic in a low format that rounds. The softmax of sharp scores errs by 6 (it amplifies a rounding 14.6 times)."""
+ASKED = 13.0
+"""The same where it is a product, which autocast has in the low format: five bits, 32 times 0.42 unit roundoffs."""
+OWNED = 0.5
+"""Share of the square of the error from which it is one op's, or one line's."""
+LOOP = 8
+"""Ops on one line from which they are a loop's."""
+
+
+class Calls:
+    """The calls of functions in a part of a run."""
+
+    def __init__(self, observation: Observation, readers: dict[Value, list[Operation]]) -> None:
+        self.functions, self.readers = observation.functions, readers
+        self.operations: dict[int, list[Operation]] = defaultdict(list)
+        for operation in observation.operations:
+            if operation.call:
+                self.operations[operation.call].append(operation)
+        self.cancelled: set[Value] = set()  # sums whose terms cancel, and what is made of them: relative to them every error is large
+
+    def judged(self, operation: Operation, value: Value) -> Suspect | None:
+        """A finding on `value`, which `operation` has made, if it leaves its function with an error that the function has made."""
+        error, unit = _error_in(operation.call), felt(value)
+        if self._cancels(operation, value, error) or error(value) <= ADDED * unit or operation.base in MOVING or not self._leaves(operation, value):
+            return None
+        shares = attribution.shares(value, self.operations[operation.call], error)
+        cause = attribution.of_line(shares) if determined(operation, value) else None
+        if cause is None or cause.plain or cause.converts:
+            return None
+        line = {each: share for each, share in shares.items() if each.blamed == cause.blamed}
+        limit = self._limit(cause, shares[cause], line)
+        if error(value) <= limit * unit:
+            return None
+        return self._worded(operation, value, cause, line, limit)
+
+    def _worded(self, operation: Operation, value: Value, cause: Operation, line: dict[Operation, float], limit: float) -> Suspect:
+        off, own = _error_in(operation.call)(value), attribution.own(cause, cause.outputs[0])
+        place = self.functions.get(operation.blamed)
+        name = f"{place.name}()" if place is not None else "the function"
+        text = f"{name} is off by {percent(off)} % on the inputs it has, {off / felt(value):.0f} unit roundoffs of its own: "
+        if len(line) >= LOOP:
+            text += f"{len(line)} roundings on this line add up"
+            return Suspect("accumulated-drift", cause, text, off / felt(value), limit)
+        if cause.outputs[0].local is not None and own == cause.outputs[0].local:
+            return Suspect("local-drift", cause, f"{text}this op makes it", off / felt(value), limit)
+        text += f"a rounding to {cause.outputs[0].dtype} here ({own:.2g} relative) is amplified {off / own:.0f} times by {placed(operation)}"
+        return Suspect("amplified-rounding", cause, text, off / felt(value), limit)
+
+    def _limit(self, cause: Operation, share: float, line: dict[Operation, float]) -> float:
+        made = cause.outputs[0]
+        multiplied = any(reader.base in PRODUCTS for reader in self.readers.get(made, ()))
+        cast = cause.base in ("_to_copy", "copy") and not any(source.low for source in cause.inputs)
+        if len(line) >= LOOP and sum(line.values()) >= OWNED:
+            return ADDED
+        if cause.base in PRODUCTS or (cast and multiplied):
+            return ASKED
+        return ADDED if cast and share >= OWNED else COMPUTED
+
+    def _leaves(self, operation: Operation, value: Value) -> bool:
+        """Whether its function gives it out, or adds up its elements."""
+        readers = [reader for reader in self.readers.get(value, ()) if reader.phase in ("forward", "data")]
+        if not readers:
+            return value.alive
+        here = operation.call, self.functions.get(operation.blamed)
+        return any(reader.reads or reader.base in REDUCTIONS - SUMS or (reader.call, self.functions.get(reader.blamed)) != here for reader in readers)
+
+    def _cancels(self, operation: Operation, value: Value, error: Callable[[Value], float]) -> bool:
+        handed = any(source in self.cancelled for source in operation.inputs)
+        before = max((error(source) for source in operation.inputs), default=0.0)
+        made = operation.base in REDUCTIONS - SUMS and error(value) > 2 * max(before, attribution.own(operation, value))
+        if handed or made:
+            self.cancelled.add(value)
+        return handed or made
+
+
+def _error_in(call: int) -> Callable[[Value], float]:
+    """The error of a value that the call has made."""
+    return lambda value: value.restarted if value.maker is not None and value.maker.call == call else 0.0
