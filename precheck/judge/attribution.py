@@ -66,6 +66,11 @@ def of_line(shares: Mapping[Operation, float], wanted: Callable[[Operation], boo
     return max((operation for operation in mine if operation.blamed == chosen), key=mine.__getitem__, default=None)
 
 
+def written(operation: Operation) -> bool:
+    """Whether its rounding is the user's: torch's own modules and conversions round since the precision asks for it."""
+    return not (operation.plain or operation.converts)
+
+
 def own(operation: Operation, value: Value) -> float:
     """The relative error that an op makes itself: by storing its result low, by what its kernel errs on the inputs it has, by what becomes zero."""
     before = max((source.zeroed for source in operation.inputs), default=0.0)

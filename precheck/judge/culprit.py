@@ -33,16 +33,11 @@ def explained(finding: Finding, observation: Observation, suspects: list[Suspect
     if operation is None or value is None:
         return finding
     grown = f"{operation.drift_in:.2g} of its norm off before it, {value.drift:.2g} after it"
-    made = attribution.of_line(attribution.shares(value, observation.operations), _written) if finding.phase == "forward" else None
+    made = attribution.of_line(attribution.shares(value, observation.operations), attribution.written) if finding.phase == "forward" else None
     cause, made = f"{placed(operation)}: {grown}", made or operation
     if made is not operation:
         cause = f"{placed(made)}: its rounding is what {placed(operation)} shows: {grown}"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause)
-
-
-def _written(operation: Operation) -> bool:
-    """Whether its rounding is the user's: torch's own modules and conversions round since the precision asks for it."""
-    return not (operation.plain or operation.converts)
 
 
 def _fits(finding: Finding, suspect: Suspect) -> bool:

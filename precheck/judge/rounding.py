@@ -11,7 +11,7 @@ import math
 from collections.abc import Set
 
 from precheck.findings import Severity
-from precheck.judge import causes, wholes
+from precheck.judge import attribution, causes, wholes
 from precheck.judge.calls import Calls
 from precheck.judge.events import Suspect
 from precheck.judge.excuses import Excuse, made_good, small
@@ -200,8 +200,10 @@ class Rounding:
                 return None  # a softmax written out
             severity: Severity = "error" if shares or value in self._shown or averaged(value, self.readers) else "note"
             text += "" if severity == "error" else _HEALED
-            exact = causes.kin(operation) or not value.low  # what it is off by, its terms were off by when they were stored
-            cause = causes.entered(max(operation.inputs, key=causes.absolute), self.causes) if exact else None
+            term = max(operation.inputs, key=causes.absolute)
+            cause = causes.entered(term, self.causes) if causes.kin(operation) else None
+            if cause is None and not value.low:  # exact: what it is off by, its terms were off by when they were stored
+                cause = attribution.of_line(attribution.shares(term, self.observation.operations), attribution.written)
             if cause is not None and cause is not operation:
                 text = f"its rounding is what {placed(operation)} shows, {text}"
                 return Suspect(causes.kind(cause), cause, text, roundings, SUM_ROUNDINGS, severity)
