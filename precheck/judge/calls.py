@@ -6,12 +6,14 @@ unit roundoffs of its own. One that errs by several has a rounding in it that la
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 
 from precheck.judge import attribution
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, felt, percent, placed
+from precheck.observe.noise import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 ADDED = 4.0
@@ -22,6 +24,9 @@ COMPUTED = 8.0
 stream of 72 layers in one function by 4."""
 ASKED = 13.0
 """The same where it is a product, which autocast has in the low format: five bits, 32 times 0.42 unit roundoffs."""
+EXPLAINED = 3 * ONE_ROUNDING
+"""The same for n roundings of a loop on one line, times the root of n. Independent roundings add up to a third of it (numerics, 1.3), and three
+times what is explained is too much, as at boundaries (`noise.FAIL`)."""
 OWNED = 0.5
 """Share of the square of the error from which it is one op's, or one line's."""
 LOOP = 8
@@ -49,7 +54,7 @@ class Calls:
         if cause is None or not attribution.written(cause):
             return None
         line = {each: share for each, share in shares.items() if each.blamed == cause.blamed}
-        limit = self._limit(cause, shares[cause])
+        limit = max(self._limit(cause, shares[cause]), EXPLAINED * math.sqrt(len(line)) if len(line) >= LOOP else 0.0)
         if error(value) <= limit * unit:
             return None
         return self._worded(operation, value, cause, line, limit)
