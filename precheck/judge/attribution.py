@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from precheck.judge import causes
 from precheck.judge.lineage import SUMS, elements
@@ -18,6 +18,8 @@ from precheck.observe.shadow.operations import Operation, Value
 TOGETHER = 0.5
 """A line has a part in an error from half the share of the line that has most. Of these the last is named: a difference has two terms, and it is
 the line where they meet that is to be mended."""
+GROWN = 4.0
+"""Times that a difference makes an error larger from which its terms cancel: two bits."""
 UNCHANGED = 1e-6
 """Relative difference of two errors that are the same: a rounding more would change the seventh digit."""
 ADDITIVE = SUMS | frozenset({"sum", "mean", "cumsum", "cat", "stack", "where", "masked_fill", "lerp", "_chunk_cat"})
@@ -33,37 +35,55 @@ def drift(value: Value) -> float:
     return value.drift if math.isfinite(value.drift) else 0.0
 
 
-def shares(value: Value, operations: Sequence[Operation], error: Errors = drift) -> dict[Operation, float]:
-    """The share of the square of a value's error that each op has made; they add up to 1 less what was given to the run."""
-    waiting: dict[Value, float] = defaultdict(float, {value: 1.0})
-    found: dict[Operation, float] = defaultdict(float)
-    for operation in reversed(operations):
-        for made in operation.outputs:
-            if made.maker is operation and made in waiting:
-                part = waiting.pop(made)
-                brought = {source: _brought(operation, made, source, error) ** 2 for source in operation.inputs if error(source)}
-                total = sum(brought.values())
-                kept = _kept(operation, made, brought, error) if total else 1.0
-                found[operation] += kept * part
-                for source, square in brought.items():
-                    waiting[source] += (1 - kept) * part * square / total
-    for source, part in waiting.items():
-        if source.past is not None and source.past.rounding is not None:
-            found[source.past.rounding] += part
-    return found
+class Attribution:
+    """Whose rounding the error of a value is, from operations up to its own; `error` says what the error of a value is."""
 
+    def __init__(self, value: Value, operations: Sequence[Operation], error: Errors = drift) -> None:
+        self.error = error
+        self.shares: dict[Operation, float] = defaultdict(float)  # of the square of the error, each op's own; 1 less what was given to the run
+        self.through: dict[Operation, float] = defaultdict(float)  # what came by each op, its own included
+        waiting: dict[Value, float] = defaultdict(float, {value: 1.0})
+        for operation in reversed(operations):
+            for made in operation.outputs:
+                if made.maker is operation and made in waiting:
+                    self._split(operation, made, waiting.pop(made), waiting)
+        for source, part in waiting.items():
+            if source.past is not None and source.past.rounding is not None:
+                self.shares[source.past.rounding] += part
 
-def of_line(shares: Mapping[Operation, float], wanted: Callable[[Operation], bool] = bool) -> Operation | None:
-    """The op with the largest share on the line that has made an error, among ops that are `wanted`."""
-    mine = {operation: share for operation, share in shares.items() if share and operation.blamed and wanted(operation)}
-    lines: dict[str, float] = defaultdict(float)
-    latest: dict[str, int] = {}
-    for operation, share in mine.items():
-        lines[operation.blamed] += share
-        latest[operation.blamed] = max(latest.get(operation.blamed, 0), operation.number)
-    most = max(lines.values(), default=0.0)
-    chosen = max((each for each, share in lines.items() if share >= TOGETHER * most), key=lambda each: latest[each], default=None)
-    return max((operation for operation in mine if operation.blamed == chosen), key=mine.__getitem__, default=None)
+    def _split(self, operation: Operation, made: Value, part: float, waiting: dict[Value, float]) -> None:
+        brought = {source: _brought(operation, made, source, self.error) ** 2 for source in operation.inputs if self.error(source)}
+        total = sum(brought.values())
+        kept = _kept(operation, made, brought, self.error) if total else 1.0
+        self.shares[operation] += kept * part
+        self.through[operation] += part
+        for source, square in brought.items():
+            waiting[source] += (1 - kept) * part * square / total
+
+    def cause(self, wanted: Callable[[Operation], bool] = bool) -> Operation | None:
+        """The op with the largest share on the line that has made the error, among ops that are `wanted`."""
+        mine = {operation: share for operation, share in self.shares.items() if share and operation.blamed and wanted(operation)}
+        lines: dict[str, float] = defaultdict(float)
+        latest: dict[str, int] = {}
+        for operation, share in mine.items():
+            lines[operation.blamed] += share
+            latest[operation.blamed] = max(latest.get(operation.blamed, 0), operation.number)
+        most = max(lines.values(), default=0.0)
+        chosen = max((each for each, share in lines.items() if share >= TOGETHER * most), key=lambda each: latest[each], default=None)
+        return max((operation for operation in mine if operation.blamed == chosen), key=mine.__getitem__, default=None)
+
+    def difference(self, cause: Operation) -> Operation | None:
+        """The difference of near-equals that makes an error of the rounding of `cause`, if it is taken in a low format as well.
+
+        Then it is there that the code is to be mended: a difference in float32 has its terms in float32.
+        """
+        after = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
+        return next((each for each in after if self._grown(each)), None)
+
+    def _grown(self, operation: Operation) -> bool:
+        made = operation.outputs[0]
+        before = max((self.error(source) for source in operation.inputs), default=0.0)
+        return operation.base in SUMS and made.low and self.error(made) >= GROWN * before
 
 
 def written(operation: Operation) -> bool:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from precheck.judge import attribution
+from precheck.judge.attribution import Attribution
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, felt, percent, placed
 from precheck.observe.noise import ONE_ROUNDING
@@ -49,23 +50,26 @@ class Calls:
         error, unit = _error_in(operation.call), felt(value)
         if self._cancels(operation, value, error) or error(value) <= ADDED * unit or operation.base in MOVING or not self._leaves(operation, value):
             return None
-        shares = attribution.shares(value, self.operations[operation.call], error)
-        cause = attribution.of_line(shares) if determined(operation, value) else None
+        made = Attribution(value, self.operations[operation.call], error)
+        cause = made.cause() if determined(operation, value) else None
         if cause is None or not attribution.written(cause):
             return None
-        line = {each: share for each, share in shares.items() if each.blamed == cause.blamed}
-        limit = max(self._limit(cause, shares[cause]), EXPLAINED * math.sqrt(len(line)) if len(line) >= LOOP else 0.0)
+        line = sum(1 for each in made.shares if each.blamed == cause.blamed)
+        limit = max(self._limit(cause, made.shares[cause]), EXPLAINED * math.sqrt(line) if line >= LOOP else 0.0)
         if error(value) <= limit * unit:
             return None
-        return self._worded(operation, value, cause, line, limit)
+        return self._worded(operation, value, cause, made.difference(cause), line, limit)
 
-    def _worded(self, operation: Operation, value: Value, cause: Operation, line: dict[Operation, float], limit: float) -> Suspect:
+    def _worded(self, operation: Operation, value: Value, cause: Operation, difference: Operation | None, line: int, limit: float) -> Suspect:
         off, own = _error_in(operation.call)(value), attribution.own(cause, cause.outputs[0])
         place = self.functions.get(operation.blamed)
         name = f"{place.name}()" if place is not None else "the function"
         text = f"{name} is off by {percent(off)} % on the inputs it has, {off / felt(value):.0f} unit roundoffs of its own: "
-        if len(line) >= LOOP:
-            text += f"{len(line)} roundings on this line add up"
+        if difference is not None:
+            text += f"a difference of near-equals, in {difference.outputs[0].dtype}"
+            return Suspect("cancellation", difference, text, off / felt(value), limit)
+        if line >= LOOP:
+            text += f"{line} roundings on this line add up"
             return Suspect("accumulated-drift", cause, text, off / felt(value), limit)
         if cause.outputs[0].local is not None and own == cause.outputs[0].local:
             return Suspect("local-drift", cause, f"{text}this op makes it", off / felt(value), limit)

@@ -6,6 +6,7 @@ import dataclasses
 
 from precheck.findings import Finding
 from precheck.judge import attribution
+from precheck.judge.attribution import Attribution
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import placed, via
 from precheck.judge.ops import finding_of
@@ -33,11 +34,18 @@ def explained(finding: Finding, observation: Observation, suspects: list[Suspect
     if operation is None or value is None:
         return finding
     grown = f"{operation.drift_in:.2g} of its norm off before it, {value.drift:.2g} after it"
-    made = attribution.of_line(attribution.shares(value, observation.operations), attribution.written) if finding.phase == "forward" else None
+    made = _made(value, observation) if finding.phase == "forward" else None
     cause, made = f"{placed(operation)}: {grown}", made or operation
     if made is not operation:
         cause = f"{placed(made)}: its rounding is what {placed(operation)} shows: {grown}"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause)
+
+
+def _made(value: Value, observation: Observation) -> Operation | None:
+    """The op that is to be mended for a value's error."""
+    whose = Attribution(value, observation.operations)
+    cause = whose.cause(attribution.written)
+    return None if cause is None else whose.difference(cause) or cause
 
 
 def _fits(finding: Finding, suspect: Suspect) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Set
 
 from precheck.findings import Severity
 from precheck.judge import attribution, causes, wholes
+from precheck.judge.attribution import Attribution
 from precheck.judge.calls import Calls
 from precheck.judge.events import Suspect
 from precheck.judge.excuses import Excuse, made_good, small
@@ -203,7 +204,7 @@ class Rounding:
             term = max(operation.inputs, key=causes.absolute)
             cause = causes.entered(term, self.causes) if causes.kin(operation) else None
             if cause is None and not value.low:  # exact: what it is off by, its terms were off by when they were stored
-                cause = attribution.of_line(attribution.shares(term, self.observation.operations), attribution.written)
+                cause = Attribution(term, self.observation.operations).cause(attribution.written)
             if cause is not None and cause is not operation:
                 text = f"its rounding is what {placed(operation)} shows, {text}"
                 return Suspect(causes.kind(cause), cause, text, roundings, SUM_ROUNDINGS, severity)

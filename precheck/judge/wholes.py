@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from precheck.judge import causes
 from precheck.judge.events import Suspect
 from precheck.judge.excuses import SCALED, Excuse, drawn, scaled, unread
 from precheck.judge.lineage import CONSTANTS, placed
@@ -10,7 +11,7 @@ from precheck.observe.shadow.operations import Operation, Renumbered, Value
 
 def moved(operation: Operation, value: Value) -> Suspect | None:
     """Whole numbers beyond the reach of the format that an op rounds to others."""
-    if value.wholes_moved < 2 or operation.phase == "backward" or not operation.drift_in < value.drift:
+    if value.wholes_moved < 2 or operation.phase == "backward" or not operation.drift_in < value.drift or causes.only_moved(operation, value):
         return None
     exact = f"{1 / value.roundoff:.0f}"
     text = f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds all only up to {exact}: {value.wholes_moved} or more moved"
