@@ -1,12 +1,11 @@
 """What a call of a user's function makes itself: how far off what it gives is from float32 on the inputs that it had.
 
 A function that is written with care rounds what it gives, and where the precision rounds. No function of 18 healthy networks errs by more than 1.5
-unit roundoffs of its own. One that errs by several has a rounding in it that later ops amplify, or a loop in which roundings add up.
+unit roundoffs of its own. One that errs by several has a rounding in it that later ops amplify.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -14,24 +13,20 @@ from precheck.judge import attribution
 from precheck.judge.attribution import Attribution
 from precheck.judge.events import Suspect
 from precheck.judge.lineage import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, felt, percent, placed
-from precheck.observe.noise import ONE_ROUNDING
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 ADDED = 4.0
-"""Unit roundoffs that a function may err where half of the error comes of one cast that its author wrote, without which there would be none. One
-rounding is 0.42 unit roundoffs, so that is ten of them. Healthy functions reach 1.5."""
-COMPUTED = 8.0
-"""The same where it is arithmetic in a low format that rounds. The softmax of sharp scores errs by 6 (it amplifies a rounding 14.6 times), a residual
-stream of 72 layers in one function by 4."""
-ASKED = 13.0
-"""The same where it is a product, which autocast has in the low format: five bits, 32 times 0.42 unit roundoffs."""
-EXPLAINED = 3 * ONE_ROUNDING
-"""The same for n roundings of a loop on one line, times the root of n. Independent roundings add up to a third of it (numerics, 1.3), and three
-times what is explained is too much, as at boundaries (`noise.FAIL`)."""
+"""Unit roundoffs that a function may err where the error is that of one cast that its author wrote, of what it had computed wide. Without that cast
+there would be none. One rounding is 0.42 unit roundoffs, so that is ten of them. Healthy functions reach 1.5."""
+ROUNDED = 13.0
+"""The same where it is the rounding of low arithmetic, or of a product, which autocast has low: five bits, 32 times 0.42 unit roundoffs, as for one
+op (`rounding.PLAIN`). The softmax of sharp scores errs by 6."""
 OWNED = 0.5
-"""Share of the square of the error from which it is one op's, or one line's."""
-LOOP = 8
-"""Ops on one line from which they are a loop's."""
+"""Share of the square of the error from which it is one op's."""
+OWN = 0.75
+"""Share of the square of the whole error that the function has made itself, from which to mend it halves the error at least."""
+COARSE = 2.0**-8
+"""Unit roundoff by which the error of a subnormal number, or of one that became zero, is measured: bfloat16's, as it lacks bits as bfloat16 does."""
 
 
 class Calls:
@@ -50,17 +45,18 @@ class Calls:
         error, unit = _error_in(operation.call), felt(value)
         if self._cancels(operation, value, error) or error(value) <= ADDED * unit or operation.base in MOVING or not self._leaves(operation, value):
             return None
+        if error(value) ** 2 < OWN * value.drift**2 or not determined(operation, value):
+            return None
         made = Attribution(value, self.operations[operation.call], error)
-        cause = made.cause() if determined(operation, value) else None
-        if cause is None or not attribution.written(cause):
+        cause = made.cause()
+        if cause is None or not attribution.written(cause) or made.shares[cause] < OWNED:
             return None
-        line = sum(1 for each in made.shares if each.blamed == cause.blamed)
-        limit = max(self._limit(cause, made.shares[cause]), EXPLAINED * math.sqrt(line) if line >= LOOP else 0.0)
-        if error(value) <= limit * unit:
+        limit = self._limit(cause)
+        if error(value) <= limit * (max(unit, COARSE) if _below(cause) else unit):
             return None
-        return self._worded(operation, value, cause, made.difference(cause), line, limit)
+        return self._worded(operation, value, cause, made.difference(cause), limit)
 
-    def _worded(self, operation: Operation, value: Value, cause: Operation, difference: Operation | None, line: int, limit: float) -> Suspect:
+    def _worded(self, operation: Operation, value: Value, cause: Operation, difference: Operation | None, limit: float) -> Suspect:
         off, own = _error_in(operation.call)(value), attribution.own(cause, cause.outputs[0])
         place = self.functions.get(operation.blamed)
         name = f"{place.name}()" if place is not None else "the function"
@@ -68,21 +64,18 @@ class Calls:
         if difference is not None:
             text += f"a difference of near-equals, in {difference.outputs[0].dtype}"
             return Suspect("cancellation", difference, text, off / felt(value), limit)
-        if line >= LOOP:
-            text += f"{line} roundings on this line add up"
-            return Suspect("accumulated-drift", cause, text, off / felt(value), limit)
         if cause.outputs[0].local is not None and own == cause.outputs[0].local:
             return Suspect("local-drift", cause, f"{text}this op makes it", off / felt(value), limit)
+        if _below(cause):
+            return Suspect("underflow", cause, f"{text}numbers become subnormal or zero here ({percent(own)} %)", off / felt(value), limit)
         text += f"a rounding to {cause.outputs[0].dtype} here ({own:.2g} relative) is amplified {off / own:.0f} times by {placed(operation)}"
         return Suspect("amplified-rounding", cause, text, off / felt(value), limit)
 
-    def _limit(self, cause: Operation, share: float) -> float:
+    def _limit(self, cause: Operation) -> float:
         made = cause.outputs[0]
         multiplied = any(reader.base in PRODUCTS for reader in self.readers.get(made, ()))
         cast = cause.base in ("_to_copy", "copy") and not any(source.low for source in cause.inputs)
-        if cause.base in PRODUCTS or (cast and multiplied):
-            return ASKED
-        return ADDED if cast and share >= OWNED else COMPUTED
+        return ADDED if cast and not multiplied else ROUNDED
 
     def _leaves(self, operation: Operation, value: Value) -> bool:
         """Whether its function gives it out, or adds up its elements (of which those that became zero add nothing, as they should beside an eps)."""
@@ -100,6 +93,12 @@ class Calls:
         if handed or made:
             self.cancelled.add(value)
         return handed or made
+
+
+def _below(cause: Operation) -> bool:
+    """Whether an op's error is that of numbers near the end of their format."""
+    made = cause.outputs[0]
+    return attribution.own(cause, made) > 2 * max(made.rounded, made.local or 0.0)
 
 
 def _error_in(call: int) -> Callable[[Value], float]:

@@ -17,7 +17,7 @@ import torch
 from precheck.observe.shadow import flips, measuring
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Value
-from precheck.observe.shadow.replay import NEVER, addressable, continuous
+from precheck.observe.shadow.replay import MOVES, NEVER, addressable, continuous
 from precheck.observe.shadow.source import Frames
 from precheck.observe.shadow.statistics import norm, ratio, sampled
 from precheck.torch_internals import MODULE_CALLS
@@ -88,7 +88,7 @@ class Restarts:
         outputs = [tensor for tensor in call.results if addressable(tensor)]
         if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
             return
-        if plan.steps or plan.draws(call.args, call.kwargs) or mode.later.defers(outputs[0]):
+        if plan.steps or plan.draws(call.args, call.kwargs) or mode.later.defers(outputs[0]) or (not seen and _given(call)):
             return
         wide = {id(tensor): seen[id(tensor)] if id(tensor) in seen else tensor.to(mode.replay.wide(tensor.dtype)) for tensor in call.floats}
         made = mode.replay.call(call.func, plan, call.reference_args(), call.kwargs, lambda tensor: measuring.among(call, wide, tensor))
@@ -129,6 +129,14 @@ class Restarts:
         if self.traced[0] != place or self.traced[1] is None:
             self.traced = place, _Called()
         return self.traced[1]  # type: ignore[return-value]
+
+
+def _given(call: Any) -> bool:
+    """Whether a cast stores low what the call has been given, or laid down itself, as it stores data and weights: they are what they are then."""
+    if call.plan.packet not in ("_to_copy", "copy_"):
+        return False
+    maker = call.inputs[-1].maker if call.inputs else None
+    return maker is None or maker.call != call.called.number or maker.base in MOVES
 
 
 _NOTHING = Value(None, (), "", 0.0)
