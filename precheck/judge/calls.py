@@ -22,7 +22,7 @@ ROUNDED = 13.0
 """The same where it is the rounding of low arithmetic, or of a product, which autocast has low: five bits, 32 times 0.42 unit roundoffs, as for one
 op (`rounding.PLAIN`). The softmax of sharp scores errs by 6."""
 OWNED = 0.5
-"""Share of the square of the error from which it is one op's."""
+"""Share of the square of the error from which it is one op's. A difference of near-equals owns that of its terms."""
 OWN = 0.75
 """Share of the square of the whole error that the function has made itself, from which to mend it halves the error at least."""
 COARSE = 2.0**-8
@@ -49,12 +49,13 @@ class Calls:
             return None
         made = Attribution(value, self.operations[operation.call], error)
         cause = made.cause()
-        if cause is None or not attribution.written(cause) or made.shares[cause] < OWNED:
+        difference = None if cause is None else made.difference(cause)
+        if cause is None or not attribution.written(cause) or (made.shares[cause] < OWNED and difference is None):
             return None
         limit = self._limit(cause)
         if error(value) <= limit * (max(unit, COARSE) if _below(cause) else unit):
             return None
-        return self._worded(operation, value, cause, made.difference(cause), limit)
+        return self._worded(operation, value, cause, difference, limit)
 
     def _worded(self, operation: Operation, value: Value, cause: Operation, difference: Operation | None, limit: float) -> Suspect:
         off, own = _error_in(operation.call)(value), attribution.own(cause, cause.outputs[0])

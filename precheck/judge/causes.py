@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from precheck import formats
-from precheck.judge.lineage import GUARDS, MOVING, REDUCTIONS, SUMS, elements, passed, zero_origin
+from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, REDUCTIONS, SUMS, elements, passed, zero_origin
 from precheck.observe.shadow.operations import Operation, Past, Value
 
 HALF = 0.5
@@ -140,11 +140,16 @@ def given_low(value: Value) -> bool:
         if maker.derived:
             return True
         if maker.base == "_to_copy" and not any(before.low for before in maker.inputs):
-            return not maker.parameter
+            return not maker.parameter and not any(_computed(before) for before in maker.inputs)
         if maker.base not in MOVING:
             return maker.plain
         source = maker.drifting
     return True
+
+
+def _computed(value: Value) -> bool:
+    """Whether the block has computed it, so that to store it low is a decision of its code."""
+    return value.maker is not None and value.maker.base not in MOVING | CONSTANTS and not value.maker.plain
 
 
 def past(value: Value) -> Past:
