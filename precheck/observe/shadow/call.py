@@ -79,7 +79,7 @@ class Call:
                 cell.parameter = mode.where.identity(tensor)
                 mode.where.saw(tensor)
             inputs.append(cell.value)
-            self.shadows[id(tensor)] = mode.memory.view(cell, tensor)
+            self.shadows[id(tensor)] = mode.memory.view(cell, tensor, written=id(tensor) in written)
         self.inputs = tuple(inputs)
         self.operation = self._described()
         if self.written and mode.twins and any(cell is not None and cell.twin is not None for cell in self.cells):
@@ -176,8 +176,8 @@ class Call:
         """A cast or copy of something with a shadow: the reference has it already. Measured only if it rounds anew."""
         mode, source, cell = self.mode, self.floats[0], self.cells[0]
         same = source.shape == output.shape and source.stride() == output.stride() and source.storage_offset() == 0 == output.storage_offset()
-        whole = cell is not None and same and cell.flat.numel() == output.numel() == output.untyped_storage().nbytes() // output.element_size()
-        if not whole or cell is None or not output.is_floating_point() or mode.replay.wide(output.dtype) != cell.flat.dtype:
+        whole = cell is not None and same and cell.held.numel() == output.numel() == output.untyped_storage().nbytes() // output.element_size()
+        if not whole or cell is None or not output.is_floating_point() or mode.replay.wide(output.dtype) != cell.held.dtype:
             return False
         before: Value = cell.value
         if output.dtype in mode.low and output.dtype != source.dtype:
@@ -295,6 +295,6 @@ class Call:
             mode.twins, twin = True, twins.shaken(self, place)
             twin = mode.disturbed(shadow) if twin is None else twin
             compare(value, output, shadow, twin)
-        foreign = [*self.floats, *(cell.flat for cell in self.cells if cell is not None)]
+        foreign = [*self.floats, *(cell.held for cell in self.cells if cell is not None)]
         memory.keep(output, shadow, value, twin=twin, written=written, foreign=foreign)
         return value

@@ -44,9 +44,10 @@ from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.updates import Updates
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.shadow.window import Judge, Turn, Window
-from precheck.torch_internals import OpOverload, TorchDispatchMode, active_modes, call_kernel, kernel_key, without_modes
+from precheck.torch_internals import OpOverload, TorchDispatchMode, active_modes, call_kernel, kernel_key, no_dispatch, without_modes
 
 _NUMBERLESS = "torch._subclasses"
+_NOTHING = contextlib.nullcontext()
 _ANCESTRY = 8  # ops between a parameter and one that it was made of
 DISTURBED = {torch.float32: 2.0**-20, torch.float64: 2.0**-49}
 """Relative disturbance of a twin: sixteen roundings of the reference, so that what its own rounding does shows plainly."""
@@ -104,16 +105,16 @@ class Shadow(TorchDispatchMode):
             return func(*args, **kwargs)
         with self.lock:
             if planned.packet == "ones_like":
-                with self.apart():
+                with self.unseen():
                     if self.losses.asked(args[0], lambda: self.described("loss")):
                         self._turned(Turn.BACKWARD)
             if not self.scales.factors:
                 return self._watched(func, planned, args, kwargs)
-            with self.apart():
+            with self.unseen():
                 factors = self.scales.before(planned, args, kwargs, lambda: self.described(planned.name))
             result = self._watched(func, planned, args, kwargs)
             self.scales.after(factors, args, result)
-            with self.apart():
+            with self.unseen():
                 self.backwards.passed(result)
             return result
 
@@ -156,14 +157,14 @@ class Shadow(TorchDispatchMode):
         if not lowers and not any(cells) and not any(tensor.dtype in self.low for tensor in floats):
             return func(*args, **kwargs)
         call = Call(self, func, planned, args, kwargs, floats, cells)
-        with self.apart():
+        with self.unseen():
             call.prepare()
         try:
             result = func(*args, **kwargs)
         except Exception as error:
             self._refused(call, str(error))
             raise
-        with self.apart():
+        with self.unseen():
             call.finish(result)
         return result
 
@@ -184,6 +185,11 @@ class Shadow(TorchDispatchMode):
     def apart(self) -> contextlib.AbstractContextManager[Any]:
         """Modes that were on before this one see the user's ops, not what is computed about them."""
         return without_modes() if self.nested else contextlib.nullcontext()
+
+    def unseen(self) -> contextlib.AbstractContextManager[Any]:
+        """The same where all is done in plain tensors and nothing waits, which is most of the time: torch then asks no mode at all, and
+        none has to step aside, which costs more than the op."""
+        return no_dispatch() if self.nested else _NOTHING
 
     def _on_here(self) -> bool:
         return any(mode is self for mode in active_modes())
