@@ -9,7 +9,19 @@ import torch
 from precheck.observe.shadow import flips, measuring, twins
 from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Phase, Value
-from precheck.observe.shadow.replay import FOLLOWED, MOVES, NEVER, PAYLOADS, OpPlan, addressable, continuous, tensors_in, with_written, written_in
+from precheck.observe.shadow.replay import (
+    FOLLOWED,
+    MOVES,
+    NEVER,
+    PAYLOADS,
+    OpPlan,
+    addressable,
+    continuous,
+    is_parameter,
+    tensors_in,
+    with_written,
+    written_in,
+)  # fmt: skip
 from precheck.observe.shadow.statistics import compare
 from precheck.torch_internals import backward_node, in_backward, storage_key
 
@@ -68,18 +80,18 @@ class Call:
                 if id(tensor) in written or tensor.dtype in mode.low:
                     cell = self.cells[place] = self._given(tensor)
                 else:
-                    if isinstance(tensor, torch.nn.Parameter):
+                    if is_parameter(tensor):
                         mode.where.saw(tensor)
                     inputs.append(measuring.outside(tensor))
                     self.shadows[id(tensor)] = tensor
                     continue
             if id(tensor) in written:
                 cell.own()
-            if isinstance(tensor, torch.nn.Parameter):
+            if is_parameter(tensor):
                 cell.parameter = mode.where.identity(tensor)
                 mode.where.saw(tensor)
             inputs.append(cell.value)
-            self.shadows[id(tensor)] = mode.memory.view(cell, tensor, written=id(tensor) in written)
+            self.shadows[id(tensor)] = (mode.memory.written_view if id(tensor) in written else mode.memory.view)(cell, tensor)
         self.inputs = tuple(inputs)
         self.operation = self._described()
         if self.written and mode.twins and any(cell is not None and cell.twin is not None for cell in self.cells):
@@ -115,7 +127,7 @@ class Call:
         )  # fmt: skip
 
     def _parameter(self) -> int:
-        direct = next((self.mode.where.identity(tensor) for tensor in self.floats if isinstance(tensor, torch.nn.Parameter)), 0)
+        direct = next((self.mode.where.identity(tensor) for tensor in self.floats if is_parameter(tensor)), 0)
         return direct or next((cell.parameter for cell in self.cells if cell is not None and cell.parameter), 0)
 
     def follow(self, result: Any) -> None:

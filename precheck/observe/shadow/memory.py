@@ -90,12 +90,16 @@ class Memory:
         cell.flat[:kept] = old[:kept]
         self._count(cell)
 
-    def view(self, cell: Cell, tensor: torch.Tensor, *, written: bool = False) -> torch.Tensor:
-        """The shadow of `tensor`, as a view of its storage's. What is `written` gets one of its own, since an op may give it another size."""
+    def view(self, cell: Cell, tensor: torch.Tensor) -> torch.Tensor:
+        """The shadow of `tensor`, as a view of its storage's."""
         held = cell.held
-        alike = not written and held.dtype.is_complex == tensor.dtype.is_complex and not tensor.is_conj() and not tensor.is_neg()
+        alike = held.dtype.is_complex == tensor.dtype.is_complex and not tensor.is_conj() and not tensor.is_neg()
         if alike and held.shape == tensor.shape and held.stride() == tensor.stride() and held.storage_offset() == tensor.storage_offset():
             return held
+        return _seen_as(cell.flat, tensor)
+
+    def written_view(self, cell: Cell, tensor: torch.Tensor) -> torch.Tensor:
+        """The same for what is about to be written: a view of its own, since an op may give it another size."""
         return _seen_as(cell.flat, tensor)
 
     def twin_view(self, cell: Cell, tensor: torch.Tensor) -> torch.Tensor:

@@ -32,6 +32,7 @@ from precheck.observe.shadow.replay import (
     Replay,
     addressable,
     continuous,
+    is_parameter,
     local,
     plan,
     tensors_in,
@@ -65,7 +66,6 @@ class Shadow(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.where, self.replay, self.low = where, Replay(reference, low), low
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
-        self.plans: dict[Any, OpPlan] = {}
         self.scales = Scales()
         self.later = later or Later()
         self.window = Window(self.observation, self.memory, self.later, judge)
@@ -93,14 +93,12 @@ class Shadow(TorchDispatchMode):
         wrappers = [kind for kind in types if wraps(kind)]
         if wrappers:  # what a subclass with ops of its own does inside comes by again; torch's fake tensors do nothing
             return func(*args, **kwargs) if any(kind.__module__.startswith(_NUMBERLESS) for kind in wrappers) else NotImplemented
-        planned = self.plans.get(func)
-        if planned is None:
-            planned = self.plans[func] = plan(func)
+        planned = plan(func)
         self.observation.seen += 1
         if planned.composite and all(addressable(tensor) for tensor in tensors_in(*args, *kwargs.values())):
             return self._taken_apart(func, args, kwargs)
         if planned.passes:
-            if args and isinstance(args[0], torch.nn.Parameter):
+            if args and isinstance(args[0], torch.Tensor) and is_parameter(args[0]):
                 self.where.saw(args[0])  # a linear layer's weight is only ever read through a view
             return func(*args, **kwargs)
         with self.lock:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -87,6 +88,7 @@ class OpPlan:
         return not (self.packet == "native_dropout" and self.argument("train", args, kwargs) is False)
 
 
+@functools.cache
 def plan(func: Any) -> OpPlan:
     signature = schema(func)
     library, _, packet = signature.name.rpartition("::")
@@ -135,6 +137,11 @@ def addressable(tensor: torch.Tensor) -> bool:
 def wraps(kind: Any) -> bool:
     """Whether tensors of that class have ops of their own."""
     return kind not in _PLAIN and getattr(kind, "__torch_dispatch__", NO_DISPATCH) is not NO_DISPATCH
+
+
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """As isinstance says, whose answer takes as long as a look-up of its storage."""
+    return type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
