@@ -98,7 +98,7 @@ class Shadow(TorchDispatchMode):
         if planned.composite and all(addressable(tensor) for tensor in tensors_in(*args, *kwargs.values())):
             return self._taken_apart(func, args, kwargs)
         if planned.passes:
-            if args and isinstance(args[0], torch.Tensor) and is_parameter(args[0]):
+            if args and is_parameter(args[0]):
                 self.where.saw(args[0])  # a linear layer's weight is only ever read through a view
             return func(*args, **kwargs)
         with self.lock:

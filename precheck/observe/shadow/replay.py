@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -139,7 +139,7 @@ def wraps(kind: Any) -> bool:
     return kind not in _PLAIN and getattr(kind, "__torch_dispatch__", NO_DISPATCH) is not NO_DISPATCH
 
 
-def is_parameter(tensor: torch.Tensor) -> bool:
+def is_parameter(tensor: Any) -> TypeGuard[torch.nn.Parameter]:
     """As isinstance says, whose answer takes as long as a look-up of its storage."""
     return type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter)
 
