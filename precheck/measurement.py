@@ -29,7 +29,7 @@ from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
 from precheck.observe.selections import Selection
 from precheck.precisions import Precision, resolve
-from precheck.scrutiny import Scrutiny, is_early, suspicious
+from precheck.scrutiny import Scrutiny, is_early, settled, suspicious
 
 FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, noise.MOST, 4
 """Noise runs. Two settle a healthy model (p99 of r changes by 0.01 from 2 to 16); eight narrow what small tensors may do."""
@@ -142,13 +142,15 @@ class Measurement:
             if self.precision.is_low:
                 raise
             return Report(precision=self.precision.name, facts={"reference": f"none: the model does not run in float64 ({error})"})
-        rows = self._look(FIRST_LOOK)
-        settled = self.brief and any(row.failed and row.record.kind == "output" for row in suspicious(rows).values())
-        flipping = not settled and any(place.doubtful(self.precision) for place in decisions.places(self.reference, self.noises))
+        rows = self._look(1)
+        if not (settled(rows, FIRST_LOOK) and self._decided_alike()):
+            rows = self._look(FIRST_LOOK)
+        narrow = self.brief and any(row.failed and row.record.kind == "output" for row in suspicious(rows).values())
+        flipping = not narrow and any(place.doubtful(self.precision) for place in decisions.places(self.reference, self.noises))
         if flipping:
             rows = self._look(SECOND_LOOK)
         halting = self.precision.is_low and self.job.loss is not None and not flipping
-        closer = Scrutiny(self, rows, settled=settled or flipping, halting=halting)
+        closer = Scrutiny(self, rows, settled=narrow or flipping, halting=halting)
         closer.taken({row.record.key: row for row in extent.starved(self.low, rows, self.precision)})
         rows = closer.rows
         report = judged(self.low, self.reference, rows, self.precision, explained=closer.explained, unstable=closer.unstable)
@@ -163,6 +165,11 @@ class Measurement:
         report.facts |= {"noise_runs": len(self.noises) + len(self.early), "decisions": total, "flips": flips}
         self._located(report)
         return report
+
+    def _decided_alike(self) -> bool:
+        """Whether no place has so many flips that another noise run without any would make it doubtful."""
+        found = decisions.places(self.reference, self.noises)
+        return not any(dataclasses.replace(place, samples=FIRST_LOOK).doubtful(self.precision) for place in found)
 
     def looks(self) -> list[list[drift.Comparison]]:
         """Every tensor beside its reference, as the first look at it judges, and as the closer look at the roundings inside modules does."""
@@ -199,7 +206,7 @@ class Measurement:
 
     def _look(self, samples: int) -> list[drift.Comparison]:
         for number in range(len(self.noises), samples):
-            with doing(f"noise run {number + 1} of {samples}"):
+            with doing(f"noise run {number + 1} of {max(samples, FIRST_LOOK)}"):
                 self.noises.append(self._noise_run(number))
         return self._beside(self.noises)
 

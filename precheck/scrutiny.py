@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from precheck.judge import boundaries, extent, noise
-from precheck.judge.drift import Comparison
+from precheck.judge.drift import UNDETERMINED, Comparison
 from precheck.observe.records import Record
 
 Rows = dict[str, Comparison]
@@ -137,10 +137,30 @@ def _innocent(row: Comparison, before: Comparison) -> bool:
 
 def _stays(row: Comparison, before: Comparison, made: int, planned: int) -> bool:
     """Whether that holds by the floor of `planned` runs too: those to come add no less than nothing to the mean square."""
-    most, limit = row.r * math.sqrt(planned / made), noise.allowed(row.record.numel, planned)
-    if not before.failed:
-        limit = max(noise.WARN, min(limit, noise.allowed(row.record.numel, noise.MOST)) * noise.WARN / noise.FAIL)
-    return not row.undetermined and most <= limit
+    most = row.r * math.sqrt(planned / made)
+    return most <= (noise.allowed(row.record.numel, planned) if before.failed else _near(row, planned))
+
+
+def _near(row: Comparison, samples: int) -> float:
+    """The r from which the row is doubtful, by the floor of so many runs (`Comparison.doubtful`)."""
+    limit = min(noise.allowed(row.record.numel, samples), noise.allowed(row.record.numel, noise.MOST))
+    return max(noise.WARN, limit * noise.WARN / noise.FAIL)
+
+
+def settled(rows: list[Comparison], planned: int) -> bool:
+    """Whether the rows, by the floor of one noise run, are healthy by that of `planned` as well, whatever the others say.
+
+    Of a result it is certain, too, that rounding does not drown it: by no more than luck does another run disturb it more (see `certain`).
+    """
+    judged = [row for row in rows if row.record.kind != "update"]
+    results = [row for row in judged if row.record.is_result]
+    healthy = all(not row.excess_nonfinite and row.r * math.sqrt(planned) <= _near(row, planned) for row in judged)
+    return healthy and bool(results) and all(_clear(row, planned) for row in results)
+
+
+def _clear(row: Comparison, planned: int) -> bool:
+    luck = noise.allowed(row.record.numel, planned) / _LUCK
+    return row.floor * math.sqrt((1 + (planned - 1) * luck**2) / planned) < UNDETERMINED * row.reference.norm
 
 
 def _beside(suspects: Mapping[str, Comparison], explained: set[str]) -> set[str]:
