@@ -7,21 +7,10 @@ from typing import Any
 import torch
 
 from precheck.observe.shadow import flips, measuring, twins
+from precheck.observe.shadow.identities import is_parameter
 from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Phase, Value
-from precheck.observe.shadow.replay import (
-    FOLLOWED,
-    MOVES,
-    NEVER,
-    PAYLOADS,
-    OpPlan,
-    addressable,
-    continuous,
-    is_parameter,
-    tensors_in,
-    with_written,
-    written_in,
-)  # fmt: skip
+from precheck.observe.shadow.replay import FOLLOWED, MOVES, NEVER, PAYLOADS, OpPlan, addressable, continuous, tensors_in, with_written, written_in
 from precheck.observe.shadow.statistics import compare
 from precheck.torch_internals import backward_node, in_backward, storage_key
 
@@ -165,8 +154,7 @@ class Call:
     def _is_alias(self, output: torch.Tensor) -> bool:
         if not addressable(output):
             return False
-        storage = storage_key(output)
-        return any(storage_key(tensor) == storage for tensor in self.floats)
+        return storage_key(output) in map(storage_key, self.floats)
 
     def _meant(self, output: torch.Tensor) -> bool:
         """The way back of a round trip on one line, `x.bfloat16().float()`: a rounding that the program means, so the reference rounds too."""

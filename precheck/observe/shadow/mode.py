@@ -16,11 +16,13 @@ from typing import Any
 import torch
 
 from precheck.observe.exponents import Exponents
+from precheck.observe.listeners import Progress
 from precheck.observe.profiling import unprofiled
 from precheck.observe.shadow.accumulation import Accumulation
 from precheck.observe.shadow.backward import Backwards
 from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.collectives import Collectives
+from precheck.observe.shadow.identities import is_parameter
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.losses import Losses
 from precheck.observe.shadow.measuring import named
@@ -32,7 +34,6 @@ from precheck.observe.shadow.replay import (
     Replay,
     addressable,
     continuous,
-    is_parameter,
     local,
     plan,
     tensors_in,
@@ -66,7 +67,7 @@ class Shadow(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.where, self.replay, self.low = where, Replay(reference, low), low
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
-        self.scales = Scales()
+        self.scales, self.progress = Scales(), Progress()
         self.later = later or Later()
         self.window = Window(self.observation, self.memory, self.later, judge)
         self.backwards = Backwards(self.memory, self.later, self.scales)
@@ -95,6 +96,7 @@ class Shadow(TorchDispatchMode):
             return func(*args, **kwargs) if any(kind.__module__.startswith(_NUMBERLESS) for kind in wrappers) else NotImplemented
         planned = plan(func)
         self.observation.seen += 1
+        self.progress.op()
         if planned.composite and all(addressable(tensor) for tensor in tensors_in(*args, *kwargs.values())):
             return self._taken_apart(func, args, kwargs)
         if planned.passes:

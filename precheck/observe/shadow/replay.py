@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 
@@ -137,11 +137,6 @@ def addressable(tensor: torch.Tensor) -> bool:
 def wraps(kind: Any) -> bool:
     """Whether tensors of that class have ops of their own."""
     return kind not in _PLAIN and getattr(kind, "__torch_dispatch__", NO_DISPATCH) is not NO_DISPATCH
-
-
-def is_parameter(tensor: Any) -> TypeGuard[torch.nn.Parameter]:
-    """As isinstance says, whose answer takes as long as a look-up of its storage."""
-    return type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
