@@ -8,6 +8,7 @@ backward pass the node that runs tells its own. No anomaly mode is needed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import sysconfig
@@ -133,7 +134,6 @@ class Frames:
             frame = frame.f_back
         return False
 
-
     def widening(self, depth: int) -> bool:
         """Whether a cast is autocast's own, made for an op that it runs in float32."""
         frame: Any = sys._getframe(depth)
@@ -144,7 +144,9 @@ class Frames:
         return False
 
 
+@functools.cache
 def _kind(filename: str) -> str:
+    """Once a process: a path takes as long to resolve as ten ops to watch."""
     if filename.startswith(_PASSED_OVER):
         return "passed over"
     path = str(Path(filename).resolve())
