@@ -87,8 +87,8 @@ class Attribution:
 
 
 def written(operation: Operation) -> bool:
-    """Whether its rounding is the user's: torch's own modules and conversions round since the precision asks for it."""
-    return not (operation.plain or operation.converts)
+    """Whether its rounding is the user's: torch's own modules and conversions round since the precision asks for it, and autograd derives its ops."""
+    return not (operation.plain or operation.converts or operation.derived)
 
 
 def own(operation: Operation, value: Value) -> float:

@@ -52,6 +52,8 @@ class Calls:
         difference = None if cause is None else made.difference(cause)
         if cause is None or not attribution.written(cause) or (made.shares[cause] < OWNED and difference is None):
             return None
+        if any(each.absorbed is not None and each.blamed == cause.blamed for each in made.shares):
+            return None  # absorption says it
         limit = self._limit(cause)
         if error(value) <= limit * (max(unit, COARSE) if _below(cause) else unit):
             return None
@@ -68,7 +70,7 @@ class Calls:
         if cause.outputs[0].local is not None and own == cause.outputs[0].local:
             return Suspect("local-drift", cause, f"{text}this op makes it", off / felt(value), limit)
         if _below(cause):
-            return Suspect("underflow", cause, f"{text}numbers become subnormal or zero here ({percent(own)} %)", off / felt(value), limit)
+            return Suspect("underflow", cause, f"{text}numbers become subnormal or zero here ({percent(min(own, 1.0))} %)", off / felt(value), limit)
         text += f"a rounding to {cause.outputs[0].dtype} here ({own:.2g} relative) is amplified {off / own:.0f} times by {placed(operation)}"
         return Suspect("amplified-rounding", cause, text, off / felt(value), limit)
 
@@ -82,10 +84,15 @@ class Calls:
         """Whether its function gives it out, or adds up its elements (of which those that became zero add nothing, as they should beside an eps)."""
         readers = [reader for reader in self.readers.get(value, ()) if reader.phase in ("forward", "data")]
         if not readers:
-            return value.alive
+            return value.alive  # so far: `stays` asks again when it has been read
         here = operation.call, self.functions.get(operation.blamed)
         summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()
         return any(reader.reads or reader.base in summed or (reader.call, self.functions.get(reader.blamed)) != here for reader in readers)
+
+    def stays(self, suspect: Suspect, value: Value, readers: dict[Value, list[Operation]]) -> bool:
+        """An excuse: what reads it after all is its own function."""
+        self.readers = readers
+        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value)
 
     def _cancels(self, operation: Operation, value: Value, error: Callable[[Value], float]) -> bool:
         handed = any(source in self.cancelled for source in operation.inputs)

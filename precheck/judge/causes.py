@@ -59,6 +59,8 @@ def only_moved(operation: Operation, value: Value) -> bool:
 def kind(cause: Operation) -> str:
     """The rule that a rounding goes by: a sum whose terms cancel, one that swallows what it adds (or is stored so), or any other."""
     value = cause.outputs[0]
+    if cause.absorbed is not None:
+        return "absorption"
     if cause.base in SUMS and value.drift > 2 * max(cause.drift_in, value.rounded):
         return "cancellation"
     before = cause.inputs[0].maker if cause.base == "_to_copy" else cause

@@ -167,7 +167,7 @@ class Rounding:
         made = self.calls.judged(operation, value) if operation.call and (suspect is None or suspect.severity == "note") else None
         if made is not None:
             self.suspects.append(made)
-            self.under[value] = (made,)
+            self.under[value], self.excuses[made] = (made,), (value, [self.calls.stays])
             return
         if value in self.mild:
             return
