@@ -8,10 +8,13 @@ from precheck.judge.excuses import SCALED, Excuse, drawn, scaled, unread
 from precheck.judge.lineage import CONSTANTS, placed
 from precheck.observe.shadow.operations import Operation, Renumbered, Value
 
+SEVERAL = 2
+"""Different whole numbers that an op rounds to others, from which they count something. A lone one is a constant, such as a mask's."""
+
 
 def moved(operation: Operation, value: Value) -> Suspect | None:
     """Whole numbers beyond the reach of the format that an op rounds to others."""
-    if value.wholes_moved < 2 or operation.phase == "backward" or not operation.drift_in < value.drift or causes.only_moved(operation, value):
+    if value.wholes_moved < SEVERAL or operation.phase == "backward" or not operation.drift_in < value.drift or causes.only_moved(operation, value):
         return None
     exact = f"{1 / value.roundoff:.0f}"
     text = f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds all only up to {exact}: {value.wholes_moved} or more moved"

@@ -81,7 +81,7 @@ BUGS = (
     Bug("ratio-sum", "PrimeIntellect-ai/prime-rl#568", ("absorption",), "aten.add_.Tensor", lambda: mean_ratio(LOW), lambda: mean_ratio(WIDE)),
     Bug("rollout-logs", "THUDM/slime#245", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: mismatch(LOW),
         lambda: mismatch(WIDE), expected_miss="numbers of Python's become a tensor of bfloat16 without an op, and have no shadow"),
-    Bug("yes-less-no", "RBLN-SW/vllm-rbln#846", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: margins(False),
+    Bug("yes-less-no", "RBLN-SW/vllm-rbln#846", ("cancellation", "amplified-rounding"), "aten.mm.default", lambda: margins(False),
         lambda: margins(True), module="Reranker", measured=pairs),
     Bug("tail-probabilities", "genlm/genlm-backend#66", ("amplified-rounding",), "aten._log_softmax.default", lambda: allowed_shares(LOW),
         lambda: allowed_shares(WIDE), expected_miss="right to a rounding; what exp makes of it, 17 times as much, sharp softmaxes do as well"),

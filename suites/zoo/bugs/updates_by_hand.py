@@ -70,8 +70,8 @@ def skipping(updated: bool) -> list[torch.Tensor]:
 BUGS = (
     Bug("adversarial-norm", "zhuchen03/FreeLB#8", ("vanished-constant", "nan"), "aten.clamp.default", lambda: adversary(False),
         lambda: adversary(True)),
-    Bug("merge-cycles", "huggingface/trl#6688", ("absorption", "accumulated-drift", "amplified-rounding"), "aten.sub_.Tensor", lambda: synchronised(False),
-        lambda: synchronised(True)),
+    Bug("merge-cycles", "huggingface/trl#6688", ("absorption", "accumulated-drift", "amplified-rounding"), "aten.sub_.Tensor",
+        lambda: synchronised(False), lambda: synchronised(True)),
     Bug("late-normalisation", "openvpi/DiffSinger#301", ("underflow",), "aten._to_copy.default", lambda: orthogonal(False),
         lambda: orthogonal(True),
         expected_miss="the cast itself loses the digits, and no op that follows amplifies what is lost"),

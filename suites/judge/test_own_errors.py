@@ -58,7 +58,7 @@ def unlikely(logits: torch.Tensor, low: torch.dtype) -> torch.Tensor:
 def test_a_cast_that_is_exponentiated() -> None:
     first = errors(lambda: assigned(scores(), LOW))[0]
     assert (first.rule, first.op) == ("amplified-rounding", "aten._to_copy.default")
-    assert first.source.endswith(f"test_calls.py:{line_of(assigned, 'heat =')}")
+    assert first.source.endswith(f"test_own_errors.py:{line_of(assigned, 'heat =')}")
     assert "assigned() is off by" in first.message
     assert "on the inputs it has" in first.message
 
