@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from precheck.judge import causes
 from precheck.judge.lineage import SUMS, elements
 from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.source import Function
 
 TOGETHER = 0.5
 """A line has a part in an error from half the share of the line that has most. Of these the last is named: a difference has two terms, and it is
@@ -72,12 +73,14 @@ class Attribution:
         chosen = max((each for each, share in lines.items() if share >= TOGETHER * most), key=lambda each: latest[each], default=None)
         return max((operation for operation in mine if operation.blamed == chosen), key=mine.__getitem__, default=None)
 
-    def difference(self, cause: Operation) -> Operation | None:
-        """The difference of near-equals that makes an error of the rounding of `cause`, if it is taken in a low format as well.
+    def difference(self, cause: Operation, functions: Mapping[str, Function]) -> Operation | None:
+        """The difference of near-equals that makes an error of the rounding of `cause`, if the same function takes it, in a low format as well.
 
-        Then it is there that the code is to be mended: a difference in float32 has its terms in float32.
+        Then it is there that the code is to be mended: a difference in float32 has its terms in float32. `functions`: the function of each line.
         """
-        after = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
+        here = functions.get(cause.blamed)
+        passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
+        after = (each for each in passed if functions.get(each.blamed) == here)
         return next((each for each in after if self._grown(each)), None)
 
     def _grown(self, operation: Operation) -> bool:

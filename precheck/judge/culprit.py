@@ -45,7 +45,7 @@ def _made(value: Value, observation: Observation) -> Operation | None:
     """The op that is to be mended for a value's error."""
     whose = Attribution(value, observation.operations)
     cause = whose.cause(attribution.written)
-    return None if cause is None else whose.difference(cause) or cause
+    return None if cause is None else whose.difference(cause, observation.functions) or cause
 
 
 def _fits(finding: Finding, suspect: Suspect) -> bool:
