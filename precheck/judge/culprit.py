@@ -34,8 +34,7 @@ def explained(finding: Finding, observation: Observation, suspects: list[Suspect
     if operation is None or value is None:
         return finding
     grown = f"{operation.drift_in:.2g} of its norm off before it, {value.drift:.2g} after it"
-    made = _made(value, observation) if finding.phase == "forward" else None
-    cause, made = f"{placed(operation)}: {grown}", made or operation
+    cause, made = f"{placed(operation)}: {grown}", _made(value, observation) or operation
     if made is not operation:
         cause = f"{placed(made)}: its rounding is what {placed(operation)} shows: {grown}"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause)
