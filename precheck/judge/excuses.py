@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from precheck.judge.choices import blurred
 from precheck.judge.events import Suspect
-from precheck.judge.reach import ends_wrong, measured, outweighed
+from precheck.judge.reach import NEAR, ends_wrong, measured, outweighed
 from precheck.observe.shadow.operations import Operation, Value
 
 SCALED = frozenset({"mul", "div", "mm", "bmm", "addmm"})
@@ -35,8 +35,21 @@ def small(suspect: Suspect, value: Value, readers: Readers) -> bool:
 
 
 def scaled(suspect: Suspect, value: Value, readers: Readers) -> bool:
-    """Whole numbers that are measures: one rounding is one rounding."""
-    return measured(value, readers, weighed=suspect.operation.base not in SCALED)
+    """Whole numbers that are measures: one rounding is one rounding. What is made an integer in the end, and another one, is none."""
+    return not _numbered(value, readers) and measured(value, readers, weighed=suspect.operation.base not in SCALED)
+
+
+def _numbered(value: Value, readers: Readers) -> bool:
+    """Whether something made of it is cast to integers, and becomes others than it was."""
+    waiting, seen = [value], {value}
+    while waiting and len(seen) < NEAR:
+        for reader in readers.get(waiting.pop(0), ()):
+            if reader.renumbered is not None:
+                return True
+            fresh = [made for made in reader.outputs if made not in seen]
+            seen.update(fresh)
+            waiting += fresh
+    return False
 
 
 def made_good(suspect: Suspect, value: Value, readers: Readers) -> bool:

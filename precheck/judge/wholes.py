@@ -32,9 +32,12 @@ def renumbered(operation: Operation, seen: Renumbered, cause: Operation | None) 
     """Numbers of something (ids, positions, counts) that are integers in the end, and others than they were. `cause` rounded them.
 
     One is enough, and other columns of what they were stored in may hold what they like: the cast to integers says what they are.
-    They must have been wide when they were stored, though: of what is computed in the format all large numbers are whole.
+    They were wide when they were stored, or computed of numbers without an error: exact arithmetic on exact inputs is what a count is.
     """
-    if cause is None or cause.base not in CONSTANTS or any(source.low for source in cause.inputs):
+    if cause is None:
+        return []
+    exact = bool(cause.inputs) and not any(source.drift for source in cause.inputs)
+    if not exact and (cause.base not in CONSTANTS or any(source.low for source in cause.inputs)):
         return []
     dtype = next((value.dtype for value in cause.outputs if value.low), "a low format")
     several = f"; {seen.moved} different ones are others" if seen.moved > 1 else ""

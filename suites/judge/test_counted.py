@@ -1,0 +1,32 @@
+"""Counts made by a product in a low format: an error where they become integers, and measures where they stay what they are."""
+
+from __future__ import annotations
+
+import torch
+
+import precheck
+
+LOW = torch.bfloat16
+
+
+def places(numbered: bool) -> torch.Tensor:
+    """The place of each of 800 tokens in the queue of its expert."""
+    chosen = torch.nn.functional.one_hot(torch.arange(800) % 2, 2).to(LOW)
+    before = torch.ones(800, 800, dtype=LOW).tril(-1) @ chosen
+    place = (before * chosen).sum(-1)
+    return place.long() if numbered else place / 800
+
+
+def test_numbers_that_are_made_integers_are_counts() -> None:
+    with precheck.watch() as report:
+        kept = places(numbered=True)
+    assert kept.dtype is torch.int64
+    assert [error.rule for error in report.errors][:1] == ["integer-rounding"]
+    assert "whole numbers up to" in report.errors[0].message
+
+
+def test_numbers_that_stay_real_are_measures() -> None:
+    with precheck.watch() as report:
+        kept = places(numbered=False)
+    assert kept.dtype is LOW
+    assert "integer-rounding" not in {error.rule for error in report.errors}
