@@ -225,7 +225,8 @@ class Rounding:
             composed = operation.base in PRODUCTS and spread and gain < AMPLIFICATION / 2
             return self._gone(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
-        if operation.base not in MOVING and (loses_digits or (roundings >= PLAIN_ROUNDINGS and gain >= PLAIN)):
+        brought = (value.local or 0.0) < causes.HALF * value.drift  # else the op has made the error itself, and as much as it may
+        if brought and operation.base not in MOVING and (loses_digits or (roundings >= PLAIN_ROUNDINGS and gain >= PLAIN)):
             told = value in self._shown or averaged(value, self.readers)  # else it is made good: log and then exp, a step small beside its weight
             severity = "error" if told else "note"
             healed = "" if severity == "error" else _HEALED
