@@ -114,11 +114,17 @@ class Checking:
         """Whether today's float32 reference is still the golden; and each of its tensors beside the recorded one."""
         now = self.reference()
         provenance = lifecycle.provenance(self.job, now)
-        rows = staleness.compare(self.recorded, {each.record.key: each.spread for each in self.golden.records}, now)
         differ = provenance["weights"] != self.golden.provenance["weights"]
-        found = staleness.settings(self.golden.provenance, provenance)
-        found = found or staleness.moved(rows, self.recorded, now, weights_differ=differ)
+        rows, moved = self._moved(now, {}, weights_differ=differ)
+        if moved:
+            rows, moved = self._moved(now, lifecycle.errors(self.job, now), weights_differ=differ)
+        found = staleness.settings(self.golden.provenance, provenance) or moved
         return staleness.under(found, self.golden.provenance), rows
+
+    def _moved(self, now: Trace, errors: dict[str, float], *, weights_differ: bool) -> tuple[list[drift.Comparison], list[Finding]]:
+        """Today's float32 beside the recorded one; `errors` as in `staleness.compare`."""
+        rows = staleness.compare(self.recorded, {each.record.key: each.spread for each in self.golden.records}, now, errors=errors)
+        return rows, staleness.moved(rows, self.recorded, now, weights_differ=weights_differ)
 
     def reference(self) -> Trace:
         """Today's float32 run."""

@@ -26,6 +26,7 @@ from precheck.observe.listeners import doing
 from precheck.observe.records import Record, Trace
 from precheck.observe.reduce import reduced
 from precheck.observe.run import low, reference, run
+from precheck.observe.sketch import distance
 from precheck.observe.structure import tensors
 from precheck.precisions import PRECISIONS, Placement, Precision
 from precheck.sparse import parts
@@ -126,6 +127,18 @@ def float32(job: Job, *, functions: bool = False) -> Trace:
     tape = Tape()
     run(job, low(_FLOAT32, records=tape))
     return run(job, reference(torch.float32, follows=tape, functions=functions))
+
+
+def errors(job: Job, trace: Trace) -> dict[str, float]:
+    """By record key, how far `trace`, which `float32` gave, is from float64 on the same decisions. Empty where the model does not run in float64."""
+    tape = Tape()
+    run(job, low(_FLOAT32, records=tape))
+    try:
+        exact = run(job, reference(torch.float64, follows=tape))
+    except (RuntimeError, TypeError, ValueError):
+        return {}
+    both = ((key, record, exact.records.get(key)) for key, record in trace.records.items())
+    return {key: distance(record.sketch, other.sketch) for key, record, other in both if other is not None and other.shape == record.shape}
 
 
 def _floors(job: Job, precision: Precision, done: int) -> dict[str, float]:
