@@ -18,7 +18,7 @@ from precheck.diagnosis import diagnose
 from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
-from precheck.judge import allowances, boundaries, decisions, drift, extent, selections
+from precheck.judge import allowances, boundaries, decisions, drift, extent, noise, selections
 from precheck.judge.placement import noise_for
 from precheck.judge.traces import judged
 from precheck.observe.decisions import Tape
@@ -29,8 +29,9 @@ from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
 from precheck.observe.selections import Selection
 from precheck.precisions import Precision, resolve
+from precheck.scrutiny import Scrutiny, is_early, settled, suspicious
 
-FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, 8, 4
+FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, noise.MOST, 4
 """Noise runs. Two settle a healthy model (p99 of r changes by 0.01 from 2 to 16); eight narrow what small tensors may do."""
 
 
@@ -123,6 +124,8 @@ class Measurement:
         self.functions = self.seen.functions  # whether what functions return is compared
         self.dtype = torch.float32 if precision.is_low else torch.float64
         self.noises: list[Trace] = []
+        self.early: list[Trace] = []  # noise runs after these, which end with the first step's loss
+        self.closer: dict[tuple[bool, bool], list[Trace]] = {}  # those with more roundings, by whether of every op and whether they end so
         self.own = Tape()  # what float32 would have decided
 
     def report(self) -> Report:
@@ -139,34 +142,39 @@ class Measurement:
             if self.precision.is_low:
                 raise
             return Report(precision=self.precision.name, facts={"reference": f"none: the model does not run in float64 ({error})"})
-        rows = self._look(FIRST_LOOK)
-        settled = self.brief and any(row.failed and row.record.kind == "output" for row in _suspects(rows).values())
-        doubtful = _suspects(rows) or any(place.doubtful(self.precision) for place in decisions.places(self.reference, self.noises))
-        if doubtful and not settled:
+        rows = self._look(1)
+        if not (settled(rows, FIRST_LOOK) and self._decided_alike()):
+            rows = self._look(FIRST_LOOK)
+        narrow = self.brief and any(row.failed and row.record.kind == "output" for row in suspicious(rows).values())
+        flipping = not narrow and any(place.doubtful(self.precision) for place in decisions.places(self.reference, self.noises))
+        if flipping:
             rows = self._look(SECOND_LOOK)
-        suspects = _suspects(rows)
-        explained = self._explained(suspects) if suspects else set()
-        starved = {row.record.key: row for row in extent.starved(self.low, rows, self.precision)}
-        unstable = self._unstable(starved | {key: row for key, row in suspects.items() if row.failed and key not in explained})
-        report = judged(self.low, self.reference, rows, self.precision, explained=explained, unstable=unstable)
+        halting = self.precision.is_low and self.job.loss is not None and not flipping
+        closer = Scrutiny(self, rows, settled=narrow or flipping, halting=halting)
+        closer.taken({row.record.key: row for row in extent.starved(self.low, rows, self.precision)})
+        rows = closer.rows
+        report = judged(self.low, self.reference, rows, self.precision, explained=closer.explained, unstable=closer.unstable)
+        if closer.unasked:
+            report.facts["unasked"] = sorted(closer.unasked)  # of what lies beyond the limit after an error, and was not looked at closely
         if self.brief:
             return report
         report.add(decisions.flipped(self._flips(), self.precision))
         if not report.errors and self.precision.gemm and self.precision.compute is FP32:
             report.add(self._moved(rows))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
-        report.facts |= {"noise_runs": len(self.noises), "decisions": total, "flips": flips}
+        report.facts |= {"noise_runs": len(self.noises) + len(self.early), "decisions": total, "flips": flips}
         self._located(report)
         return report
+
+    def _decided_alike(self) -> bool:
+        """Whether no place has so many flips that another noise run without any would make it doubtful."""
+        found = decisions.places(self.reference, self.noises)
+        return not any(dataclasses.replace(place, samples=FIRST_LOOK).doubtful(self.precision) for place in found)
 
     def looks(self) -> list[list[drift.Comparison]]:
         """Every tensor beside its reference, as the first look at it judges, and as the closer look at the roundings inside modules does."""
         self._refer()
-        closer = self._closer(100)
-        return [
-            self._look(FIRST_LOOK),
-            drift.compare(self.low, self.reference, drift.spreads(self.reference, closer), self.precision, samples=THIRD_LOOK),
-        ]
+        return [self._look(FIRST_LOOK), self.chained(THIRD_LOOK)]
 
     def _moved(self, rows: list[drift.Comparison]) -> list[Finding]:
         """Results that float32 would hand on unchanged, and that are off because products move them."""
@@ -193,50 +201,43 @@ class Measurement:
         report.findings = [boundaries.located(first, rows, seen.makers) if finding is first else finding for finding in report.findings]
 
     def _noise_setting(self, number: int, tape: Tape) -> Setting:
-        noise = noise_for(self.job.model, self.low, self.precision, seed=number + 1)
-        return reference(self.dtype, self.precision, follows=tape, disturbance=noise)
+        disturbance = noise_for(self.job.model, self.low, self.precision, seed=number + 1)
+        return reference(self.dtype, self.precision, follows=tape, disturbance=disturbance)
 
     def _look(self, samples: int) -> list[drift.Comparison]:
         for number in range(len(self.noises), samples):
-            with doing(f"noise run {number + 1} of {samples}"):
+            with doing(f"noise run {number + 1} of {max(samples, FIRST_LOOK)}"):
                 self.noises.append(self._noise_run(number))
-        return drift.compare(self.low, self.reference, drift.spreads(self.reference, self.noises), self.precision, samples=samples)
+        return self._beside(self.noises)
 
-    def _closer(self, first: int, *, everywhere: bool = False) -> list[Trace]:
-        made = []
-        for number in range(THIRD_LOOK):
+    def narrowed(self, rows: list[drift.Comparison], *, early: bool) -> list[drift.Comparison]:
+        """`rows` with the floors of as many noise runs as are made at most; with `early` those of what has happened by the first step's loss."""
+        if not early:
+            return self._look(SECOND_LOOK)
+        for number in range(len(self.noises) + len(self.early), SECOND_LOOK):
+            with doing(f"noise run {number + 1} of {SECOND_LOOK}"):
+                self.early.append(self._noise_run(number, early=True))
+        closer = self._beside([*self.noises, *self.early])
+        return [new if is_early(new.record) else old for old, new in zip(rows, closer, strict=True)]
+
+    def chained(self, count: int, *, everywhere: bool = False, early: bool = False) -> list[drift.Comparison]:
+        """Every row beside so many runs with the roundings inside modules, or with `everywhere` of every op."""
+        made = self.closer.setdefault((everywhere, early), [])
+        for number in range(len(made), count):
             with doing(f"closer look, noise run {number + 1} of {THIRD_LOOK}"):
-                made.append(self._noise_run(first + number, chained=True, everywhere=everywhere))
-        return made
+                made.append(self._noise_run((200 if everywhere else 100) + number, chained=True, everywhere=everywhere, early=early))
+        return self._beside(made[:count])
 
-    def _noise_run(self, number: int, *, chained: bool = False, everywhere: bool = False) -> Trace:
-        noise = noise_for(self.job.model, self.low, self.precision, seed=number + 1)
+    def _beside(self, noises: list[Trace]) -> list[drift.Comparison]:
+        return drift.compare(self.low, self.reference, drift.spreads(self.reference, noises), self.precision, samples=len(noises))
+
+    def _noise_run(self, number: int, *, chained: bool = False, everywhere: bool = False, early: bool = False) -> Trace:
+        disturbance = noise_for(self.job.model, self.low, self.precision, seed=number + 1)
         if chained:
-            noise = dataclasses.replace(noise, chained=True, everywhere=everywhere, bottom=self.precision.compute, scale=self.low.scale)
-        job = dataclasses.replace(self.job, optimizer=None, steps=1) if everywhere else self.job
-        return run(job, reference(self.dtype, self.precision, follows=self.tape, disturbance=noise, rival=self.own, functions=self.functions))
-
-    def _explained(self, suspects: dict[str, drift.Comparison]) -> set[str]:
-        """Of the suspects, those that correct rounding explains after all, on a closer look at where the run rounds.
-
-        A module whose own code makes n low-format results has n roundings, not one. That settles outputs. A gradient is
-        also held against noise on every op: a backward pass is derived, not written, so that an ill-conditioned gradient
-        (of a scale before a norm, say) is nobody's bug, while an output that one rounding spoils is.
-        """
-        explained = self._within(suspects, self._closer(100))
-        gradients = {key: row for key, row in suspects.items() if "gradient" in row.record.kind and key not in explained}
-        if gradients and self.brief and any(row.failed for key, row in suspects.items() if key not in explained | gradients.keys()):
-            return explained | gradients.keys()
-        if gradients:
-            explained |= self._within(gradients, self._closer(200, everywhere=True))
-        return explained | self._beside(suspects, explained)
-
-    def _beside(self, suspects: dict[str, drift.Comparison], explained: set[str]) -> set[str]:
-        """Gradients that are only near their limits, of modules of which others were beyond theirs and all such are explained."""
-        modules = {key: extent.module_of(row.record.name, row.record.kind) for key, row in suspects.items() if "gradient" in row.record.kind}
-        failed = {module for key, module in modules.items() if suspects[key].failed}
-        guilty = {module for key, module in modules.items() if suspects[key].failed and key not in explained}
-        return {key for key, module in modules.items() if not suspects[key].failed and module in failed - guilty}
+            disturbance = dataclasses.replace(disturbance, chained=True, everywhere=everywhere, bottom=self.precision.compute, scale=self.low.scale)
+        job = dataclasses.replace(self.job, optimizer=None, steps=1) if everywhere or early else self.job
+        setting = reference(self.dtype, self.precision, follows=self.tape, disturbance=disturbance, rival=self.own, functions=self.functions)
+        return run(job, dataclasses.replace(setting, early=early))
 
     def _flips(self) -> list[decisions.Place]:
         """The places with more flips than rounding at boundaries explains, if they make a difference."""
@@ -250,25 +251,15 @@ class Measurement:
         rows = drift.compare(free, self.reference, drift.spreads(self.reference, self.noises), self.precision, samples=len(self.noises))
         return any(row.failed and (row.record.is_result or row.record.kind in ("loss", "parameter-gradient")) for row in rows)
 
-    def _within(self, suspects: dict[str, drift.Comparison], noises: list[Trace]) -> set[str]:
-        """Those that failed and fail no more, or were doubtful and are no more, by the floor of `noises`."""
-        rows = drift.compare(self.low, self.reference, drift.spreads(self.reference, noises), self.precision, samples=len(noises))
-        found = {row.record.key: row for row in rows}
-        return {key for key, before in suspects.items() if not found[key].failed and (before.failed or not found[key].doubtful)}
-
-    def _unstable(self, suspects: dict[str, drift.Comparison]) -> set[str]:
-        """Of the suspects, those on which float32 itself is no yardstick, since float64 contradicts it."""
-        if not suspects or self.dtype is not torch.float32:
+    def contradicted(self, rows: dict[str, drift.Comparison], *, early: bool) -> set[str]:
+        """Of these, those on which float32 itself is no yardstick, since float64 contradicts it."""
+        if not rows or self.dtype is not torch.float32:
             return set()
+        job = dataclasses.replace(self.job, optimizer=None, steps=1) if early else self.job
+        setting = dataclasses.replace(reference(torch.float64, self.precision, follows=self.tape, functions=self.functions), early=early)
         try:
-            exact = run(self.job, reference(torch.float64, self.precision, follows=self.tape, functions=self.functions))
+            exact = run(job, setting)
         except (RuntimeError, TypeError, ValueError):  # a model that insists on float32 has no float64 run to ask
             return set()
         own = {row.record.key: row.drift for row in drift.compare(self.reference, exact, {}, self.precision, samples=1)}
-        return {key for key, row in suspects.items() if own.get(key, 0.0) > boundaries.UNSTABLE * row.drift}
-
-
-def _suspects(rows: list[drift.Comparison]) -> dict[str, drift.Comparison]:
-    """What drifts too far or nearly so. Updates are judged by what of them arrived; what is not finite needs no closer look."""
-    drifting = (row for row in rows if (row.failed or row.doubtful) and row.record.kind != "update" and not row.excess_nonfinite)
-    return {row.record.key: row for row in drifting}
+        return {key for key, row in rows.items() if own.get(key, 0.0) > boundaries.UNSTABLE * row.drift}

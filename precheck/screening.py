@@ -26,7 +26,8 @@ class Screening:
 
     def __init__(self, job: Job, precision: Precision, report: Report) -> None:
         self.job, self.precision = job, precision
-        self.excused = frozenset(report.facts.get("excused", ()))  # beyond their floors for a reason that was found once
+        facts = report.facts  # tensors beyond their floors for a reason that was found once, or that was not asked for
+        self.excused = frozenset(facts.get("excused", ())) | frozenset(facts.get("unasked", ()))
         seen, self.tape = self._seen()
         self.reference = run(job, reference(torch.float32, precision, follows=self.tape))
         noises = [self._noise(seen, number) for number in range(FIRST_LOOK)]

@@ -44,6 +44,7 @@ try:  # needed
     is_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # inside vmap, grad and their like
     OpOverload = torch._ops.OpOverload
     CONVERSION = torch.nn.Module._apply.__code__  # what `model.to(...)` and its like run
+    MODULE_CALLS = frozenset({torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__})  # what calling a module runs
     TorchDispatchMode = _python_dispatch.TorchDispatchMode
     without_modes = _python_dispatch._disable_current_modes
     innermost_mode = _python_dispatch._get_current_dispatch_mode

@@ -25,7 +25,7 @@ FLOORS = [
     {"judge"},
     {"goldens"},
     {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
-    | {"screening", "trials", "hunt", "searching", "strategies"},
+    | {"screening", "scrutiny", "trials", "hunt", "searching", "strategies"},
     {"report"},
     {"plugin"},
 ]

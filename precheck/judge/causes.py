@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from precheck import formats
-from precheck.judge.lineage import GUARDS, MOVING, SUMS, elements, passed, zero_origin
+from precheck.judge.lineage import CONSTANTS, GUARDS, MOVING, REDUCTIONS, SUMS, elements, passed, zero_origin
 from precheck.observe.shadow.operations import Operation, Past, Value
 
 HALF = 0.5
@@ -51,9 +51,16 @@ def own(value: Value) -> float:
     return max(value.rounded, subnormal(value)) if value.low else 0.0
 
 
+def only_moved(operation: Operation, value: Value) -> bool:
+    """Whether an op has moved numbers that were stored in that format before, and rounded none."""
+    return operation.base in MOVING and any(source.dtype == value.dtype for source in operation.inputs)
+
+
 def kind(cause: Operation) -> str:
     """The rule that a rounding goes by: a sum whose terms cancel, one that swallows what it adds (or is stored so), or any other."""
     value = cause.outputs[0]
+    if cause.absorbed is not None:
+        return "absorption"
     if cause.base in SUMS and value.drift > 2 * max(cause.drift_in, value.rounded):
         return "cancellation"
     before = cause.inputs[0].maker if cause.base == "_to_copy" else cause
@@ -89,9 +96,11 @@ def _relative(value: Value) -> float:
 
 
 def _its_own(operation: Operation, value: Value, source: Value) -> bool:
-    if operation.base in MOVING and not value.low:
+    if operation.base in MOVING and (not value.low or only_moved(operation, value)):
         return False
     summed = operation.base in SUMS
+    if operation.base in REDUCTIONS and not summed and own(value) >= HALF * value.drift:
+        return True  # errors of n terms are independent, and less of their sum than of each
     if summed and not kin(operation) and value.drift > 2 * operation.drift_in:
         return True  # a cancellation
     carried, total = (absolute(source), absolute(value)) if summed else (source.drift, value.drift)
@@ -133,11 +142,16 @@ def given_low(value: Value) -> bool:
         if maker.derived:
             return True
         if maker.base == "_to_copy" and not any(before.low for before in maker.inputs):
-            return not maker.parameter
+            return not maker.parameter and not any(_computed(before) for before in maker.inputs)
         if maker.base not in MOVING:
             return maker.plain
         source = maker.drifting
     return True
+
+
+def _computed(value: Value) -> bool:
+    """Whether the block has computed it, so that to store it low is a decision of its code."""
+    return value.maker is not None and value.maker.base not in MOVING | CONSTANTS and not value.maker.plain
 
 
 def past(value: Value) -> Past:

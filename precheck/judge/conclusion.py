@@ -14,7 +14,7 @@ from precheck.judge import culprit
 from precheck.judge.choices import BY_DIFFERENCE
 from precheck.judge.events import Suspect
 from precheck.judge.ops import Verdict, distinct, finding_of
-from precheck.observe.records import Trace
+from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Observation
 
 EFFECTS = frozenset({"overflow", "nan", "accumulated-drift", "gradient-underflow", "decision-flip"})
@@ -32,7 +32,7 @@ AMPLIFIED = frozenset({"amplified-rounding", "cancellation"})
 def concluded(boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, trace: Trace) -> list[Finding]:
     """The findings of the run, in the order in which their causes happened; what has no cause among the ops stands last."""
     suspects = verdict.suspects(observation)
-    told = [explained(finding, observation, suspects, _function(finding, trace)) for finding in boundaries]
+    told = [explained(finding, observation, suspects, _record(finding, trace)) for finding in boundaries]
     drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
     asked = {_place(finding_of(suspect)) for suspect in suspects if suspect.operation.plain or suspect.operation.converts}
     ops = [finding if drifted else _weighed(finding, asked) for finding in _alone(distinct(suspects), told)]
@@ -40,16 +40,16 @@ def concluded(boundaries: Sequence[Finding], observation: Observation, verdict: 
     return sorted([*told, *ops], key=lambda finding: first.get(_place(finding), len(first)))
 
 
-def _function(finding: Finding, trace: Trace) -> culprit.Function | None:
-    """The place of the function whose result a finding is about."""
-    record = trace.records.get(f"returned:{finding.tensor}@{finding.step}")
-    return None if record is None else record.place
+def _record(finding: Finding, trace: Trace) -> Record | None:
+    """The tensor of a function or a module that a finding is about."""
+    keys = (f"{kind}:{finding.tensor}@{finding.step}" for kind in ("returned", "output"))
+    return next((trace.records[key] for key in keys if key in trace.records), None)
 
 
-def explained(finding: Finding, observation: Observation, suspects: list[Suspect], function: culprit.Function | None = None) -> Finding:
-    """A finding of the boundaries, with the op behind it where it has one: inside `function`, if that is what the finding is about."""
+def explained(finding: Finding, observation: Observation, suspects: list[Suspect], record: Record | None = None) -> Finding:
+    """A finding of the boundaries, with the op behind it where it has one; `record` is the tensor that it is about."""
     wanted = finding.severity == "error" and finding.rule in EFFECTS
-    return culprit.explained(finding, observation, suspects, function) if wanted else finding
+    return culprit.explained(finding, observation, suspects, record) if wanted else finding
 
 
 def _weighed(finding: Finding, asked: Collection[tuple[str, str]]) -> Finding:

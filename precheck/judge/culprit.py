@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 from precheck.findings import Finding
-from precheck.judge import causes
+from precheck.judge import attribution
+from precheck.judge.attribution import Attribution
 from precheck.judge.events import Suspect
-from precheck.judge.lineage import SUMS, placed, via
+from precheck.judge.lineage import placed, via
 from precheck.judge.ops import finding_of
+from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import shortened
 
@@ -20,37 +21,30 @@ _KIN = {
 """Of what is not finite at a boundary, the mechanisms that can have made it so. Anything can have made a drift."""
 
 
-GROWN = 4.0
-"""Times that an op makes the error larger from which it amplifies what came in, two bits: the rounding that came in is the cause. Where it
-adds less than a fourth, what came in is the cause as well."""
-Function = tuple[str, int, int]
-"""A function's file, first and last line."""
-
-
-def explained(finding: Finding, observation: Observation, suspects: list[Suspect], function: Function | None = None) -> Finding:
-    """`finding`, an error at a boundary, with the op and line behind it; as it is if none stands out. `function`: whose result it is about."""
-    fitting = [each for each in suspects if each.severity == "error" and _fits(finding, each) and _of(each.operation, function)]
+def explained(finding: Finding, observation: Observation, suspects: list[Suspect], record: Record | None = None) -> Finding:
+    """`finding`, an error at a boundary, with the op and line behind it; as it is if none stands out. `record`: the tensor that it is about."""
+    place = None if record is None else record.place
+    fitting = [each for each in suspects if each.severity == "error" and _fits(finding, each) and _of(each.operation, place)]
     if fitting:
         first = finding_of(fitting[0])
         cause = f"{first.rule}: {first.message}"
-        module = finding.module or (first.module if function is not None else "")
+        module = finding.module or (first.module if place is not None else "")
         return dataclasses.replace(finding, op=first.op, module=module, source=first.source, via=first.via, cause=cause, cause_rule=first.rule)
-    operation, value = _steepest(finding, observation, function) or (None, None)
+    operation, value = _shown(finding, observation, record) or (None, None)
     if operation is None or value is None:
         return finding
     grown = f"{operation.drift_in:.2g} of its norm off before it, {value.drift:.2g} after it"
-    rounding = causes.entered(operation.drifting) if _handed(operation, value) else None
-    if rounding is not None and rounding is not operation and rounding.blamed and not (rounding.plain or rounding.converts):
-        cause = f"{placed(rounding)}: its rounding is what {placed(operation)} shows: {grown}"
-        return dataclasses.replace(finding, op=rounding.title, source=shortened(rounding.blamed), via=via(rounding), cause=cause)
-    source, cause = shortened(operation.blamed), f"{placed(operation)}: {grown}"
-    return dataclasses.replace(finding, op=operation.title, source=source, via=via(operation), cause=cause)
+    cause, made = f"{placed(operation)}: {grown}", _made(value, observation) or operation
+    if made is not operation:
+        cause = f"{placed(made)}: its rounding is what {placed(operation)} shows: {grown}"
+    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause)
 
 
-def _handed(operation: Operation, value: Value) -> bool:
-    """Whether an op shows a rounding that came in. A difference that is stored low itself cancels here, and has to be taken in float32 here."""
-    grown = value.drift / (operation.drift_in or math.inf)
-    return not (operation.base in SUMS and value.low) and not 1 + 1 / GROWN < grown < GROWN
+def _made(value: Value, observation: Observation) -> Operation | None:
+    """The op that is to be mended for a value's error."""
+    whose = Attribution(value, observation.operations)
+    cause = whose.cause(attribution.written)
+    return None if cause is None else whose.difference(cause, observation.functions) or cause
 
 
 def _fits(finding: Finding, suspect: Suspect) -> bool:
@@ -62,20 +56,21 @@ def _fits(finding: Finding, suspect: Suspect) -> bool:
     return suspect.operation.phase in ("forward", "data") or suspect.operation.phase == finding.phase
 
 
-def _steepest(finding: Finding, observation: Observation, function: Function | None) -> tuple[Operation, Value] | None:
-    """The op, up to the end of the module that is blamed, that added most to the drift there was."""
+def _shown(finding: Finding, observation: Observation, record: Record | None) -> tuple[Operation, Value] | None:
+    """The op inside the function or module that is blamed whose result is furthest off: of those of the shape that is blamed, if there are any."""
     inside = [operation for operation in observation.operations if operation.phase == finding.phase and operation.step <= max(1, finding.step)]
-    if function is not None:
-        own = [operation for operation in inside if _of(operation, function)]
+    if record is not None and record.place is not None:
+        own = [operation for operation in inside if _of(operation, record.place)]
     else:
         own = [operation for operation in inside if not finding.module or _within(operation.module, finding.module)]
-    candidates = [(operation, value) for operation in own or inside for value in operation.outputs[:1] if value.maker is operation and value.roundoff]
-    best = max(candidates, key=lambda each: each[1].drift - each[0].drift_in, default=None)
-    return best if best is not None and best[1].drift > 2 * best[1].roundoff else None
+    made = [(operation, value) for operation in own or inside for value in operation.outputs[:1] if value.maker is operation and value.roundoff]
+    alike = [(operation, value) for operation, value in made if record is not None and value.shape == record.shape]
+    furthest = max(alike or made, key=lambda each: each[1].drift, default=None)
+    return furthest if furthest is not None and furthest[1].drift > 2 * furthest[1].roundoff else None
 
 
-def _of(operation: Operation, function: Function | None) -> bool:
-    """Whether the user's line of an op is one of that function."""
+def _of(operation: Operation, function: tuple[str, int, int] | None) -> bool:
+    """Whether the user's line of an op is one of that function: of its file, from its first line to its last."""
     if function is None:
         return True
     file, first, last = function

@@ -11,11 +11,12 @@ import math
 from collections.abc import Set
 
 from precheck.findings import Severity
-from precheck.judge import causes
+from precheck.judge import attribution, causes, wholes
+from precheck.judge.attribution import Attribution
+from precheck.judge.calls import Calls
 from precheck.judge.events import Suspect
-from precheck.judge.excuses import SCALED, Excuse, drawn, made_good, scaled, small, unread
+from precheck.judge.excuses import Excuse, made_good, small
 from precheck.judge.lineage import (
-    CONSTANTS,
     MOVING,
     PRODUCTS,
     REDUCTIONS,
@@ -32,7 +33,7 @@ from precheck.judge.lineage import (
     zero_origin,
 )  # fmt: skip
 from precheck.judge.reach import averaged, exponentials, normalised, shown
-from precheck.observe.shadow.operations import Observation, Operation, Renumbered, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
 
 DEAD = 0.01
@@ -80,10 +81,12 @@ class Rounding:
         self.excuses: dict[Suspect, tuple[Value, list[Excuse]]] = {}  # what lets go of a suspect, by what comes of its value
         self.causes: dict[Value, Operation] = {}  # of errors that were asked about
         self.seen: set[Value] | None = None
+        self.calls = Calls(self.observation, self.readers)
 
     def judged(self, observation: Observation, spoiled: set[Value], readers: dict[Value, list[Operation]]) -> list[Suspect]:
         """The suspects among the operations to judge, and those of earlier parts whose values have been read since."""
         self.observation, self.spoiled, self.readers, self.seen, self.causes = observation, spoiled, readers, None, {}
+        self.calls = Calls(observation, readers)
         for operation in observation.judged:
             above = tuple(dict.fromkeys(suspect for value in operation.inputs for suspect in self.under.get(value, ())))[:4]
             excused = self._excused(operation)
@@ -98,7 +101,7 @@ class Rounding:
                 if not told and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
                     self._amplified(operation, value, above)
             if operation.renumbered is not None and not above:
-                self._renumbered(operation, operation.renumbered)
+                self.suspects += wholes.renumbered(operation, operation.renumbered, self.origins.of(operation.drifting))
             self.origins.trace(operation)
         return self._settled()
 
@@ -139,32 +142,11 @@ class Rounding:
         return found
 
     def _whole_numbers(self, operation: Operation, value: Value) -> None:
-        if value.wholes_moved < 2 or operation.phase == "backward" or not operation.drift_in < value.drift or self._local(operation, value):
-            return
-        exact = f"{1 / value.roundoff:.0f}"
-        text = f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds all only up to {exact}: {value.wholes_moved} or more moved"
-        suspect = Suspect("integer-rounding", operation, text, value.peak, 1 / value.roundoff)
-        self.suspects.append(suspect)
-        self.under[value] = (*self.under[value], None)
-        self.excuses[suspect] = value, [
-            drawn, *([unread] if operation.converts else []),
-            *([scaled] if operation.base in SCALED or operation.base == "_to_copy" else []),
-        ]
-
-    def _renumbered(self, operation: Operation, seen: Renumbered) -> None:
-        """Numbers of something (ids, positions, counts) that are integers in the end, and others than they were.
-
-        One is enough, and other columns of what they were stored in may hold what they like: the cast to integers says what they are.
-        They must have been wide when they were stored, though: of what is computed in the format all large numbers are whole.
-        """
-        cause = self.origins.of(operation.drifting)
-        if cause is None or cause.base not in CONSTANTS or any(source.low for source in cause.inputs):
-            return
-        dtype = next((value.dtype for value in cause.outputs if value.low), "a low format")
-        several = f"; {seen.moved} different ones are others" if seen.moved > 1 else ""
-        text = (f"{seen.was:.0f} becomes {seen.became:.0f} in {dtype}, which holds all whole numbers only up to {seen.reach:.0f}, "
-                f"and is made an integer by {placed(operation)}{several}")  # fmt: skip
-        self.suspects.append(Suspect("integer-rounding", cause, text, seen.peak, seen.reach))
+        suspect = None if self._local(operation, value) else wholes.moved(operation, value)
+        if suspect is not None:
+            self.suspects.append(suspect)
+            self.under[value] = (*self.under[value], None)
+            self.excuses[suspect] = value, wholes.excuses(operation)
 
     def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
         limit = SUM_ROUNDINGS * 2.0**-8
@@ -179,9 +161,16 @@ class Rounding:
             return
         if value.wander > UNSTABLE and value.dead > SHAKEN and value.twin_drift > DIGIT:
             self.unstable.update(suspect for suspect in above if suspect is not None)
-        if above or value in self.mild or value in self.spoiled:
+        if above or value in self.spoiled:
             return  # downstream of what is suspected already
-        suspect = self._suspect(operation, value)
+        suspect = None if value in self.mild else self._suspect(operation, value)
+        made = self.calls.judged(operation, value) if operation.call and (suspect is None or suspect.severity == "note") else None
+        if made is not None:
+            self.suspects.append(made)
+            self.under[value], self.excuses[made] = (made,), (value, [self.calls.stays])
+            return
+        if value in self.mild:
+            return
         if suspect is not None and operation.base in DECOMPOSED and suspect.severity == "note":
             self.under[value] = (None,)  # vectors of a cluster are any, and what is made of all of them is right
             return
@@ -212,7 +201,10 @@ class Rounding:
                 return None  # a softmax written out
             severity: Severity = "error" if shares or value in self._shown or averaged(value, self.readers) else "note"
             text += "" if severity == "error" else _HEALED
-            cause = causes.entered(max(operation.inputs, key=causes.absolute), self.causes) if causes.kin(operation) else None
+            term = max(operation.inputs, key=causes.absolute)
+            cause = causes.entered(term, self.causes) if causes.kin(operation) else None
+            if cause is None and not value.low:  # exact: what it is off by, its terms were off by when they were stored
+                cause = Attribution(term, self.observation.operations).cause(attribution.written)
             if cause is not None and cause is not operation:
                 text = f"its rounding is what {placed(operation)} shows, {text}"
                 return Suspect(causes.kind(cause), cause, text, roundings, SUM_ROUNDINGS, severity)

@@ -11,6 +11,7 @@ import functools
 import math
 from typing import Any
 
+import numpy
 import torch
 
 from precheck.findings import Binades
@@ -20,7 +21,7 @@ from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import addressable
 from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.source import shortened
-from precheck.observe.shadow.statistics import sampled
+from precheck.observe.shadow.statistics import FEW, sampled
 from precheck.torch_internals import without_modes
 
 _FIELDS = {torch.float32: (torch.int32, 23, 8), torch.float64: (torch.int64, 52, 11)}
@@ -94,6 +95,8 @@ def tally(values: torch.Tensor) -> torch.Tensor:
     if values.dtype not in _FIELDS:
         values = values.float()
     integers, digits, width = _FIELDS[values.dtype]
+    if values.is_cpu and values.numel() <= FEW:
+        return _tally_of_few(values.detach().resolve_neg().view(integers).numpy().ravel(order="K"), digits, (1 << width) - 1)
     order = sorted(range(values.dim()), key=values.stride, reverse=True)  # of memory: a turned matrix is no copy
     bits, most = values.resolve_neg().permute(order).view(integers).reshape(-1), (1 << width) - 1
     counts = torch.zeros(most + 1, dtype=torch.int64, device=bits.device)
@@ -104,6 +107,12 @@ def tally(values: torch.Tensor) -> torch.Tensor:
         one = torch.ones((), dtype=torch.int64, device=bits.device)
         counts.scatter_add_(0, bits.bitwise_right_shift(digits).bitwise_and_(most).long(), one.expand_as(bits))
     return torch.cat([counts, (values.numel() - torch.count_nonzero(values)).reshape(1)])
+
+
+def _tally_of_few(bits: Any, digits: int, most: int) -> torch.Tensor:
+    """The same by numpy, whose calls take a tenth of the time that torch's take, as long as what they do takes less."""
+    counts = numpy.bincount((bits >> digits) & most, minlength=most + 1)
+    return torch.from_numpy(numpy.append(counts, bits.size - numpy.count_nonzero(bits << 1)))
 
 
 def counted(about: Binades, tallied: torch.Tensor) -> Binades:

@@ -9,6 +9,7 @@ import torch
 
 from precheck.observe.boundaries import LOW, Position
 from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
+from precheck.observe.listeners import Progress
 from precheck.observe.profiling import unprofiled
 from precheck.observe.shadow.source import Frames
 from precheck.torch_internals import TorchDispatchMode, schema
@@ -40,7 +41,7 @@ class Following(TorchDispatchMode):
         self.own, self.rival = own, rival if rival is not None else tape
         self.lower = {torch.float32: LOW, torch.float64: (*LOW, torch.float32)}[dtype]
         self.flips: dict[str, tuple[int, int]] = {}
-        self.frames = Frames()
+        self.frames, self.progress = Frames(), Progress()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -52,6 +53,7 @@ class Following(TorchDispatchMode):
 
     @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        self.progress.op()
         if nature(func).view and not kwargs and not any(isinstance(arg, torch.dtype) for arg in args):
             return func(*args)
         meant = self._meant(func, args, kwargs or {}) if self.tape.meant and func.overloadpacket is aten._to_copy else None

@@ -8,7 +8,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from time import monotonic
 from typing import Any
+
+SILENCE = 1.0
+"""Seconds after which somebody who looks on is told how far a run has come: two without a word look like a hang."""
 
 Hears = Callable[[str], None]
 """Called with what is under way, "recording the golden: noise run 3 of 4"; with "" when all of it has ended."""
@@ -51,6 +55,21 @@ def doing(words: str) -> Iterator[None]:
 def otherwise(words: str) -> contextlib.AbstractContextManager[None]:
     """`doing`, where nobody has said yet what is under way."""
     return contextlib.nullcontext() if _doing.get() else doing(words)
+
+
+class Progress:
+    """Told of each op of a run, and tells on whoever listens how many there were, where nothing was said for a while."""
+
+    __slots__ = ("hears", "last", "ops", "outer")
+
+    def __init__(self) -> None:
+        self.hears, self.outer, self.ops, self.last = _hears.get(), _doing.get(), 0, monotonic()
+
+    def op(self) -> None:
+        self.ops += 1
+        if self.hears is not None and self.outer and monotonic() - self.last >= SILENCE:
+            self.last = monotonic()
+            self.hears(f"{': '.join(self.outer)}, at op {self.ops}")
 
 
 @contextlib.contextmanager

@@ -46,6 +46,7 @@ class Setting:
     glance: bool = False  # whether to leave out gradients between modules, if all end in parameters, and in large tensors the number of zeros
     buffers: torch.dtype | None = None  # what the run compared with keeps its floating buffers in
     functions: bool = False  # whether to record what the user's functions return too
+    early: bool = False  # whether to end with the loss of the first step
     selections: list[Selection] | None = None  # where to list products that only move values, which are carried out exactly then
 
 
@@ -92,7 +93,7 @@ def _ran(job: Job, setting: Setting) -> Trace:
         )  # fmt: skip
         prepare(job, setting)
         with _modes(setting, job.device, boundaries.position, trace) as recording, boundaries.attached():
-            training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision, recording=recording)
+            training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision, recording=recording, early=setting.early)
             training.steps()
         judged = setting.shadow is None or setting.records is not None
         if setting.precision is not None and setting.disturbance is None and judged:

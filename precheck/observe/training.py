@@ -33,10 +33,11 @@ class Training:
     """The steps of one run, on the user's model as `run` has prepared it."""
 
     def __init__(
-        self, job: Job, boundaries: Boundaries, *, storage: torch.dtype | None, precision: Precision | None, recording: Recording | None = None
-    ) -> None:
+        self, job: Job, boundaries: Boundaries, *, storage: torch.dtype | None, precision: Precision | None, recording: Recording | None = None,
+        early: bool = False,
+    ) -> None:  # fmt: skip
         self.job, self.boundaries, self.recorder, self.trace = job, boundaries, boundaries.recorder, boundaries.trace
-        self.recording = recording
+        self.recording, self.early = recording, early  # the latter: to end with the first loss
         self.storage, self.precision = storage, precision  # no precision: plain arithmetic in `storage`
         self.parameters = dict(job.model.named_parameters())
         self.named = {name: param for name, param in self.parameters.items() if param.requires_grad}
@@ -64,7 +65,7 @@ class Training:
     def _step(self, step: int) -> bool:
         """Forward, loss, backward, update. False where nothing more can be learnt from going on."""
         loss = self._forward(step)
-        if loss is None:
+        if loss is None or self.early:
             return False
         if not loss.requires_grad:
             self._check_detached(loss)

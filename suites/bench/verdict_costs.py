@@ -23,7 +23,7 @@ from precheck.observe.timing.clocks import CpuClock
 from precheck.observe.timing.contestant import Contestant, borrowed
 from precheck.observe.timing.rounds import interleaved
 from precheck.precisions import resolve
-from precheck.remedies import searched
+from precheck.remedies import curable, searched
 
 TRIALS = 12
 """What `remedy_trials` is by default."""
@@ -54,10 +54,11 @@ def verdict(network: Network) -> precheck.Report:
     """As `check_precision` gives it: the report, and where it fails the cure and the text."""
     given = network.make()
     report = precheck.measure(**given, precision=network.precision)
-    if report.errors:
+    if curable(report):
         arguments = {name: value for name, value in given.items() if name not in ("model", "inputs")}
         cure = searched(job_of(given["model"], given["inputs"], **arguments), resolve(network.precision), report, most=TRIALS, patient=False)
         report.cure = cure.call if cure else ""
+    if report.errors:
         report.summary()
     return report
 

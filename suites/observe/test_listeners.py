@@ -11,6 +11,7 @@ from torch import nn
 import precheck
 from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
+from precheck.observe import listeners
 from precheck.observe.listeners import doing, telling
 from precheck.selftest import selftested
 
@@ -78,6 +79,24 @@ def test_a_measurement_tells_of_noise_runs_and_a_remedy_of_its_trials() -> None:
     assert found is not None
     trials = [each.partition(",")[2] for each in told if each.startswith("looking for a remedy, trial") and ":" not in each]
     assert trials == [f" trial {number} of at most 24" for number in range(1, found.runs + 1)]
+
+
+def test_a_long_run_tells_how_far_it_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "SILENCE", 0.0)
+    told: list[str] = []
+    with telling(told.append):
+        precheck.measure(nn.Linear(8, 8), torch.ones(2, 8), precision="bf16-true")
+    assert "looking at every op, at op 1" in told
+    assert any(each.startswith("noise run 1 of 2, at op ") for each in told)
+    assert told[-1] == ""
+
+
+def test_a_run_in_which_nobody_waits_tells_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listeners, "SILENCE", 3600.0)
+    told: list[str] = []
+    with telling(told.append):
+        precheck.measure(nn.Linear(8, 8), torch.ones(2, 8), precision="bf16-true")
+    assert not any(", at op" in each for each in told)
 
 
 def test_a_self_test_tells_of_each_fault(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ NAMED = {bug.name: bug for bug in ALL}
 BLUNTED: dict[str, dict[tuple[Any, str], float]] = {
     "kl-estimate": {(rounding, "SUM_ROUNDINGS"): math.inf},
     "mass-encoding": {(rounding, "DEAD"): math.inf, (rounding, "PLAIN"): math.inf},
-    "frozen-average": {(absorption, "ROUNDINGS"): math.inf, (absorption, "UPDATES"): math.inf, (absorption, "ARRIVED"): -math.inf},
+    "gradient-sum": {(absorption, "ROUNDINGS"): math.inf, (absorption, "UPDATES"): math.inf, (absorption, "ARRIVED"): -math.inf},
     "router": {(choices, "SHARE"): math.inf, (choices, "BLURRED"): math.inf},
     "faint-loss": {(events, "LOST"): math.inf},
 }

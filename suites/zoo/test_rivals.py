@@ -14,6 +14,7 @@ from healthy.attention import masks_handed_out
 from rivals import DEBUGGER, RIVALS, overflowing, results
 
 Score = Callable[..., None]
+BITS = {"cut-residual"}  # it cuts a bfloat16 number out of the bits of a float32 one: with every low dtype replaced, it is no program
 
 
 def scored(score: Score, case: Any, kind: str, code: Callable[[], Any]) -> dict[str, bool | None]:
@@ -23,7 +24,7 @@ def scored(score: Score, case: Any, kind: str, code: Callable[[], Any]) -> dict[
     return objections
 
 
-@pytest.mark.parametrize("bug", [bug for bug in ALL if bug.raises is None], ids=lambda bug: bug.name)
+@pytest.mark.parametrize("bug", [bug for bug in ALL if bug.raises is None and bug.name not in BITS], ids=lambda bug: bug.name)
 def test_on_a_bug_and_its_twin(bug: Bug, score: Score) -> None:
     scored(score, bug, "bug", bug.bug)
     assert not scored(score, bug, "twin", bug.fixed)["NaN or Inf in the result"]

@@ -94,11 +94,16 @@ class Accumulation:
             for tensor, cell in zip(call.floats, call.cells, strict=True)
             if cell is not None and tensor.shape == output.shape and tensor.dtype == output.dtype
         ]
-        if not fitting:
-            return None
         waits = self.later.defers(output)  # then no norm is at hand, and the first will do
+        if not fitting or not (waits or self._kept(output, fitting)):
+            return None
         tensor, cell = fitting[0] if len(fitting) == 1 or waits else max(fitting, key=lambda each: norm(sampled(each[0], SAMPLE).float()))
         return (sampled(tensor, SAMPLE), sampled(call.shadows[id(tensor)], SAMPLE)), cell
+
+    def _kept(self, output: torch.Tensor, fitting: list[tuple[torch.Tensor, Cell]]) -> bool:
+        """Whether any of these absorbs already, or has an element that came out as it went in: else there is nothing to follow."""
+        now = sampled(output, SAMPLE)
+        return any(cell.accumulator is not None or share(now == sampled(tensor, SAMPLE)) for tensor, cell in fitting)
 
     def _followed(self, operation: Operation, cell: Cell, was: Samples, now: Samples, value: Value, given: torch.Tensor | None) -> Absorbed | None:
         accumulator: Accumulator | None = cell.accumulator

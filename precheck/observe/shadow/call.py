@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from precheck.observe.shadow import flips, measuring, twins
+from precheck.observe.shadow import casts, flips, measuring, twins
+from precheck.observe.shadow.identities import is_parameter
 from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Phase, Value
 from precheck.observe.shadow.replay import FOLLOWED, MOVES, NEVER, PAYLOADS, OpPlan, addressable, continuous, tensors_in, with_written, written_in
@@ -20,7 +21,10 @@ _GUARDS = frozenset({"add", "clamp_min", "clamp"})
 class Call:
     """One op of the run, on its way through the shadow."""
 
-    __slots__ = ("args", "before", "cells", "floats", "func", "held", "inputs", "kwargs", "mode", "operation", "plan", "shadows", "why", "written")
+    __slots__ = (
+        "args", "before", "called", "cells", "floats", "func", "held", "inputs", "kwargs", "mode", "operation", "plan", "results", "shadows", "why",
+        "written",
+    )  # fmt: skip
 
     def __init__(
         self, mode: Any, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor], cells: list[Any]
@@ -33,6 +37,8 @@ class Call:
         self.before: Any = None
         self.held: dict[int, torch.Tensor] = {}  # what it is about to add to, by the tensor's id
         self.why = ""  # the shadow cannot follow
+        self.called: Any = None  # the call of a user's function that it belongs to
+        self.results: list[torch.Tensor] = []  # and what it has written
 
     def prepare(self) -> None:
         """Before the op runs: who its inputs are, and their shadows. Raises nothing: the op is the user's."""
@@ -68,18 +74,18 @@ class Call:
                 if id(tensor) in written or tensor.dtype in mode.low:
                     cell = self.cells[place] = self._given(tensor)
                 else:
-                    if isinstance(tensor, torch.nn.Parameter):
+                    if is_parameter(tensor):
                         mode.where.saw(tensor)
                     inputs.append(measuring.outside(tensor))
                     self.shadows[id(tensor)] = tensor
                     continue
             if id(tensor) in written:
                 cell.own()
-            if isinstance(tensor, torch.nn.Parameter):
+            if is_parameter(tensor):
                 cell.parameter = mode.where.identity(tensor)
                 mode.where.saw(tensor)
             inputs.append(cell.value)
-            self.shadows[id(tensor)] = mode.memory.view(cell, tensor)
+            self.shadows[id(tensor)] = (mode.memory.written_view if id(tensor) in written else mode.memory.view)(cell, tensor)
         self.inputs = tuple(inputs)
         self.operation = self._described()
         if self.written and mode.twins and any(cell is not None and cell.twin is not None for cell in self.cells):
@@ -115,7 +121,7 @@ class Call:
         )  # fmt: skip
 
     def _parameter(self) -> int:
-        direct = next((self.mode.where.identity(tensor) for tensor in self.floats if isinstance(tensor, torch.nn.Parameter)), 0)
+        direct = next((self.mode.where.identity(tensor) for tensor in self.floats if is_parameter(tensor)), 0)
         return direct or next((cell.parameter for cell in self.cells if cell is not None and cell.parameter), 0)
 
     def follow(self, result: Any) -> None:
@@ -132,7 +138,7 @@ class Call:
             flips.decided(self, outputs)
             mode.record(operation)
             return
-        if planned.packet in MOVES and self.floats and (self._meant(outputs[0]) or self._moved(outputs[0])):
+        if planned.packet in MOVES and self.floats and (casts.meant(self, outputs[0]) or casts.moved(self, outputs[0])):
             mode.record(operation)
             return
         shadows = self._replayed(outputs)
@@ -148,48 +154,13 @@ class Call:
 
     def _outputs(self, result: Any) -> list[torch.Tensor]:
         outputs = list(tensors_in(result))
-        return with_written(outputs, self.written) if self.plan.mutable else outputs
+        self.results = with_written(outputs, self.written) if self.plan.mutable else outputs
+        return self.results
 
     def _is_alias(self, output: torch.Tensor) -> bool:
         if not addressable(output):
             return False
-        storage = storage_key(output)
-        return any(storage_key(tensor) == storage for tensor in self.floats)
-
-    def _meant(self, output: torch.Tensor) -> bool:
-        """The way back of a round trip on one line, `x.bfloat16().float()`: a rounding that the program means, so the reference rounds too."""
-        before, cell = self.floats[0], self.cells[0]
-        there = None if cell is None else cell.value.maker
-        if cell is None or there is None or before.dtype not in self.mode.low or output.dtype in self.mode.low or not output.is_floating_point():
-            return False
-        if self.operation.derived or there.derived:
-            return False  # autograd's casts, of one forward line all: an autocast LSTM's gradients go down and up again there
-        if cell.value.wholes_moved >= 2 or cell.value.nonfinite:
-            return False  # counts and positions are not rounded on purpose, and Inf is no rounding of anything
-        one_line = there.base == "_to_copy" and there.source == self.operation.source and not any(given.low for given in there.inputs)
-        if one_line:
-            self.operation.outputs = (Value(self.operation, tuple(output.shape), measuring.named(output.dtype), 0.0),)
-            self.mode.memory.drop(output)
-        return one_line
-
-    def _moved(self, output: torch.Tensor) -> bool:
-        """A cast or copy of something with a shadow: the reference has it already. Measured only if it rounds anew."""
-        mode, source, cell = self.mode, self.floats[0], self.cells[0]
-        same = source.shape == output.shape and source.stride() == output.stride() and source.storage_offset() == 0 == output.storage_offset()
-        whole = cell is not None and same and cell.flat.numel() == output.numel() == output.untyped_storage().nbytes() // output.element_size()
-        if not whole or cell is None or not output.is_floating_point() or mode.replay.wide(output.dtype) != cell.flat.dtype:
-            return False
-        before: Value = cell.value
-        if output.dtype in mode.low and output.dtype != source.dtype:
-            value = measuring.fresh(self, output)
-            twin = None if cell.twin is None else mode.memory.twin_view(cell, source)
-            measuring.cast(self, value, output, mode.memory.view(cell, source), twin)
-        else:
-            value = before
-        self.operation.outputs = (value,)
-        new = mode.memory.share(output, cell, value)
-        new.accumulator = cell.accumulator
-        return True
+        return storage_key(output) in map(storage_key, self.floats)
 
     def _replayed(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
         mode, planned = self.mode, self.plan
@@ -201,7 +172,9 @@ class Call:
             return None
         if planned.steps:
             flips.counted(self, outputs)
-            return [measuring.exact(self)] if planned.packet == "histc" else None  # bins are the run's choice, how many of each it counts is not
+            if planned.packet == "histc":
+                return [measuring.exact(self)]  # bins are the run's choice, how many of each it counts is not
+            return self._where_finite(outputs)
         if planned.draws(self.args, self.kwargs):
             return self._same_draw(outputs)
         made: dict[str, Any] = self._reference_kwargs(outputs[0])
@@ -210,6 +183,13 @@ class Call:
             raise RuntimeError(f"{len(shadows)} results instead of {len(outputs)}")
         flips.followed(self, outputs, shadows, self.shadows)
         return shadows
+
+    def _where_finite(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
+        """The run's own steps where these are finite: Inf and NaN are no decision. None where all are."""
+        if len(outputs) != 1 or self.written or bool(outputs[0].isfinite().all()):
+            return None
+        steps = self.mode.replay.call(self.func, self.plan, self.reference_args(), self.kwargs, self.shadow_of)[0]
+        return [torch.where(outputs[0].isfinite(), outputs[0].to(steps.dtype), steps)]
 
     def reference_args(self) -> tuple[Any, ...]:
         """The arguments, with the reference's own eps for an eps that a low format lent its name to: `torch.finfo(x.dtype).eps`.
@@ -295,6 +275,6 @@ class Call:
             mode.twins, twin = True, twins.shaken(self, place)
             twin = mode.disturbed(shadow) if twin is None else twin
             compare(value, output, shadow, twin)
-        foreign = [*self.floats, *(cell.flat for cell in self.cells if cell is not None)]
+        foreign = [*self.floats, *(cell.held for cell in self.cells if cell is not None)]
         memory.keep(output, shadow, value, twin=twin, written=written, foreign=foreign)
         return value

@@ -99,7 +99,7 @@ def _in_parts(call: Any, value: Value) -> float | None:
     """
     drifts, parted = [source.drift for source in call.inputs], False
     for place, (tensor, cell) in enumerate(zip(call.floats, call.cells, strict=True)):
-        if cell is None or not tensor.numel() or tensor.numel() == cell.flat.numel():
+        if cell is None or not tensor.numel() or tensor.numel() == cell.held.numel():
             continue
         parted = True
         if any(tensor is written for written in call.written):

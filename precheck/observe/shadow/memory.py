@@ -24,10 +24,12 @@ CELL = 1 << 10
 class Cell:
     """The shadow of one storage. `flat` and `twin` are 1-D; cells made by a cast share `flat` until one of them is written."""
 
-    __slots__ = ("accumulator", "bytes", "dtype", "flat", "parameter", "payload", "reference", "shared", "twin", "value")
+    __slots__ = ("_flat", "accumulator", "bytes", "dtype", "held", "parameter", "payload", "reference", "shared", "twin", "value")
 
-    def __init__(self, storage: torch.UntypedStorage, flat: torch.Tensor, dtype: torch.dtype, value: Value) -> None:
-        self.reference, self.flat, self.dtype, self.value = StorageWeakRef(storage), flat, dtype, value
+    def __init__(self, storage: torch.UntypedStorage, held: torch.Tensor, dtype: torch.dtype, value: Value) -> None:
+        """`held` is the content of the whole storage, 1-D or as the result of an op that it is: most are read in the form in which they are made."""
+        self.reference, self.held, self.dtype, self.value = StorageWeakRef(storage), held, dtype, value
+        self._flat = held if held.dim() == 1 else None
         self.bytes = storage.nbytes()  # of the run's storage when `flat` was made
         self.twin: torch.Tensor | None = None
         self.shared = [1]  # how many cells hold `flat`
@@ -36,10 +38,21 @@ class Cell:
         self.payload: torch.Tensor | None = None
 
     @property
+    def flat(self) -> torch.Tensor:
+        """What it holds, 1-D."""
+        if self._flat is None:
+            self._flat = _flattened(self.held)
+        return self._flat
+
+    @flat.setter
+    def flat(self, flat: torch.Tensor) -> None:
+        self.held = self._flat = flat
+
+    @property
     def cost(self) -> int:
         """Bytes, its part of what is shared."""
         twin = 0 if self.twin is None else self.twin.untyped_storage().nbytes()
-        return CELL + self.flat.untyped_storage().nbytes() // self.shared[0] + twin
+        return CELL + self.held.untyped_storage().nbytes() // self.shared[0] + twin
 
     def own(self) -> None:
         """Before it is written: from now on this cell's flat is nobody else's."""
@@ -79,6 +92,14 @@ class Memory:
 
     def view(self, cell: Cell, tensor: torch.Tensor) -> torch.Tensor:
         """The shadow of `tensor`, as a view of its storage's."""
+        held = cell.held
+        alike = held.dtype.is_complex == tensor.dtype.is_complex and not tensor.is_conj() and not tensor.is_neg()
+        if alike and held.shape == tensor.shape and held.stride() == tensor.stride() and held.storage_offset() == tensor.storage_offset():
+            return held
+        return _seen_as(cell.flat, tensor)
+
+    def written_view(self, cell: Cell, tensor: torch.Tensor) -> torch.Tensor:
+        """The same for what is about to be written: a view of its own, since an op may give it another size."""
         return _seen_as(cell.flat, tensor)
 
     def twin_view(self, cell: Cell, tensor: torch.Tensor) -> torch.Tensor:
@@ -87,10 +108,9 @@ class Memory:
     def put(self, tensor: torch.Tensor, shadow: torch.Tensor, value: Value, *, twin: torch.Tensor | None = None) -> Cell:
         """A new cell for the tensor's storage. `shadow` must be the shadow's own: no part of the watched run may change it."""
         storage = tensor.untyped_storage()
-        flat = self._flat(tensor, shadow)
-        cell = self.cells[address(storage)] = Cell(storage, flat, tensor.dtype, value)
+        cell = self.cells[address(storage)] = Cell(storage, self._whole(tensor, shadow), tensor.dtype, value)
         if twin is not None:
-            cell.twin = self._flat(tensor, twin)
+            cell.twin = _flattened(self._whole(tensor, twin))
         self._count(cell)
         return cell
 
@@ -105,7 +125,7 @@ class Memory:
                 shadow = shadow.clone()  # a cast to the dtype a tensor has is no copy, and the next in-place op would reach the user's
             self.put(tensor, shadow, value, twin=None if twin is None else twin.clone())
             return
-        if not _same_storage(shadow, cell.flat):
+        if not _same_storage(shadow, cell.held):
             cell.own()
             _write(cell.flat, tensor, shadow)
         if twin is not None:
@@ -118,7 +138,7 @@ class Memory:
     def share(self, tensor: torch.Tensor, source: Cell, value: Value) -> Cell:
         """A cell whose shadow is another's: the content was moved or cast, which the reference does not notice."""
         storage = tensor.untyped_storage()
-        cell = self.cells[address(storage)] = Cell(storage, source.flat, tensor.dtype, value)
+        cell = self.cells[address(storage)] = Cell(storage, source.held, tensor.dtype, value)
         cell.shared = source.shared
         cell.shared[0] += 1
         cell.twin = None if source.twin is None else source.twin.clone()
@@ -162,16 +182,17 @@ class Memory:
             fits = maker is not None and maker.number > number and math.prod(cell.value.shape) == elements and not cell.dtype.is_complex
             if fits and not _gone(cell):
                 storage = storage_at(cell.reference.cdata)
-                whole = torch.empty(0, dtype=cell.dtype, device=cell.flat.device).set_(storage)
+                whole = torch.empty(0, dtype=cell.dtype, device=cell.held.device).set_(storage)
                 if whole.numel() == elements:
                     found.append(whole)
         return found
 
-    def _flat(self, tensor: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
+    def _whole(self, tensor: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
+        """The shadow of all of the tensor's storage, of which it may be a part."""
         elements = tensor.untyped_storage().nbytes() // tensor.element_size()
         whole = shadow.untyped_storage().nbytes() // shadow.element_size() == elements
         if whole and shadow.storage_offset() == 0 == tensor.storage_offset() and shadow.stride() == tensor.stride():
-            return shadow.as_strided((elements,), (1,), 0)
+            return shadow if shadow.numel() == elements else shadow.as_strided((elements,), (1,), 0)
         flat = torch.zeros(elements, dtype=shadow.dtype, device=shadow.device)
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(shadow)
         return flat
@@ -191,6 +212,11 @@ class Memory:
                 kept[key] = cell
         self.cells, self.fresh = kept, 0
         self.held = sum(cell.cost for cell in kept.values())
+
+
+def _flattened(tensor: torch.Tensor) -> torch.Tensor:
+    """All of a tensor's storage, 1-D."""
+    return tensor if tensor.dim() == 1 else tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
 
 
 def _gone(cell: Cell) -> bool:

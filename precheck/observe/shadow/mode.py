@@ -16,11 +16,13 @@ from typing import Any
 import torch
 
 from precheck.observe.exponents import Exponents
+from precheck.observe.listeners import Progress
 from precheck.observe.profiling import unprofiled
 from precheck.observe.shadow.accumulation import Accumulation
 from precheck.observe.shadow.backward import Backwards
 from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.collectives import Collectives
+from precheck.observe.shadow.identities import is_parameter
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.losses import Losses
 from precheck.observe.shadow.measuring import named
@@ -38,15 +40,17 @@ from precheck.observe.shadow.replay import (
     wraps,
     written_in,
 )  # fmt: skip
+from precheck.observe.shadow.restarts import Restarts
 from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.scaling import Scalers
 from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.updates import Updates
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.shadow.window import Judge, Turn, Window
-from precheck.torch_internals import OpOverload, TorchDispatchMode, active_modes, call_kernel, kernel_key, without_modes
+from precheck.torch_internals import OpOverload, TorchDispatchMode, active_modes, call_kernel, kernel_key, no_dispatch, without_modes
 
 _NUMBERLESS = "torch._subclasses"
+_NOTHING = contextlib.nullcontext()
 _ANCESTRY = 8  # ops between a parameter and one that it was made of
 DISTURBED = {torch.float32: 2.0**-20, torch.float64: 2.0**-49}
 """Relative disturbance of a twin: sixteen roundings of the reference, so that what its own rounding does shows plainly."""
@@ -64,8 +68,9 @@ class Shadow(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.where, self.replay, self.low = where, Replay(reference, low), low
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
-        self.plans: dict[Any, OpPlan] = {}
-        self.scales = Scales()
+        self.observation.functions = self.lines.frames.functions
+        self.restarts = Restarts(self.lines.frames)
+        self.scales, self.progress = Scales(), Progress()
         self.later = later or Later()
         self.window = Window(self.observation, self.memory, self.later, judge)
         self.backwards = Backwards(self.memory, self.later, self.scales)
@@ -92,28 +97,27 @@ class Shadow(TorchDispatchMode):
         wrappers = [kind for kind in types if wraps(kind)]
         if wrappers:  # what a subclass with ops of its own does inside comes by again; torch's fake tensors do nothing
             return func(*args, **kwargs) if any(kind.__module__.startswith(_NUMBERLESS) for kind in wrappers) else NotImplemented
-        planned = self.plans.get(func)
-        if planned is None:
-            planned = self.plans[func] = plan(func)
+        planned = plan(func)
         self.observation.seen += 1
+        self.progress.op()
         if planned.composite and all(addressable(tensor) for tensor in tensors_in(*args, *kwargs.values())):
             return self._taken_apart(func, args, kwargs)
         if planned.passes:
-            if args and isinstance(args[0], torch.nn.Parameter):
+            if args and is_parameter(args[0]):
                 self.where.saw(args[0])  # a linear layer's weight is only ever read through a view
             return func(*args, **kwargs)
         with self.lock:
             if planned.packet == "ones_like":
-                with self.apart():
+                with self.unseen():
                     if self.losses.asked(args[0], lambda: self.described("loss")):
                         self._turned(Turn.BACKWARD)
             if not self.scales.factors:
                 return self._watched(func, planned, args, kwargs)
-            with self.apart():
+            with self.unseen():
                 factors = self.scales.before(planned, args, kwargs, lambda: self.described(planned.name))
             result = self._watched(func, planned, args, kwargs)
             self.scales.after(factors, args, result)
-            with self.apart():
+            with self.unseen():
                 self.backwards.passed(result)
             return result
 
@@ -157,15 +161,17 @@ class Shadow(TorchDispatchMode):
         if not lowers and not any(cells) and not any(tensor.dtype in self.low for tensor in floats):
             return func(*args, **kwargs)
         call = Call(self, func, planned, args, kwargs, floats, cells)
-        with self.apart():
+        with self.unseen():
             call.prepare()
+            seen = self.restarts.before(call)
         try:
             result = func(*args, **kwargs)
         except Exception as error:
             self._refused(call, str(error))
             raise
-        with self.apart():
+        with self.unseen():
             call.finish(result)
+            self.restarts.after(call, seen)
         return result
 
     def _refused(self, call: Call, why: str) -> None:
@@ -186,11 +192,17 @@ class Shadow(TorchDispatchMode):
         """Modes that were on before this one see the user's ops, not what is computed about them."""
         return without_modes() if self.nested else contextlib.nullcontext()
 
+    def unseen(self) -> contextlib.AbstractContextManager[Any]:
+        """The same where all is done in plain tensors and nothing waits, which is most of the time: torch then asks no mode at all, and
+        none has to step aside, which costs more than the op."""
+        return no_dispatch() if self.nested else _NOTHING
+
     def _on_here(self) -> bool:
         return any(mode is self for mode in active_modes())
 
     def __enter__(self) -> Any:
         self.nested = bool(active_modes())
+        self.restarts.begin()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
     def disturbed(self, shadow: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from precheck.findings import Binades, Loss
-from precheck.observe.shadow.source import shortened
+from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Update
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
@@ -50,6 +50,7 @@ class Value:
     twin_drift: float = 0.0  # |twin - shadow| / |shadow|, where there is a twin
     wholes_moved: int = 0  # distinct whole numbers that the format could not hold
     peak: float = 0.0  # greatest |shadow|, where whole numbers moved
+    restarted: float = 0.0  # the error that the call of a user's function has made itself, relative
     local: float | None = None  # error of the op on the inputs it had, relative; None where not asked
     alive: bool = False  # when the block ended, or now, where a part of the run is judged before
     past: Past | None = None  # where its ancestors have been let go
@@ -144,6 +145,7 @@ class Operation:
     recording: bool = True  # whether autograd was on
     reads: int = 0  # numbers that Python took from its input
     converts: bool = False  # of what a module holds, as model.to(dtype) does, or of what a measurement is given
+    call: int = 0  # of a user's function, that it belongs to
     plain: bool = False  # of a module of torch's own, whose result is rounded since the precision asks for it
     refused: Refused | None = None  # where torch raised instead of carrying it out
     caller: str = ""  # the user's own line behind `source`, which may be a library's; "" where there is none
@@ -229,6 +231,7 @@ class Observation:
     losses: list[Loss] = dataclasses.field(default_factory=list)
     each_loss: int = 1  # backward passes that one of them stands for
     exponents: list[Binades] = dataclasses.field(default_factory=list)
+    functions: dict[str, Function] = dataclasses.field(default_factory=dict)  # of the user's, by line
     raised: str = ""  # the exception that ended the block, by its class
 
     def add(self, operation: Operation) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -87,6 +88,7 @@ class OpPlan:
         return not (self.packet == "native_dropout" and self.argument("train", args, kwargs) is False)
 
 
+@functools.cache
 def plan(func: Any) -> OpPlan:
     signature = schema(func)
     library, _, packet = signature.name.rpartition("::")

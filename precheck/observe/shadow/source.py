@@ -8,6 +8,7 @@ backward pass the node that runs tells its own. No anomaly mode is needed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import sysconfig
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from precheck import autocast
 from precheck.observe.state import copied
 from precheck.torch_internals import CONVERSION, backward_node, next_sequence_number, sequence_number
 
@@ -23,7 +25,9 @@ PRECHECK = str(Path(__file__).resolve().parents[2]) + os.sep
 TORCH = str(Path(torch.__file__).resolve().parent)
 RUNNER = str(Path("observe") / "training.py")
 """Of precheck, what runs the user's model: beyond it lies the code that asked for a measurement, which is not part of the run."""
+AUTOCAST = autocast.__file__
 INSTALLED = tuple({str(Path(path).resolve()) for name in ("purelib", "platlib", "stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
+_NAMELESS = frozenset({"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 _PASSED_OVER = ("<", str(Path(contextlib.__file__)))
 REMEMBERED = 1 << 17
 """Forward ops whose lines are remembered for the backward pass: more than any one step of a model of 10 000 layers has."""
@@ -46,11 +50,19 @@ class Located(NamedTuple):
     caller: str
 
 
+class Function(NamedTuple):
+    """One of the user's: where it begins, and its name."""
+
+    start: str
+    name: str
+
+
 class Frames:
     """Tells the user's frames from torch's and precheck's; the answer for a file is remembered."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, str] = {}
+        self.functions: dict[str, Function] = {}  # by line of the user's
 
     def kind(self, filename: str) -> str:
         known = self.kinds.get(filename)
@@ -69,7 +81,7 @@ class Frames:
             code = frame.f_code
             kind = self.kind(code.co_filename)
             if kind in ("user", "installed"):
-                line = line or f"{code.co_filename}:{frame.f_lineno}"
+                line = line or self._line(frame)
                 if engine or recomputed or not inside:
                     break
             elif kind == "engine" and code.co_name == "_engine_run_backward":
@@ -91,12 +103,23 @@ class Frames:
             code = frame.f_code
             kind = self.kind(code.co_filename)
             if kind == "user":
-                return f"{code.co_filename}:{frame.f_lineno}", engine
+                return self._line(frame), engine
             if kind == "runner":
                 break
             engine |= kind == "engine" and code.co_name == "_engine_run_backward"
             frame = frame.f_back
         return "", engine
+
+    def _line(self, frame: Any) -> str:
+        """The frame's line. A comprehension or a lambda belongs to the function that it stands in."""
+        line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if line not in self.functions:
+            code = frame.f_code
+            while code.co_name in _NAMELESS and frame.f_back is not None and frame.f_back.f_code.co_filename == code.co_filename:
+                frame = frame.f_back
+                code = frame.f_code
+            self.functions[line] = Function(f"{code.co_filename}:{code.co_firstlineno}", code.co_name)
+        return line
 
     def own(self, line: str, depth: int) -> tuple[str, bool]:
         """`caller`, for an op that is at `line`: itself, where that is the user's own."""
@@ -111,8 +134,19 @@ class Frames:
             frame = frame.f_back
         return False
 
+    def widening(self, depth: int) -> bool:
+        """Whether a cast is autocast's own, made for an op that it runs in float32."""
+        frame: Any = sys._getframe(depth)
+        while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
+            if frame.f_code.co_filename == AUTOCAST:
+                return True
+            frame = frame.f_back
+        return False
 
+
+@functools.cache
 def _kind(filename: str) -> str:
+    """Once a process: a path takes as long to resolve as ten ops to watch."""
     if filename.startswith(_PASSED_OVER):
         return "passed over"
     path = str(Path(filename).resolve())

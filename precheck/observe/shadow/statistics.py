@@ -9,7 +9,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy
 import torch
 
 from precheck.observe.shadow.operations import Value
@@ -18,6 +20,8 @@ SAMPLE = 1 << 16
 """Elements looked at. A share of one in a hundred is then known to 0.04 % (one standard deviation), a relative drift to 0.4 %. Half as many
 would leave out every other column of 64 rows of 4096."""
 NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
+FEW = 1 << 12
+"""Elements up to which numpy adds up on a CPU: torch takes 5 µs to be asked for a sum, as long as 2^14 elements take."""
 _RUN = 16  # neighbouring elements taken together: a cache line of float32
 DOUBTFUL = 4.0
 """Roundings of drift below which a tensor is not looked at closely: no single element can then be common enough to matter."""
@@ -29,7 +33,7 @@ WHOLES = 4096  # elements among which moved whole numbers are counted
 def sampled(tensor: torch.Tensor, limit: int = SAMPLE, run: int = _RUN) -> torch.Tensor:
     """1-D: all elements, or `limit` of them in short runs a prime stride apart, so that no column of a matrix is favoured."""
     if tensor.numel() <= limit:
-        return tensor.reshape(-1)
+        return tensor if tensor.dim() == 1 else tensor.reshape(-1)
     flat = tensor.reshape(-1) if tensor.is_contiguous() else _dense(tensor).contiguous()
     stride = prime_below(flat.numel() // (limit // run), run)
     rows = flat.numel() // stride
@@ -52,7 +56,24 @@ def prime_below(number: int, run: int) -> int:
 
 
 def norm(tensor: torch.Tensor) -> float:
+    if tensor.numel() <= FEW and tensor.dtype is torch.float32 and tensor.is_cpu and not tensor.is_neg():
+        with numpy.errstate(all="ignore"):
+            return _length(tensor.detach().numpy())
     return float(torch.linalg.vector_norm(tensor)) if tensor.numel() else 0.0
+
+
+def _length(values: Any) -> float:
+    flat = values.reshape(-1)
+    return math.sqrt(flat.dot(flat))
+
+
+def _apart(low: torch.Tensor, wide: torch.Tensor) -> tuple[float, float, int | None]:
+    """The norms of a tensor's error and of its shadow, and how many of its elements are not zero, if that was no effort to find out."""
+    if low.numel() > FEW or wide.dtype not in (torch.float32, torch.float64) or not (low.is_cpu and wide.is_cpu) or wide.is_neg():
+        return norm(low - wide), norm(wide), None
+    mine, other = low.detach().to(wide.dtype).numpy(), wide.detach().numpy()
+    with numpy.errstate(all="ignore"):
+        return _length(mine - other), _length(other), int(numpy.count_nonzero(mine))
 
 
 def ratio(part: float, whole: float) -> float:
@@ -60,6 +81,8 @@ def ratio(part: float, whole: float) -> float:
 
 
 def share(mask: torch.Tensor) -> float:
+    if mask.numel() <= FEW and mask.is_cpu:
+        return int(numpy.count_nonzero(mask.numpy())) / max(1, mask.numel())
     return int(torch.count_nonzero(mask)) / max(1, mask.numel())
 
 
@@ -79,29 +102,31 @@ def compare(
         twin = None if twin is None else torch.view_as_real(twin)
     if run.dtype in NARROW:
         run = run.to(shadow.dtype)  # torch promotes neither of these formats
-    low, wide = sampled(run, limit), sampled(shadow, limit)
+    alike = run.numel() <= limit and run.shape == shadow.shape
+    low, wide = (run, shadow) if alike else (sampled(run, limit), sampled(shadow, limit))
     if low.element_size() == 1:
         low = low.float()  # 8-bit formats have no arithmetic of their own
-    error = low - wide
-    off, size = norm(error), norm(wide)
+    error: torch.Tensor | None = None
+    off, size, filled = _apart(low, wide)
     if not (math.isfinite(off) and math.isfinite(size)) or (run.numel() > limit and not finite([run])):
         error, wide, off, size = _nonfinite(value, run, shadow)
-        low = run.reshape(-1)
+        low, filled = run.reshape(-1), None
     value.norm = size * math.sqrt(run.numel() / max(1, wide.numel()))
     value.drift = ratio(off, size)
     if off == 0:
         return
     if value.low or zeros:
-        _zeros(value, low, wide, size)
+        _zeros(value, low, wide, size, filled)
     if value.drift > DOUBTFUL * value.roundoff:
         floor = max(size / math.sqrt(wide.numel()), torch.finfo(torch.float32).tiny)
+        error = low - wide if error is None else error
         value.dead = share(error.abs() > NO_DIGIT * wide.abs().clamp_min(floor))
     if twin is not None:
-        stray = sampled(twin, limit) - sampled(shadow, limit) if wide.numel() != twin.numel() else twin.reshape(-1) - wide
+        stray = sampled(twin, limit) - sampled(shadow, limit) if wide.numel() != twin.numel() else twin.reshape(wide.shape) - wide
         astray = norm(torch.nan_to_num(stray, nan=0.0, posinf=0.0, neginf=0.0))
         value.wander, value.twin_drift = min(1e9, ratio(astray, off)), ratio(astray, size)
     if value.low and size > 1 / value.roundoff:
-        _wholes(value, low[:WHOLES], wide[:WHOLES])
+        _wholes(value, low.reshape(-1)[:WHOLES], wide.reshape(-1)[:WHOLES])
 
 
 def finite(tensors: Sequence[torch.Tensor]) -> bool:
@@ -130,8 +155,9 @@ def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor) -> tuple[t
     return error, kept, norm(error), norm(kept)
 
 
-def _zeros(value: Value, low: torch.Tensor, wide: torch.Tensor, size: float) -> None:
-    if int(torch.count_nonzero(low)) == low.numel():
+def _zeros(value: Value, low: torch.Tensor, wide: torch.Tensor, size: float, filled: int | None) -> None:
+    """`filled`: how many elements are not zero, if that is known."""
+    if (int(torch.count_nonzero(low)) if filled is None else filled) == low.numel():
         return
     gone = (low == 0) & (wide != 0)
     value.zeros, value.looked_at = int(gone.sum()), low.numel()

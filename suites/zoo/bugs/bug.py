@@ -38,6 +38,8 @@ class Bug:
     measured: Callable[[bool], dict[str, Any]] | None = None  # given "fixed?": arguments for precheck.measure, as keywords
     expected_miss: str = ""  # why watch() finds no error; the tests fail when it does
     measure_misses: str = ""  # the same of measure()
+    wrong_line: str = ""  # why the first finding is on a line that is not at fault; the tests fail when it is on one that is
+    twin_accused: str = ""  # why watch() finds an error in the mended twin; the tests fail when it does not
     note: str = ""  # what may be said against the entry
 
     @property

@@ -14,7 +14,7 @@ RATIO = 0.01
 
 
 def log_probability(logits: torch.Tensor) -> torch.Tensor:
-    return functional.log_softmax(logits, -1).gather(1, ACTIONS)
+    return functional.log_softmax(logits, -1).gather(1, ACTIONS)  # culprit: trainer-ratio, beyond-autocast
 
 
 def ratio(wide: bool) -> torch.Tensor:
@@ -40,8 +40,8 @@ def outside(wide: bool) -> torch.Tensor:
 
 MECHANISM = "compute dtype"
 BUGS = (
-    Bug("trainer-ratio", "OpenRLHF/OpenRLHF#634", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: ratio(False),
+    Bug("trainer-ratio", "OpenRLHF/OpenRLHF#634", ("cancellation", "amplified-rounding"), "aten._log_softmax.default", lambda: ratio(False),
         lambda: ratio(True), harm=RATIO),
-    Bug("beyond-autocast", "jingyaogong/minimind#812", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: outside(False),
+    Bug("beyond-autocast", "jingyaogong/minimind#812", ("cancellation", "amplified-rounding"), "aten._log_softmax.default", lambda: outside(False),
         lambda: outside(True), harm=RATIO),
 )  # fmt: skip

@@ -35,7 +35,7 @@ def lattice_hash(dtype: torch.dtype) -> torch.Tensor:
 def hash_without_sine(dtype: torch.dtype) -> torch.Tensor:
     """The fraction of coordinates times 0.1031, mixed by their dot product and taken the fraction of once more: beyond 2048 a half has none."""
     p = torch.cat([torch.full((400, 1), 31.0), 10 * pixels(20)], -1).to(dtype)
-    p = torch.frac(p * 0.1031)
+    p = torch.frac(p * 0.1031)  # culprit: grain-without-sine
     p = p + (p * (p.roll(1, -1) + 31.32)).sum(-1, keepdim=True)
     return torch.frac((p[:, 0] + p[:, 1]) * p[:, 2])  # culprit: grain-without-sine
 

@@ -1,7 +1,7 @@
 """Code that a hasty tool accuses and that is right: each function's docstring says what looks like a fault. `IDIOMS` are all of them.
 
 Every file of this folder that has `IDIOMS` belongs to the zoo; there is no list to keep. `MEASURED` are functions that give arguments
-for precheck.measure, as keywords: healthy models at a precision.
+for precheck.measure, as keywords: healthy models at a precision. `ACCUSED` says of idioms by name why they are accused all the same.
 """
 
 from __future__ import annotations
@@ -14,3 +14,4 @@ from typing import Any
 _FOUND = [importlib.import_module(f"healthy.{each.name}") for each in pkgutil.iter_modules(__path__)]
 IDIOMS: tuple[Callable[[], Any], ...] = tuple(idiom for module in _FOUND for idiom in getattr(module, "IDIOMS", ()))
 MEASURED: tuple[Callable[[], dict[str, Any]], ...] = tuple(each for module in _FOUND for each in getattr(module, "MEASURED", ()))
+ACCUSED: dict[str, str] = {name: why for module in _FOUND for name, why in getattr(module, "ACCUSED", {}).items()}

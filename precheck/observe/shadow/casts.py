@@ -1,0 +1,47 @@
+"""Casts and copies: the reference has what they give already, unless the program means to round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from precheck.observe.shadow import measuring
+from precheck.observe.shadow.operations import Value
+
+
+def meant(call: Any, output: torch.Tensor) -> bool:
+    """The way back of a round trip on one line, `x.bfloat16().float()`: a rounding that the program means, so the reference rounds too."""
+    mode, before, cell = call.mode, call.floats[0], call.cells[0]
+    there = None if cell is None else cell.value.maker
+    if cell is None or there is None or before.dtype not in mode.low or output.dtype in mode.low or not output.is_floating_point():
+        return False
+    if call.operation.derived or there.derived or mode.lines.frames.widening(3):
+        return False  # autograd's casts, of one forward line all (an autocast LSTM's gradients go down and up there), and autocast's
+    if cell.value.wholes_moved >= 2 or cell.value.nonfinite:
+        return False  # counts and positions are not rounded on purpose, and Inf is no rounding of anything
+    one_line = there.base == "_to_copy" and there.source == call.operation.source and not any(given.low for given in there.inputs)
+    if one_line:
+        call.operation.outputs = (Value(call.operation, tuple(output.shape), measuring.named(output.dtype), 0.0),)
+        call.mode.memory.drop(output)
+    return one_line
+
+
+def moved(call: Any, output: torch.Tensor) -> bool:
+    """A cast or copy of something with a shadow: the reference has it already. Measured only if it rounds anew."""
+    mode, source, cell = call.mode, call.floats[0], call.cells[0]
+    same = source.shape == output.shape and source.stride() == output.stride() and source.storage_offset() == 0 == output.storage_offset()
+    whole = cell is not None and same and cell.held.numel() == output.numel() == output.untyped_storage().nbytes() // output.element_size()
+    if not whole or cell is None or not output.is_floating_point() or mode.replay.wide(output.dtype) != cell.held.dtype:
+        return False
+    before: Value = cell.value
+    if output.dtype in mode.low and output.dtype != source.dtype:
+        value = measuring.fresh(call, output)
+        twin = None if cell.twin is None else mode.memory.twin_view(cell, source)
+        measuring.cast(call, value, output, mode.memory.view(cell, source), twin)
+    else:
+        value = before
+    call.operation.outputs = (value,)
+    new = mode.memory.share(output, cell, value)
+    new.accumulator = cell.accumulator
+    return True

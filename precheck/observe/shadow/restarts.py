@@ -1,0 +1,142 @@
+"""What each call of a user's function would give in the reference precision from the inputs that it had.
+
+A shadow tells how far off a result is, whatever the error's origin. Of a function one asks also how much of it the function has made itself. A
+second shadow answers that. It begins anew at each call, where it takes what comes in as it is, and follows what is made of that. A call is that
+of the outermost function of the user's own that a module calls, or that is called outside of all modules. Where there is none, it is the module's own
+`forward`. It is told by the frames on Python's stack.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any
+
+import torch
+
+from precheck.observe.shadow import flips, measuring
+from precheck.observe.shadow.memory import Memory
+from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.replay import MOVES, NEVER, addressable, continuous
+from precheck.observe.shadow.source import Frames
+from precheck.observe.shadow.statistics import norm, ratio, sampled
+from precheck.torch_internals import MODULE_CALLS
+
+_numbers = itertools.count(1)
+
+
+class _Called:
+    """Stays with the frame of one call, as its local trace function, and goes with it. Python asks for that only while it is traced."""
+
+    __slots__ = ("memory", "number")
+
+    def __init__(self) -> None:
+        self.memory, self.number = Memory(), next(_numbers)
+
+    def __call__(self, frame: Any, event: str, argument: Any) -> Any:
+        return self
+
+
+class Restarts:
+    """The second shadow of a watched run."""
+
+    def __init__(self, frames: Frames) -> None:
+        self.frames = frames
+        self.outside: set[int] = set()  # frames of the user's that were there when the block began
+        self.traced: tuple[Any, _Called | None] = (None, None)  # the last call whose frame a debugger holds
+
+    def begin(self) -> None:
+        """The block begins: what is on the stack now is no call in it."""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            if self.frames.kind(frame.f_code.co_filename) == "user":
+                self.outside.add(id(frame))
+            frame = frame.f_back
+
+    def before(self, call: Any, depth: int = 2) -> dict[int, torch.Tensor]:
+        """Before the op runs: what its operands are in the second shadow, where they are there, by their ids."""
+        operation = call.operation
+        if operation.phase not in ("forward", "data") or operation.in_optimizer or call.why or not call.plan.known or call.plan.packet in NEVER:
+            return {}
+        called = None if any(tensor.is_complex() for tensor in call.floats) else self._called(depth)
+        if called is None:
+            return {}
+        call.called, operation.call, memory, seen = called, called.number, called.memory, {}
+        for tensor in call.floats:
+            cell = memory.find(tensor)
+            written = any(tensor is each for each in call.written)
+            if cell is None and written:
+                cell = memory.seed(tensor, call.mode.replay.wide(tensor.dtype), _NOTHING)
+            if cell is not None:
+                if written:
+                    cell.own()
+                seen[id(tensor)] = memory.view(cell, tensor)
+        return seen
+
+    def after(self, call: Any, seen: dict[int, torch.Tensor]) -> None:
+        """After it has run and been shadowed: the same op in the second shadow, and both compared. Raises nothing."""
+        if call.called is None or call.why:
+            return
+        try:
+            self._follow(call, seen)
+        except Exception:
+            for tensor in call.written:
+                call.called.memory.drop(tensor)
+
+    def _follow(self, call: Any, seen: dict[int, torch.Tensor]) -> None:
+        mode, plan, memory, operation = call.mode, call.plan, call.called.memory, call.operation
+        outputs = [tensor for tensor in call.results if addressable(tensor)]
+        if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
+            return
+        if plan.steps or plan.draws(call.args, call.kwargs) or mode.later.defers(outputs[0]) or (not seen and _given(call)):
+            return
+        wide = {id(tensor): seen[id(tensor)] if id(tensor) in seen else tensor.to(mode.replay.wide(tensor.dtype)) for tensor in call.floats}
+        made = mode.replay.call(call.func, plan, call.reference_args(), call.kwargs, lambda tensor: measuring.among(call, wide, tensor))
+        flips.followed(call, call.results, made, wide)
+        foreign = [*call.floats, *wide.values()]
+        for output, shadow in zip(call.results, made, strict=False):
+            if addressable(output) and continuous(output):
+                written = any(output is tensor for tensor in call.written)
+                memory.keep(output, shadow.to(mode.replay.wide(output.dtype)), _NOTHING, twin=None, written=written, foreign=foreign)
+        value = next(iter(operation.outputs), None)
+        if value is not None and value.maker is operation:
+            run, shadow = sampled(call.results[0]), sampled(made[0])
+            value.restarted = ratio(norm(torch.nan_to_num(run.to(shadow.dtype) - shadow, nan=0.0, posinf=0.0, neginf=0.0)), norm(shadow))
+
+    def _called(self, depth: int) -> _Called | None:
+        """The call that the op belongs to; None where no function of the user's is on the stack."""
+        frame: Any = sys._getframe(depth)
+        found = inner = None
+        while frame is not None and id(frame) not in self.outside:
+            if frame.f_code in MODULE_CALLS:
+                found = inner or found
+                break
+            kind = self.frames.kind(frame.f_code.co_filename)
+            if kind == "runner":
+                break
+            if kind == "user":
+                found, inner = frame, found
+            frame = frame.f_back
+        return None if found is None else self._marked(found)
+
+    def _marked(self, frame: Any) -> _Called:
+        mark = frame.f_trace
+        if mark is None:
+            mark = frame.f_trace = _Called()
+        if isinstance(mark, _Called):
+            return mark
+        place = id(frame), frame.f_code
+        if self.traced[0] != place or self.traced[1] is None:
+            self.traced = place, _Called()
+        return self.traced[1]  # type: ignore[return-value]
+
+
+def _given(call: Any) -> bool:
+    """Whether a cast stores low what the call has been given, or laid down itself, as it stores data and weights: they are what they are then."""
+    if call.plan.packet not in ("_to_copy", "copy_"):
+        return False
+    maker = call.inputs[-1].maker if call.inputs else None
+    return maker is None or maker.call != call.called.number or maker.base in MOVES
+
+
+_NOTHING = Value(None, (), "", 0.0)

@@ -1,0 +1,171 @@
+"""The closer look at what two noise runs leave suspicious, and no more runs of it than the answer takes.
+
+The story: what a run makes up to its loss is asked first, since an error there is the first of the run and needs no backward pass. A module whose
+own code makes n low-format results has n roundings, not one; that settles most. What is left gets narrower floors, and float64 is asked whether
+float32 is a yardstick there. Each look makes half of its runs, and the others only where these could still change what it comes to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from precheck.judge import boundaries, extent, noise
+from precheck.judge.drift import UNDETERMINED, Comparison
+from precheck.observe.records import Record
+
+Rows = dict[str, Comparison]
+EARLY = frozenset({"output", "returned", "loss"})
+"""Kinds of records that the first step has before its backward pass."""
+_NONE: Mapping[str, Comparison] = {}
+_LUCK = 1.5
+"""By which limits of drift exceed what luck does to as many elements (`judge.noise`)."""
+
+
+class Noises(Protocol):
+    """Who makes noise runs, and compares with them."""
+
+    brief: bool
+
+    def chained(self, count: int, *, everywhere: bool, early: bool) -> list[Comparison]:
+        """Every row of the run beside so many runs with the roundings inside modules, or of every op."""
+
+    def narrowed(self, rows: list[Comparison], *, early: bool) -> list[Comparison]:
+        """`rows` with the floors of as many runs as are made at most."""
+
+    def contradicted(self, rows: Rows, *, early: bool) -> set[str]:
+        """Of these, those on which float64 contradicts float32."""
+
+
+class Scrutiny:
+    """A closer look, once `taken`: what it `explained`, where float32 is no yardstick (`unstable`), and what it had no need to ask about."""
+
+    def __init__(self, by: Noises, rows: list[Comparison], *, settled: bool, halting: bool) -> None:
+        """`settled`: floors are narrow enough. `halting`: whether there are runs that end with the loss, and an error there is one of the run."""
+        self.by, self.rows, self.settled, self.halting = by, rows, settled, halting
+        self.explained: set[str] = set()
+        self.unstable: set[str] = set()
+        self.unasked: set[str] = set()
+
+    def taken(self, starved: Rows) -> None:
+        """`starved` are gradients of which float64 is asked anyway."""
+        suspects = suspicious(self.rows)
+        early = {key: row for key, row in suspects.items() if is_early(row.record)}
+        late = suspects.keys() - early.keys()
+        if self.halting and early and (not late or any(row.failed for row in early.values())):
+            guilty = self._looked(early, is_early, early=True)
+            self.unasked = late if harmful(guilty) else set()
+            suspects = {key: row for key, row in suspects.items() if key in late - self.unasked}
+            self._looked(suspects, lambda record: not is_early(record), starved)
+        else:
+            self._looked(suspects, lambda record: True, starved)
+
+    def _looked(
+        self, suspects: Rows, among: Callable[[Record], bool], starved: Mapping[str, Comparison] = _NONE, *, early: bool = False
+    ) -> list[Comparison]:
+        """The suspects that are guilty, by all that there is to ask. `among`: which records may be suspects."""
+        explained = self._explained(suspects, early) if suspects else set()
+        left = [row for key, row in suspects.items() if key not in explained]
+        if left and not self.settled and not certain(left, 2, noise.MOST):
+            self.rows = self.by.narrowed(self.rows, early=early)
+            suspects = {key: row for key, row in suspicious(self.rows).items() if among(row.record)}
+            explained = self._explained(suspects, early) if suspects else set()
+        guilty = {key: row for key, row in suspects.items() if row.failed and key not in explained}
+        unstable = self.by.contradicted({**starved, **guilty}, early=early)
+        self.explained |= explained
+        self.unstable |= unstable
+        return [row for key, row in guilty.items() if key not in unstable]
+
+    def _explained(self, suspects: Rows, early: bool) -> set[str]:
+        """Of the suspects, those that correct rounding explains after all.
+
+        Roundings inside modules settle outputs. A gradient is also held against noise on every op: a backward pass is derived, not written, so
+        that an ill-conditioned gradient (of a scale before a norm, say) is nobody's bug, while an output that one rounding spoils is.
+        """
+        explained = self._within(suspects, early=early)
+        gradients = {key: row for key, row in suspects.items() if "gradient" in row.record.kind and key not in explained}
+        if gradients and self.by.brief and any(row.failed for key, row in suspects.items() if key not in explained | gradients.keys()):
+            return explained | gradients.keys()
+        if gradients:
+            explained |= self._within(gradients, everywhere=True)
+        return explained | _beside(suspects, explained)
+
+    def _within(self, suspects: Rows, *, everywhere: bool = False, early: bool = False) -> set[str]:
+        """Those that failed and fail no more, or were doubtful and are no more, beside runs of that kind: two, or four where two leave it open."""
+        for count in (2, 4):
+            found = {row.record.key: row for row in self.by.chained(count, everywhere=everywhere, early=early)}
+            within = {key for key, before in suspects.items() if _innocent(found[key], before)}
+            left = [found[key] for key in suspects if key not in within]
+            if (left and certain(left, count, 4)) or (not left and all(_stays(found[key], before, count, 4) for key, before in suspects.items())):
+                break
+        return within
+
+
+def suspicious(rows: Iterable[Comparison]) -> Rows:
+    """What drifts too far or nearly so. Updates are judged by what of them arrived; what is not finite needs no closer look."""
+    drifting = (row for row in rows if (row.failed or row.doubtful) and row.record.kind != "update" and not row.excess_nonfinite)
+    return {row.record.key: row for row in drifting}
+
+
+def is_early(record: Record) -> bool:
+    return record.step == 1 and record.kind in EARLY
+
+
+def harmful(guilty: Iterable[Comparison]) -> bool:
+    """Whether these are an error whatever else there is: they reach what the user gets, or are plain (`boundaries.drifted`)."""
+    return any(row.record.is_result or row.record.kind == "loss" or row.r > boundaries.PLAIN * row.allowed for row in guilty)
+
+
+def certain(rows: list[Comparison], made: int, planned: int) -> bool:
+    """Whether the first of the rows, by the floors of `made` noise runs, fails and does harm by those of `planned` as well.
+
+    That a run's error is more than `luck` times that of as many others has a chance of one in a million (Fisher's F, `judge.noise`). So none of the
+    runs to come adds more than that to the mean square.
+    """
+    first = rows[0]
+    luck = noise.allowed(first.record.numel, made) / _LUCK
+    least = first.r / math.sqrt((made + (planned - made) * luck**2) / planned)
+    needed = noise.allowed(first.record.numel, planned)
+    plain = first.record.is_result or first.record.kind in ("loss", "parameter-gradient")
+    return first.failed and least > needed * (1 if plain else boundaries.PLAIN)
+
+
+def _innocent(row: Comparison, before: Comparison) -> bool:
+    return not row.failed and (before.failed or not row.doubtful)
+
+
+def _stays(row: Comparison, before: Comparison, made: int, planned: int) -> bool:
+    """Whether that holds by the floor of `planned` runs too: those to come add no less than nothing to the mean square."""
+    most = row.r * math.sqrt(planned / made)
+    return most <= (noise.allowed(row.record.numel, planned) if before.failed else _near(row, planned))
+
+
+def _near(row: Comparison, samples: int) -> float:
+    """The r from which the row is doubtful, by the floor of so many runs (`Comparison.doubtful`)."""
+    limit = min(noise.allowed(row.record.numel, samples), noise.allowed(row.record.numel, noise.MOST))
+    return max(noise.WARN, limit * noise.WARN / noise.FAIL)
+
+
+def settled(rows: list[Comparison], planned: int) -> bool:
+    """Whether the rows, by the floor of one noise run, are healthy by that of `planned` as well, whatever the others say.
+
+    Of a result it is certain, too, that rounding does not drown it: by no more than luck does another run disturb it more (see `certain`).
+    """
+    judged = [row for row in rows if row.record.kind != "update"]
+    results = [row for row in judged if row.record.is_result]
+    healthy = all(not row.excess_nonfinite and row.r * math.sqrt(planned) <= _near(row, planned) for row in judged)
+    return healthy and bool(results) and all(_clear(row, planned) for row in results)
+
+
+def _clear(row: Comparison, planned: int) -> bool:
+    luck = noise.allowed(row.record.numel, planned) / _LUCK
+    return row.floor * math.sqrt((1 + (planned - 1) * luck**2) / planned) < UNDETERMINED * row.reference.norm
+
+
+def _beside(suspects: Mapping[str, Comparison], explained: set[str]) -> set[str]:
+    """Gradients that are only near their limits, of modules of which others were beyond theirs and all such are explained."""
+    modules = {key: extent.module_of(row.record.name, row.record.kind) for key, row in suspects.items() if "gradient" in row.record.kind}
+    failed = {module for key, module in modules.items() if suspects[key].failed}
+    guilty = {module for key, module in modules.items() if suspects[key].failed and key not in explained}
+    return {key for key, module in modules.items() if not suspects[key].failed and module in failed - guilty}

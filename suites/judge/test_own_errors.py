@@ -1,0 +1,130 @@
+"""What a call of a user's function makes itself: accused where one rounding of its own is what the result is off by, and many times."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import precheck
+from precheck.findings import Finding
+
+LOW = torch.bfloat16
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def errors(code: Callable[[], object]) -> list[Finding]:
+    with precheck.watch() as report:
+        kept = code()
+    del kept
+    return report.errors
+
+
+def line_of(function: Callable[..., object], text: str) -> int:
+    """The line of the first statement of a function that has that text in it."""
+    lines, start = inspect.getsourcelines(function)
+    return start + next(number for number, line in enumerate(lines) if text in line)
+
+
+def scores() -> torch.Tensor:
+    """Scores in float32 of features that are stored low."""
+    features = normal(64, 32).to(LOW)
+    return functional.normalize(features.float(), dim=-1) @ functional.normalize(normal(32, 64, seed=1), dim=0) * 3
+
+
+def assigned(scores: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    heat = (scores / 0.05).to(low)
+    q = torch.exp(heat.float())
+    return q / q.sum(-1, keepdim=True)
+
+
+def divergence(log_ratio: torch.Tensor) -> torch.Tensor:
+    grown = torch.exp(log_ratio) - 1
+    return grown - log_ratio
+
+
+def unlikely(logits: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    p = functional.softmax(logits.float(), -1).to(low)
+    return -torch.log((1 - p).float()).mean()
+
+
+def test_a_cast_that_is_exponentiated() -> None:
+    first = errors(lambda: assigned(scores(), LOW))[0]
+    assert (first.rule, first.op) == ("amplified-rounding", "aten._to_copy.default")
+    assert first.source.endswith(f"test_own_errors.py:{line_of(assigned, 'heat =')}")
+    assert "assigned() is off by" in first.message
+    assert "on the inputs it has" in first.message
+
+
+def test_the_same_in_float32() -> None:
+    assert errors(lambda: assigned(scores(), torch.float32)) == []
+
+
+def test_a_rounding_that_several_ops_amplify_together() -> None:
+    first = errors(lambda: divergence((0.05 * normal(256, 4)).to(LOW)))[0]
+    assert first.rule == "cancellation"
+    assert "a difference of near-equals" in first.message
+    assert first.source.rpartition(":")[2] in {str(line_of(divergence, text)) for text in ("grown =", "return grown")}
+
+
+def test_the_same_divergence_by_its_own_function() -> None:
+    assert errors(lambda: (lambda x: torch.expm1(x.float()) - x.float())((0.3 * normal(256, 4)).to(LOW))) == []
+
+
+def test_a_mean_heals_nothing() -> None:
+    """Each logarithm is off by a fourth, and their mean by less: what is added up is a statistic, and is wrong."""
+    found = errors(lambda: unlikely(normal(480, 256).to(LOW), LOW))
+    assert [error.rule for error in found] == ["amplified-rounding"]
+
+
+def test_the_same_mean_of_wide_probabilities() -> None:
+    assert errors(lambda: unlikely(normal(480, 256).to(LOW), torch.float32)) == []
+
+
+class Attention(nn.Module):
+    """Sharp scores, which a product makes low, as the precision has it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return attended(x, x, x)
+
+
+def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return functional.softmax(3 * q @ k.transpose(-1, -2) / 8, dim=-1) @ v
+
+
+@pytest.mark.parametrize("size", [1.0, 2.0])
+def test_sharp_attention_is_as_the_precision_has_it(size: float) -> None:
+    assert errors(lambda: Attention()((size * normal(2, 32, 64)).to(LOW))) == []
+
+
+def test_an_error_that_came_in_is_not_the_functions() -> None:
+    """The exponent is off before the call: rounding it once more inside changes little."""
+
+    def code() -> torch.Tensor:
+        return assigned(scores().to(LOW).float(), LOW)
+
+    assert all(error.source.rpartition(":")[2] != str(line_of(assigned, "q =")) for error in errors(code))
+
+
+def test_numbers_that_become_zero_beside_an_eps_are_as_they_should_be() -> None:
+    def normalised(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-4)
+
+    assert errors(lambda: normalised((1e-4 * normal(16, 32)).half())) == []
+
+
+def test_a_sum_that_cancels_is_not_judged_by_what_is_left() -> None:
+    """The mean of advantages that were made to have none: relative to it every error is large."""
+
+    def surrogate(advantages: torch.Tensor) -> torch.Tensor:
+        centred = advantages - advantages.mean()
+        return -(centred * 1.5).mean()
+
+    assert errors(lambda: surrogate(normal(4096).to(LOW))) == []

@@ -1,0 +1,145 @@
+"""The closer look: which noise runs are made, and that those which are not could have changed nothing."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+import precheck
+from precheck import measurement
+from precheck.judge import noise
+from precheck.judge.drift import Comparison
+from precheck.measurement import Measurement, job_of
+from precheck.observe.records import Record
+from precheck.observe.run import Setting, run
+from precheck.precisions import resolve
+from precheck.scrutiny import certain, is_early, settled
+
+
+class Cancels(nn.Module):
+    """Its mean of squares less a squared mean loses all digits in a low format."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shifted = x + 30
+        return ((shifted * shifted).mean(-1, keepdim=True) - shifted.mean(-1, keepdim=True) ** 2) * x
+
+
+class Coarse(torch.autograd.Function):
+    """Its gradient is half as large again in a low format."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * 1.5 if gradient.dtype is torch.bfloat16 else gradient
+
+
+class CoarseBackward(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Coarse.apply(x)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def squared(output: torch.Tensor) -> torch.Tensor:
+    return output.float().square().mean()
+
+
+def model(*middle: nn.Module) -> dict[str, Any]:
+    torch.manual_seed(0)
+    return {"model": nn.Sequential(nn.Linear(48, 48), *middle, nn.Linear(48, 8)), "inputs": torch.randn(64, 48), "loss": squared}
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What kind of noise each disturbed run of a measurement has, and whether it ends with the loss."""
+    kinds: list[str] = []
+
+    def told(job: Any, setting: Setting) -> Any:
+        disturbance: Any = setting.disturbance
+        if disturbance is not None and not setting.handed:
+            kind = "every op" if disturbance.everywhere else "chained" if disturbance.chained else "plain"
+            kinds.append(f"{kind}, early" if setting.early else kind)
+        return run(job, setting)
+
+    monkeypatch.setattr(measurement, "run", told)
+    return kinds
+
+
+def test_a_healthy_model_takes_one_noise_run(made: list[str]) -> None:
+    report = precheck.measure(**model(nn.GELU()), precision="bf16-true")
+    assert report.findings == []
+    assert made == ["plain"]
+    assert report.facts["noise_runs"] == 1
+
+
+def test_an_error_of_the_forward_pass_takes_no_more_backward_passes(made: list[str]) -> None:
+    report = precheck.measure(**model(Cancels()), precision="bf16-true")
+    assert report.errors[0].module == "1"
+    assert made == ["plain", "plain", "chained, early", "chained, early"]
+    assert report.facts["unasked"]
+    assert all("gradient" in key for key in report.facts["unasked"])
+
+
+def test_an_error_of_the_backward_pass_is_asked_all(made: list[str]) -> None:
+    report = precheck.measure(**model(CoarseBackward()), precision="bf16-true", depth="boundaries")
+    assert (report.errors[0].phase, report.errors[0].rule) == ("backward", "accumulated-drift")
+    assert "chained" in made
+    assert "every op" in made
+    assert "unasked" not in report.facts
+
+
+def test_a_run_that_ends_with_the_loss_has_of_the_forward_pass_what_a_whole_one_has() -> None:
+    given = model(nn.GELU())
+    it = Measurement(job_of(given.pop("model"), given.pop("inputs"), **given, optimizer=torch.optim.Adam, steps=2), resolve("bf16-true"))
+    it._refer()
+    for chained in (False, True):
+        whole, early = (it._noise_run(7, chained=chained, early=each) for each in (False, True))
+        assert early.records.keys() == {key for key, record in whole.records.items() if is_early(record)}
+        assert all(numpy.array_equal(record.sketch, whole.records[key].sketch) for key, record in early.records.items())
+
+
+def row(drift: float, own: float, *errors: float, kind: Any = "output", numel: int = 4000, result: bool = False, norm: float = 1e3) -> Comparison:
+    """Of a drift beside its own rounding and the errors of noise runs."""
+    record = Record(kind, "a", 1, (numel,), "bfloat16", numpy.zeros(127), norm, amax=1.0)
+    record.is_result = result
+    floor = math.sqrt(own**2 + sum(error**2 for error in errors) / len(errors))
+    return Comparison(record, record, drift, floor, noise.allowed(record.numel, len(errors)))
+
+
+@pytest.mark.parametrize("numel", [1, 3, 30, 4000])
+@pytest.mark.parametrize("first", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize("drift", [0.5, 1.0, 1.5, 2.2, 4.0, 30.0])
+def test_what_is_settled_by_one_noise_run_is_healthy_whatever_another_says(drift: float, first: float, numel: int) -> None:
+    result = row(0.0, 1.0, first, result=True)
+    both = [row(drift, 1.0, first, second, numel=numel) for second in (0.0, 0.3 * first, first, 10 * first)]
+    if settled([result, row(drift, 1.0, first, numel=numel)], 2):
+        assert not any(each.failed or each.doubtful for each in both)
+    else:
+        assert row(drift, 1.0, first, numel=numel).r * math.sqrt(2) > noise.WARN
+
+
+def test_nothing_is_settled_without_a_result_or_where_rounding_may_drown_it() -> None:
+    assert settled([row(0.0, 1.0, 1.0, result=True)], 2)
+    assert not settled([row(0.0, 1.0, 1.0)], 2)
+    assert not settled([row(0.0, 1.0, 400.0, result=True, norm=1e3)], 2)
+
+
+@pytest.mark.parametrize("numel", [1, 3, 30, 4000])
+@pytest.mark.parametrize("drift", [3.5, 6.0, 9.0, 13.0, 50.0])
+def test_what_certainly_fails_does_so_beside_any_runs_that_luck_allows(drift: float, numel: int) -> None:
+    luck = noise.allowed(numel, 2) / 1.5
+    if certain([row(drift, 0.1, 1.0, 1.0, numel=numel, result=True)], 2, 8):
+        assert row(drift, 0.1, 1.0, 1.0, *[luck] * 6, numel=numel, result=True).failed
+    assert not certain([row(2.9, 1e-3, 1.0, 1.0, numel=numel, result=True)], 2, 8)
+
+
+def test_of_what_nobody_gets_only_plain_drift_is_certain() -> None:
+    assert certain([row(8.0, 0.1, 1.0, 1.0, result=True)], 2, 8)
+    assert not certain([row(8.0, 0.1, 1.0, 1.0)], 2, 8)
+    assert certain([row(20.0, 0.1, 1.0, 1.0)], 2, 8)

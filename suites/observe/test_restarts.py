@@ -1,0 +1,149 @@
+"""The second shadow, which begins anew at each call of a user's function: what the function has made of its error itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from precheck.observe.shadow.mode import Shadow
+from precheck.observe.shadow.operations import Observation, Operation
+from precheck.observe.shadow.whereabouts import Whereabouts
+
+LOW = torch.bfloat16
+
+
+def observed(code: Callable[[], Any]) -> Observation:
+    where = Whereabouts()
+    shadow = Shadow(where)
+    with where.followed(), shadow:
+        kept = code()
+    seen = shadow.finish()
+    del kept
+    return seen
+
+
+def last(seen: Observation, base: str) -> Operation:
+    return [operation for operation in seen.operations if operation.base == base][-1]
+
+
+def numbers() -> torch.Tensor:
+    return torch.linspace(1.0, 3.0, 512)
+
+
+def given() -> torch.Tensor:
+    """Numbers that bfloat16 has rounded."""
+    return (numbers() * 1.01).to(LOW)
+
+
+def raised(x: torch.Tensor) -> torch.Tensor:
+    return torch.exp(x.float())
+
+
+def raised_low(x: torch.Tensor) -> torch.Tensor:
+    scaled = x.float() * 5
+    narrow = scaled.to(LOW)
+    return torch.exp(narrow.float())
+
+
+def expected() -> float:
+    """What rounding the exponents to bfloat16 costs."""
+    exact = torch.exp(given().double() * 5)
+    return float((torch.exp((given().float() * 5).to(LOW).double()) - exact).norm() / exact.norm())
+
+
+class Raised(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scaled = x.float() * 1.01
+        return raised(scaled.to(LOW))
+
+
+def test_what_comes_in_is_taken_as_it_is() -> None:
+    seen = observed(lambda: Raised()(given()))
+    result = last(seen, "exp").outputs[0]
+    assert result.drift > 1e-3  # of the rounding before the call
+    assert result.restarted == 0.0
+
+
+def test_what_a_function_rounds_is_followed_to_its_end() -> None:
+    seen = observed(lambda: raised_low(given()))
+    result = last(seen, "exp").outputs[0]
+    assert result.restarted == pytest.approx(expected(), rel=1e-4)
+
+
+class Twice(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return raised_low(x) + raised_low(x / 2)
+
+
+def test_functions_that_a_module_calls_are_calls_of_their_own() -> None:
+    seen = observed(lambda: Twice()(given() / 16))
+    first, second = (operation.call for operation in seen.operations if operation.base == "exp")
+    here = last(seen, "add").call
+    assert len({first, second, here} - {0}) == 3
+    assert last(seen, "add").outputs[0].restarted == 0.0  # what a function returns is given to the module
+
+
+def test_each_call_of_one_function_begins_anew() -> None:
+    seen = observed(lambda: [Raised()(given()) for _ in range(3)])
+    assert len({operation.call for operation in seen.operations if operation.base == "exp"}) == 3
+
+
+def test_what_is_called_outside_of_modules_is_one_call() -> None:
+    seen = observed(lambda: [raised_low(given()), raised_low(given())])
+    assert len({operation.call for operation in seen.operations if operation.base == "exp"}) == 1  # the lambda's
+
+
+def test_what_is_written_in_place_is_followed() -> None:
+    def filled(x: torch.Tensor) -> torch.Tensor:
+        out, scaled = torch.zeros(2, 512), x.float() * 5
+        narrow = scaled.to(LOW)
+        out[0] = torch.exp(narrow.float())
+        out[1].copy_(torch.exp(x.float()))
+        return out[0] * 2
+
+    seen = observed(lambda: filled(given()))
+    result = last(seen, "mul").outputs[0]
+    assert result.restarted == pytest.approx(expected(), rel=1e-4)
+
+
+def test_data_that_a_function_stores_low_is_given() -> None:
+    def made() -> torch.Tensor:
+        x = numbers().to(LOW)
+        return x.float() - 2.0
+
+    assert last(observed(made), "sub").outputs[0].restarted == 0.0
+
+
+def test_the_frames_of_a_debugged_function_keep_their_tracer() -> None:
+    def traced(frame: Any, event: str, argument: Any) -> Any:
+        return traced
+
+    def code() -> torch.Tensor:
+        sys._getframe().f_trace = traced
+        result = raised_low(given())
+        assert sys._getframe().f_trace is traced
+        return result
+
+    assert last(observed(code), "exp").outputs[0].restarted > 4 * 2**-8
+
+
+def test_nothing_of_a_call_outlives_it() -> None:
+    import gc
+    import weakref
+
+    kept: list[weakref.ref[torch.Tensor]] = []
+
+    def code() -> torch.Tensor:
+        x = (given().float() * 3).to(LOW)
+        kept.append(weakref.ref(x))
+        return torch.exp(x.float()).sum()
+
+    seen = observed(code)
+    gc.collect()
+    assert seen.operations
+    assert kept[0]() is None
