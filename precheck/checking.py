@@ -112,13 +112,23 @@ class Checking:
 
     def stale(self) -> tuple[list[Finding], list[drift.Comparison]]:
         """Whether today's float32 reference is still the golden; and each of its tensors beside the recorded one."""
-        now = lifecycle.float32(self.job)
+        now = self.reference()
         provenance = lifecycle.provenance(self.job, now)
-        rows = staleness.compare(self.recorded, {each.record.key: each.spread for each in self.golden.records}, now)
         differ = provenance["weights"] != self.golden.provenance["weights"]
-        found = staleness.settings(self.golden.provenance, provenance)
-        found = found or staleness.moved(rows, self.recorded, now, weights_differ=differ)
+        rows, moved = self._moved(now, {}, weights_differ=differ)
+        if moved:
+            rows, moved = self._moved(now, lifecycle.errors(self.job, now), weights_differ=differ)
+        found = staleness.settings(self.golden.provenance, provenance) or moved
         return staleness.under(found, self.golden.provenance), rows
+
+    def _moved(self, now: Trace, errors: dict[str, float], *, weights_differ: bool) -> tuple[list[drift.Comparison], list[Finding]]:
+        """Today's float32 beside the recorded one; `errors` as in `staleness.compare`."""
+        rows = staleness.compare(self.recorded, {each.record.key: each.spread for each in self.golden.records}, now, errors=errors)
+        return rows, staleness.moved(rows, self.recorded, now, weights_differ=weights_differ)
+
+    def reference(self) -> Trace:
+        """Today's float32 run."""
+        return lifecycle.float32(self.job)
 
     def _glance(self) -> Report | None:
         """The verdict on a run of which no decision is written down, since each op would cost; None where something may be amiss."""
@@ -140,15 +150,19 @@ class Checking:
             concluded(passed, seen)
             return passed
         if brief:
-            report = Measurement(self.job, self.precision, seen=seen, brief=True).report()
+            report = self.measured(seen, brief=True)
             if report.errors:
                 return report
-        report = Measurement(self.job, self.precision, seen=seen).report()
+        report = self.measured(seen)
         stale, _ = self.stale()
         report.add(stale)
         if not report.errors:
             report.add(boundaries.mismatched(rows or (), self.precision, flips=report.facts.get("flips", 0)))
         return report
+
+    def measured(self, seen: Evidence, *, brief: bool = False) -> Report:
+        """The run beside float32 of the same process, in which no golden has a say."""
+        return Measurement(self.job, self.precision, seen=seen, brief=brief).report()
 
     def against_golden(self, trace: Trace) -> list[drift.Comparison] | None:
         """`trace` beside the golden; None where the golden has no floor to judge by, or not these tensors."""

@@ -9,7 +9,7 @@ from precheck.observe.run import low, reference, run
 from precheck.observe.shadow.source import Frames, shortened
 from precheck.precisions import Precision
 
-_PLAIN = (RuntimeError, TypeError, ValueError, AssertionError)
+_PLAIN = (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
 """Exceptions whose message says enough without their name, as torch's own do."""
 
 

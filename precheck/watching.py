@@ -60,7 +60,7 @@ def watch(
         with without_modes():
             shadow.collectives.ranks, apart = meet(shadow.replay.reference)
         try:
-            with _policy(chosen), _eager(), where.followed(), shadow.scalers.watched(), shadow:
+            with _policy(chosen, where), _eager(), where.followed(), shadow.scalers.watched(), shadow:
                 yield report
             ended = True
         except Exception as error:
@@ -136,13 +136,29 @@ def _checked(model: Any, precision: Precision | None) -> None:
 
 
 @contextlib.contextmanager
-def _policy(precision: Precision | None) -> Iterator[None]:
+def _policy(precision: Precision | None, where: Whereabouts) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
+        if precision is not None and precision.autocasts:
+            _renewed(where)
         if precision is not None:
             stack.enter_context(precision.autocast())
         if precision is not None and precision.autocasts and torch.cuda.is_available():  # a block may use both devices
             stack.enter_context(torch.autocast("cuda", dtype=precision.compute_dtype))
         yield
+
+
+def _renewed(where: Whereabouts) -> None:
+    """Autocast keeps its casts of weights until it ends. A loop ends it after each forward pass, a block only after the last: without this
+    the passes after a step would see the weights from before it, and on torch 2.9 those after a pass under no_grad would have no gradient.
+    """
+    called = where.on_call
+
+    def forgotten() -> None:
+        torch.clear_autocast_cache()
+        called()
+
+    where.on_call = forgotten
+    where.on_write = lambda: None if torch.is_grad_enabled() else torch.clear_autocast_cache()  # with gradients on, no weight can be written
 
 
 _stepping_aside = threading.Lock()

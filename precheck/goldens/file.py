@@ -99,10 +99,10 @@ def write(path: Path, golden: Golden) -> bool:
 
 
 def _refuse_nonfinite(golden: Golden, path: Path) -> None:
-    """Masks hold -Inf in healthy outputs, so outputs and inputs may; a NaN, or a gradient that is not finite, is no reference."""
+    """Masks hold -Inf, so inputs, outputs of modules and what functions return may; a NaN, or a gradient that is not finite, is no reference."""
     for each in golden.records:
         record = each.record
-        counted = record.nan if record.kind in ("output", "input") else record.nonfinite
+        counted = record.nan if record.kind in ("input", "output", "returned") else record.nonfinite
         if counted or not math.isfinite(record.norm) or not numpy.isfinite(record.sketch).all():
             counts = ((record.nan, "NaN"), (record.posinf, "+Inf"), (record.neginf, "-Inf"))
             what = " and ".join(f"{count} {name}" for count, name in counts if count)

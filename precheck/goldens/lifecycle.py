@@ -26,6 +26,7 @@ from precheck.observe.listeners import doing
 from precheck.observe.records import Record, Trace
 from precheck.observe.reduce import reduced
 from precheck.observe.run import low, reference, run
+from precheck.observe.sketch import distance
 from precheck.observe.structure import tensors
 from precheck.precisions import PRECISIONS, Placement, Precision
 from precheck.sparse import parts
@@ -60,7 +61,7 @@ def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
     before = _before(path)
     golden = record(job)
     if isinstance(before, Golden):
-        if which == "changed" and not outdated(before, golden):
+        if which == "changed" and not (outdated(before, golden) and outdated(before, golden, job)):
             return Refreshed(path, "unchanged")
         changes = describe(difference(before, golden))
         return Refreshed(path, "changed" if write(path, golden) else "unchanged", tuple(changes.splitlines()))
@@ -68,8 +69,8 @@ def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
     return Refreshed(path, "changed" if before else "written", (before,) if before else ())
 
 
-def outdated(before: Golden, now: Golden) -> bool:
-    """Whether `now` is another test's, or one that a check beside `before` would call moved.
+def outdated(before: Golden, now: Golden, job: Job | None = None) -> bool:
+    """Whether `now` is another test's, or one that a check beside `before` would call moved. With the `job`, float64 is asked, as a check asks it.
 
     A distance as a share of the norm does not tell: what cancels, such as the gradient of a key's bias, is another number on each machine.
     """
@@ -79,8 +80,14 @@ def outdated(before: Golden, now: Golden) -> bool:
     if any(before.provenance.get(name) != now.provenance.get(name) for name in MEANINGFUL):
         return True
     given, seen = ([{key: each for key, each in kept.items() if (each.kind == "input") is wanted} for kept in (old, new)] for wanted in (True, False))
-    rows = staleness.compare(Trace(records=seen[0]), {each.record.key: each.spread for each in before.records}, Trace(records=seen[1]))
+    spreads, today = {each.record.key: each.spread for each in before.records}, Trace(records=seen[1])
+    rows = staleness.compare(Trace(records=seen[0]), spreads, today, errors=errors(_like(now, job), today) if job else None)
     return bool(staleness.inputs(*given) or staleness.moved(rows, Trace(records=seen[0]), Trace(records=seen[1]), weights_differ=False))
+
+
+def _like(golden: Golden, job: Job) -> Job:
+    """The job, with those of its tensors sampled that were when the golden was recorded."""
+    return dataclasses.replace(job, sampled=frozenset(each.record.key for each in golden.records if each.record.sampled))
 
 
 def _form(record: Record) -> tuple[object, ...]:
@@ -126,6 +133,18 @@ def float32(job: Job, *, functions: bool = False) -> Trace:
     tape = Tape()
     run(job, low(_FLOAT32, records=tape))
     return run(job, reference(torch.float32, follows=tape, functions=functions))
+
+
+def errors(job: Job, trace: Trace) -> dict[str, float]:
+    """By record key, how far `trace`, which `float32` gave, is from float64 on the same decisions. Empty where the model does not run in float64."""
+    tape = Tape()
+    run(job, low(_FLOAT32, records=tape))
+    try:
+        exact = run(job, reference(torch.float64, follows=tape, functions=True))
+    except (RuntimeError, TypeError, ValueError):
+        return {}
+    both = ((key, record, exact.records.get(key)) for key, record in trace.records.items())
+    return {key: distance(record.sketch, other.sketch) for key, record, other in both if other is not None and other.shape == record.shape}
 
 
 def _floors(job: Job, precision: Precision, done: int) -> dict[str, float]:

@@ -1,12 +1,13 @@
 """Whether a golden still belongs to the test that it is held against.
 
 The inputs, the settings and the float32 reference of today against those recorded. What moved by no more than float32 may
-between machines and library builds (2^-20, see `noise.REASSOCIATED`) has not moved.
+between machines and library builds (2^-20, see `noise.REASSOCIATED`) has not moved. Nor has what float32 itself errs by as much on.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Fi
             return [_stale(f"{name} has shape {record.shape}, and {before.shape} was recorded", phase="data", tensor=name)]
         moved = distance(before.sketch, record.sketch)
         if moved > noise.REASSOCIATED * before.norm:
-            share = f"{moved / before.norm:.2%} of its norm" if before.norm else "all of it"
+            share = f"{moved / before.norm:.2g} of its norm" if before.norm else "all of it"
             return [_stale(f"{name} differs by {share} from the values it was recorded with", phase="data", tensor=name)]
     gone = [name for name in recorded if name not in now]
     return [_stale(f"{one_line(gone[0])} was among the inputs it was recorded with, and is not now", phase="data", tensor=gone[0])] if gone else []
@@ -57,13 +58,16 @@ def settings(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Findin
     return []
 
 
-def compare(recorded: Trace, spreads: Mapping[str, float], now: Trace) -> list[Comparison]:
+def compare(recorded: Trace, spreads: Mapping[str, float], now: Trace, *, errors: Mapping[str, float] | None = None) -> list[Comparison]:
     """Today's float32 reference beside the recorded one. `spreads` are those of noise of one unit roundoff, by record key.
 
     Updates are allowed the noise of bfloat16: where a gradient is zero but for rounding (a key's bias), Adam's step is a coin's.
+    `errors`: how far today's float32 is from float64, where that was asked. Two machines may each be as far, to either side.
     """
+    known = errors or {}
     widened = {
-        key: spread * (BF16.unit_roundoff if key.startswith("update:") else noise.REASSOCIATED) for key, spread in spreads.items()
+        key: math.hypot(spread * (BF16.unit_roundoff if key.startswith("update:") else noise.REASSOCIATED), math.sqrt(2) * known.get(key, 0.0))
+        for key, spread in spreads.items()
     }
     return drift.compare(now, recorded, widened, PRECISIONS["32-true"], samples=2)
 

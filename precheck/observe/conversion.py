@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 from precheck.observe import state
+from precheck.sparse import place
 
 _SHORT = {torch.bfloat16: "bfloat16", torch.float16: "half"}
 _PLAIN = ("torch.", "precheck.")
@@ -44,7 +45,7 @@ def left_alone(model: torch.nn.Module, dtype: torch.dtype | None) -> frozenset[i
         converted(model, dtype)
         now = _floating(model)
         same = (name for name in before.keys() & now.keys() if now[name].dtype is before[name].dtype and torch.equal(now[name], before[name]))
-        return frozenset(before[name].data_ptr() for name in same)
+        return frozenset(place(before[name]) for name in same)
 
 
 def converted(model: torch.nn.Module, dtype: torch.dtype | None) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from precheck.observe import state
+from precheck.sparse import place
 
 
 def each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
@@ -172,7 +173,7 @@ def kept(model: torch.nn.Module) -> list[torch.nn.Module]:
 
 def storage(modules: Iterable[torch.nn.Module]) -> frozenset[int]:
     """Where the weights and buffers of `kept` modules lie."""
-    return frozenset(tensor.data_ptr() for module in modules for tensor in (*module.parameters(), *module.buffers()))
+    return frozenset(place(tensor) for module in modules for tensor in (*module.parameters(), *module.buffers()))
 
 
 def converted(modules: Iterable[torch.nn.Module], dtype: torch.dtype) -> None:

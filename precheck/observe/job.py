@@ -22,8 +22,7 @@ class InputError(ValueError):
 
 def check_inputs(model: torch.nn.Module, inputs: Any) -> None:
     """Raises InputError for what has no numbers, and for what a run uses up: a measurement runs the model several times."""
-    found = ((f"inputs{path}", each) for path, each in held(inputs))
-    for name, each in itertools.chain(found, model.named_parameters(), model.named_buffers()):
+    for name, each in named(model, inputs):
         if isinstance(each, torch.Tensor) and each.is_meta:
             given = name.startswith("inputs")
             real = "pass a real one, as in torch.randn(shape)" if given else 'move the model with .to_empty(device="cpu"), and load its weights'
@@ -33,6 +32,12 @@ def check_inputs(model: torch.nn.Module, inputs: Any) -> None:
                 f"{name} is a {type(each).__name__}, which is empty once the model has gone through it, and a measurement runs the model several "
                 "times; pass what can be gone through again, as in list(...)"
             )
+
+
+def named(model: torch.nn.Module, inputs: Any) -> Iterator[tuple[str, Any]]:
+    """All that a run is given, by the name that an error gives it: each input, parameter and buffer."""
+    found = ((f"inputs{path}", each) for path, each in held(inputs))
+    return itertools.chain(found, model.named_parameters(), model.named_buffers())
 
 
 @dataclasses.dataclass(slots=True)

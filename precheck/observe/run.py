@@ -15,7 +15,7 @@ from precheck.observe import conversion, exemption, state
 from precheck.observe.boundaries import LOW, Boundaries, Disturbance, Position
 from precheck.observe.decisions import Recording, Tape
 from precheck.observe.following import Following
-from precheck.observe.job import Job
+from precheck.observe.job import Job, named
 from precheck.observe.listeners import otherwise
 from precheck.observe.records import Trace
 from precheck.observe.selections import Selection, Selections
@@ -26,6 +26,7 @@ from precheck.observe.shadow.window import Judge
 from precheck.observe.substitutes import substituted
 from precheck.observe.training import Training
 from precheck.precisions import Precision
+from precheck.sparse import explained, place
 
 
 @dataclasses.dataclass(slots=True)
@@ -77,7 +78,8 @@ def reference(
 
 def run(job: Job, setting: Setting) -> Trace:
     """Runs `job` and returns what was seen. Whatever happens, the user's model and the process come back as they were."""
-    with otherwise(f"running the model under {setting.precision.name}" if setting.precision else "running the model as a reference"):
+    doing = f"running the model under {setting.precision.name}" if setting.precision else "running the model as a reference"
+    with otherwise(doing), explained(named(job.model, job.inputs)):
         return _ran(job, setting)
 
 
@@ -116,18 +118,18 @@ def prepare(job: Job, setting: Setting) -> None:
     kept = exemption.storage(apart) | conversion.left_alone(job.model, setting.buffers if setting.buffers in LOW else None)
     wide = state.floats_to(torch.float32) if setting.dtype in LOW else copy
     disturb = setting.disturbance
-    names = {} if disturb is None else {param.data_ptr(): name for name, param in job.model.named_parameters()}
+    names = {} if disturb is None else {place(param): name for name, param in job.model.named_parameters()}
 
     def parameter(value: torch.Tensor) -> torch.Tensor:
-        if value.data_ptr() in kept:
+        if place(value) in kept:
             return wide(value)
-        return copy(value) if disturb is None else disturb.parameter(names.get(value.data_ptr(), ""), copy(value))
+        return copy(value) if disturb is None else disturb.parameter(names.get(place(value), ""), copy(value))
 
     stored = state.rounded_to(setting.buffers) if setting.buffers is not None else (lambda value: value)
     if conversion.conversion(job.model, setting.dtype) is not None:
         conversion.converted(job.model, setting.dtype)
     else:
-        state.refresh(job.model, parameter=parameter, buffer=lambda value: wide(value) if value.data_ptr() in kept else copy(stored(value)))
+        state.refresh(job.model, parameter=parameter, buffer=lambda value: wide(value) if place(value) in kept else copy(stored(value)))
     if setting.dtype is not None:
         exemption.converted(apart, setting.dtype)
     state.seed(job.seed)

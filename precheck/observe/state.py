@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from precheck import interrupts
+from precheck.sparse import parts
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -236,7 +237,8 @@ def rounded_to(dtype: torch.dtype) -> Change:
 
     def change(value: torch.Tensor) -> torch.Tensor:
         low = value.detach().to(dtype) if value.is_floating_point() else value
-        return value if bool((low.isinf() & ~value.isinf()).any()) else low
+        held = zip(parts(low).values(), parts(value).values(), strict=True)
+        return value if any(bool((after.isinf() & ~before.isinf()).any()) for after, before in held) else low
 
     return change
 

@@ -6,7 +6,11 @@ from collections.abc import Callable
 
 from ratios import Call
 from sized import Trained
-from torch.utils._debug_mode import DebugMode
+
+try:
+    from torch.utils._debug_mode import DebugMode
+except ImportError:  # torch 2.9 has none
+    DebugMode = None
 
 
 def debug_mode(trained: Trained) -> Call:
@@ -44,8 +48,5 @@ def underflow_overflow(trained: Trained) -> Call:
     return step
 
 
-RIVALS: dict[str, Callable[[Trained], Call]] = {
-    "DebugMode": debug_mode,
-    "DebugMode with hashes": debug_mode_hashing,
-    "DebugUnderflowOverflow": underflow_overflow,
-}
+_DEBUG_MODE: dict[str, Callable[[Trained], Call]] = {"DebugMode": debug_mode, "DebugMode with hashes": debug_mode_hashing}
+RIVALS = {**(_DEBUG_MODE if DebugMode else {}), "DebugUnderflowOverflow": underflow_overflow}

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from budgets import KINDS, RATIOS, Ratio, Result, contest, golden, results
+from contenders import RIVALS
 from ratios import medians
 from sized import GPT, SHAPES, Trained
 from startup import Children, startup
@@ -64,7 +65,7 @@ def test_what_is_timed_as_a_check_is_settled_by_the_golden_alone_and_as_a_watch_
 def test_rivals_leave_nothing_behind_on_the_model_that_all_share() -> None:
     contestants = contest(0, "bf16-true", "cpu")
     alone = Trained(0, dtype=torch.bfloat16)
-    for name in ("DebugMode", "DebugMode with hashes", "DebugUnderflowOverflow", "watched"):
+    for name in (*RIVALS, "watched"):
         contestants[name].call()
         alone.step()
     shared = contestants["low"].call.__self__  # type: ignore[attr-defined]

@@ -40,10 +40,11 @@ def test_equal_bytes_are_left_alone(path: Path) -> None:
 
 
 def test_infinite_outputs_as_masks_have_them_are_written_with_their_counts(path: Path) -> None:
-    write(path, golden(record("mask", neginf=12, posinf=1), record("input", kind="input", neginf=2)))
-    mask, given = (each.record for each in read(path).records)
+    written = record("mask", neginf=12, posinf=1), record("input", kind="input", neginf=2), record("mask()", kind="returned", posinf=3)
+    write(path, golden(*written))
+    mask, given, returned = (each.record for each in read(path).records)
     assert (mask.nan, mask.posinf, mask.neginf) == (0, 1, 12)
-    assert given.neginf == 2
+    assert (given.neginf, returned.posinf) == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,7 @@ def test_infinite_outputs_as_masks_have_them_are_written_with_their_counts(path:
     [
         ({"nan": 3}, "the output of bad of step 2 holds 3 NaN in 32 elements"),
         ({"nan": 3, "neginf": 4}, "the output of bad of step 2 holds 3 NaN"),
+        ({"kind": "returned", "nan": 2}, "the returned of bad of step 2 holds 2 NaN in 32 elements"),
         ({"kind": "input", "nan": 1}, "the input of bad of step 2 holds 1 NaN in 32 elements"),
         ({"kind": "gradient", "posinf": 1}, "the gradient of bad of step 2 holds 1 +Inf in 32 elements"),
         ({"kind": "parameter-gradient", "nan": 1, "posinf": 2, "neginf": 3}, "holds 1 NaN and 2 +Inf and 3 -Inf in 32 elements"),

@@ -12,6 +12,9 @@ import torch
 from torch import nn
 
 import precheck
+from precheck.goldens import lifecycle
+from precheck.goldens.file import read, write
+from precheck.measurement import job_of
 
 
 def divergence(mean: torch.Tensor, spread: torch.Tensor, *, wide: bool) -> torch.Tensor:
@@ -77,6 +80,15 @@ def test_a_mask_of_the_least_number_is_no_error(precision: str) -> None:
     report = precheck.measure(Net(lambda one, other: (one @ other.T + masked(one @ other.T)).softmax(-1) @ other), x(), precision=precision)
     assert report.errors == [], report.summary()
     assert "masked()" in rows(report)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true", "16-true"])
+def test_a_golden_holds_a_mask_of_the_least_number(precision: str, tmp_path: Path) -> None:
+    model, golden = Net(lambda one, other: (one @ other.mT + masked(one @ other.mT)).softmax(-1) @ one), tmp_path / "golden.safetensors"
+    write(golden, lifecycle.record(job_of(model, x(), loss=torch.Tensor.sum)))
+    (mask,) = (each.record for each in read(golden).records if each.record.kind == "returned")
+    assert mask.nonfinite == 64 * 63 // 2
+    assert not precheck.check(model, x(), loss=torch.Tensor.sum, golden=golden, precision=precision).errors
 
 
 def test_a_loop_over_one_line_earns_one_rounding() -> None:

@@ -1,9 +1,10 @@
-"""Sparse inputs of a model that takes them: measured, held against goldens, disturbed and rounded in the elements that they store."""
+"""Sparse inputs and buffers: measured, held against goldens, disturbed and rounded in the elements that they store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from precheck.formats import TF32
 from precheck.goldens import lifecycle
 from precheck.goldens.file import write
 from precheck.measurement import job_of
+from precheck.observe.state import rounded_to
 from precheck.sparse import parts
 
 Layout = Callable[[torch.Tensor], torch.Tensor]
@@ -28,8 +30,26 @@ class Graph(nn.Module):
         self.layer = nn.Linear(8, 3)
 
     def forward(self, edges: torch.Tensor, nodes: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", enabled=False):  # torch has no bfloat16 product of these
-            return torch.sparse.mm(edges, self.layer(nodes).float())
+        with torch.autocast("cpu", enabled=False):  # on a CPU torch has no low product of most of these
+            return torch.sparse.mm(edges.float(), self.layer(nodes.to(self.layer.weight.dtype)).float())
+
+
+class Whole(nn.Module):
+    """The same, with the edges in a buffer."""
+
+    keep_in_float32 = False
+
+    def __init__(self, graph: nn.Module, edges: torch.Tensor) -> None:
+        super().__init__()
+        self.graph = graph
+        self.register_buffer("edges", edges)
+
+    def forward(self, nodes: torch.Tensor) -> torch.Tensor:
+        return self.graph(self.edges, nodes)
+
+
+def sgd(params: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(params, lr=0.1)
 
 
 @pytest.fixture
@@ -70,3 +90,91 @@ def test_only_what_is_stored_is_rounded(layout: str) -> None:
     assert found.layout is given.layout
     assert torch.equal(found.to_dense(), torch.eye(3))
     assert set(parts(found)) == set(parts(given)) > {"values"}
+
+
+class Hides(nn.Module):
+    """Makes its sparse tensor by itself, so that nothing it is given can be named."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to_sparse_csr() @ torch.ones(8, 3, dtype=x.dtype)
+
+
+class Keeps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("edges", torch.eye(4).to_sparse_csr())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.edges @ x
+
+
+def product(x: torch.Tensor) -> torch.Tensor:
+    return x @ torch.ones(8, 3, dtype=x.dtype)
+
+
+LACKS = "tensor, of which torch has no product in"
+
+
+@pytest.mark.parametrize(
+    ("model", "made", "told"),
+    [
+        (product, torch.Tensor.to_sparse_csr, f"inputs is a CSR {LACKS}"),
+        (product, torch.Tensor.to_sparse_csc, f"inputs is a CSC {LACKS}"),
+        (product, lambda dense: dense.to_sparse_bsr((2, 2)), f"inputs is a BSR {LACKS}"),
+        (lambda pair: product(pair[1]), lambda dense: ([dense, dense.to_sparse_csr()],), f"inputs[0][1] is a CSR {LACKS}"),
+        (Keeps, torch.Tensor.clone, f"edges is a CSR {LACKS}"),
+        (Hides, torch.Tensor.clone, "torch has no product of a compressed sparse tensor (CSR, CSC, BSR, BSC) in"),
+    ],
+    ids=["csr", "csc", "bsr", "in a list", "buffer", "made inside"],
+)
+@pytest.mark.parametrize(("precision", "kind"), [("bf16-mixed", "bfloat16"), ("bf16-true", "bfloat16"), ("16-true", "float16")])
+def test_a_product_that_torch_lacks_is_told_in_one_line(model: Any, made: Any, told: str, precision: str, kind: str) -> None:
+    given, model = made(torch.eye(4, 8)), model() if isinstance(model, type) else model
+    with pytest.raises(NotImplementedError) as caught:
+        precheck.measure(model, given, precision=precision)
+    line = str(caught.value)
+    assert line.startswith(f"{told} {kind} (")
+    assert line.endswith("; pass it as tensor.to_sparse_coo(), or multiply in float32, inside torch.autocast(device, enabled=False)")
+    assert "\n" not in line
+    assert Path(__file__).name in {Path(each.path).name for each in caught.traceback[1:]}  # the line of the product is still in the traceback
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "16-true"])
+def test_what_is_passed_instead_runs(precision: str) -> None:
+    dense = torch.eye(4, 8)
+    for made in (dense.to_sparse_csr(), dense.to_sparse_csc(), dense.to_sparse_bsr((2, 2))):
+        assert not precheck.measure(product, made.to_sparse_coo(), precision=precision).errors
+
+
+def doubled(dense: torch.Tensor) -> torch.Tensor:
+    """Each element as the sum of two, as a COO tensor may hold it before it is coalesced."""
+    once = dense.to_sparse()
+    return torch.sparse_coo_tensor(once.indices().repeat(1, 2), (once.values() / 2).repeat(2), once.shape, check_invariants=True)
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "doubled"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "16-true", "bf16-master", "tf32", "32-true"])
+def test_a_buffer_is_measured_and_comes_back(graph: tuple[nn.Module, torch.Tensor, torch.Tensor], layout: str, precision: str) -> None:
+    model, edges, nodes = graph
+    kept = {**LAYOUTS, "doubled": doubled}[layout](edges)
+    whole = Whole(model, kept)
+    assert not precheck.measure(whole, nodes, precision=precision, loss=lambda out: out.square().mean(), optimizer=sgd, steps=2).errors
+    assert whole.edges is kept
+    assert torch.equal(kept.to_dense(), edges)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_buffer_beyond_a_format_stays_as_it_is(layout: str) -> None:
+    given = LAYOUTS[layout](torch.eye(3) * 1e6)
+    assert rounded_to(torch.float16)(given) is given
+    assert rounded_to(torch.bfloat16)(given).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_module_that_is_kept_in_float32_keeps_its_buffer(graph: tuple[nn.Module, torch.Tensor, torch.Tensor], layout: str) -> None:
+    model, edges, nodes = graph
+    whole, seen = Whole(model, LAYOUTS[layout](edges)), set()
+    whole.keep_in_float32 = True
+    model.register_forward_pre_hook(lambda module, args: seen.add(args[0].dtype))
+    precheck.measure(whole, nodes, precision="bf16-true")
+    assert seen == {torch.float32}

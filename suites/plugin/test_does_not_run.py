@@ -33,6 +33,18 @@ def test_raises(check_precision):
     check_precision(Raises(), data())
 '''
 
+SPARSE = '''
+def product(edges):
+    return edges @ torch.ones(8, 3)
+
+
+def test_sparse(check_precision):
+    check_precision.needs_golden = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_precision(product, torch.eye(8).to_sparse_csr())
+'''
+
 SAID = "does not run in bf16-true: test_it.py:* mat1 and mat2 must have the same dtype, but got Float and BFloat16"
 
 
@@ -56,6 +68,17 @@ def test_the_line_is_that_of_the_models_own_code(pytester: pytest.Pytester, proj
     project(MIXES)
     line = next(number for number, text in enumerate((pytester.path / "test_it.py").read_text().splitlines(), 1) if "self.inner(x.float())" in text)
     pytester.runpytest_inprocess("--precision=bf16-true").stdout.fnmatch_lines([f"does not run in bf16-true: test_it.py:{line} mat1*"])
+
+
+def test_a_product_that_torch_lacks_is_told_with_its_line_and_what_to_pass(pytester: pytest.Pytester, project: Project) -> None:
+    project("import warnings\n" + SPARSE, record=False)
+    pytester.runpytest_inprocess("--precision=bf16").stdout.fnmatch_lines(
+        [
+            "does not run in bf16-mixed: test_it.py:* inputs is a CSR tensor, of which torch has no product in bfloat16 (*); "
+            "pass it as tensor.to_sparse_coo(), or multiply in float32, *",
+            "*1 of a model that does not run",
+        ]
+    )
 
 
 def test_the_traceback_is_there_for_who_asks(pytester: pytest.Pytester, project: Project) -> None:

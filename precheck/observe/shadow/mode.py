@@ -153,6 +153,7 @@ class Shadow(TorchDispatchMode):
         if planned.collective:
             return self.collectives(func, planned, args, kwargs)
         if planned.mutable:
+            self.where.on_write()
             self._forgotten(planned, args, kwargs)
         cells = [self.memory.find(tensor) for tensor in floats]
         lowers = any(isinstance(value, torch.dtype) and value in self.low for value in (*args, *kwargs.values()))

@@ -55,6 +55,7 @@ class Whereabouts:
         self.on_step: list[Callable[[Any], None]] = []  # called before each optimizer step, and after it
         self.after_step: list[Callable[[Any], None]] = []
         self.on_call: Callable[[], None] = lambda: None  # before each call of a module that no other module makes
+        self.on_write: Callable[[], None] = lambda: None  # before each op that writes into a tensor
         self.belongs: Callable[[], bool] = lambda: True  # whether the calling thread is the one watched: global hooks run in all
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._rooted = model is not None

@@ -1,12 +1,14 @@
-"""Run in a process of its own, under one setting: records the goldens of suites/models, or checks them beside those of other settings.
+"""Run in a process of its own, under one setting: records goldens of suites/models and suites/planted, or checks beside those of other settings.
 
 It calls the tests of suites/models/test_goldens.py with an object of its own in the place of check_precision, so that what is
-checked here is what they check.
+checked here is what they check. The networks of suites/planted are checked as test_planted_networks.py measures them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import copy
 import functools
 import hashlib
 import json
@@ -14,7 +16,7 @@ import os
 import runpy
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +25,65 @@ import torch
 from verdicts import Margin, Verdict, line, verdict_of
 
 from precheck.checking import Checking
+from precheck.evidence import Evidence
+from precheck.findings import Report
 from precheck.goldens import file, lifecycle
 from precheck.judge import boundaries
 from precheck.judge.drift import Comparison
 from precheck.measurement import job_of
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
-from precheck.precisions import resolve
+from precheck.precisions import Precision, resolve
 
-MODELS = Path(__file__).parents[2] / "models"
+MODELS, NETWORKS = (Path(__file__).parents[2] / name for name in ("models", "planted"))
+LONG = ("lstm",)
+"""Networks that are left out: one of 240 steps in Python."""
 FACTS, GOLDENS = "facts.json", "goldens"
 
 
+class Runs:
+    """The runs of one job under one precision, each made once: they are the same beside every golden that samples the same records."""
+
+    def __init__(self) -> None:
+        self.evidence: dict[Any, Evidence] = {}
+        self.reports: dict[Any, Report] = {}
+        self.references: dict[Any, Trace] = {}
+
+
 class Looked(Checking):
-    """A check that keeps what it saw beside the golden, before any closer look."""
+    """A check as `precheck.check` makes it, which shares its runs with checks beside other goldens, and keeps what it saw beside this one."""
 
     rows: list[Comparison] | None = None
+
+    def __init__(self, job: Job, precision: Precision, golden: file.Golden, runs: Runs) -> None:
+        super().__init__(job, precision, golden, depth="ops")
+        self.runs, self.asked = runs, (self.job.sampled, self.functions)
+
+    def seen(self) -> Evidence:
+        return _once(self.runs.evidence, self.asked, super().seen)
+
+    def measured(self, seen: Evidence, *, brief: bool = False) -> Report:
+        return copy.deepcopy(_once(self.runs.reports, (self.asked, brief), lambda: super(Looked, self).measured(seen, brief=brief)))
+
+    def reference(self) -> Trace:
+        return _once(self.runs.references, self.job.sampled, super().reference)
 
     def against_golden(self, trace: Trace) -> list[Comparison] | None:
         self.rows = super().against_golden(trace)
         return self.rows
 
 
+def _once(kept: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    if key not in kept:
+        kept[key] = make()
+    return kept[key]
+
+
 def jobs() -> Iterator[tuple[str, str, tuple[str, ...], Job]]:
-    """Each test of a golden: its name, its model's, the precisions it is made for, and its job. What cannot be imported is left out."""
+    """Each test of a golden: its name, its model's, the precisions it is made for, and its job. What cannot be imported is left out.
+
+    The networks of suites/planted come after the models: they have functions of their own, whose results a golden holds too.
+    """
     for test in _goldens():
         marks = {mark.name: mark.args for mark in test.pytestmark}
         for model in marks["parametrize"][1]:
@@ -54,6 +91,12 @@ def jobs() -> Iterator[tuple[str, str, tuple[str, ...], Job]]:
                 yield test.__name__, model, marks["precision"], _job(test, model)
             except pytest.skip.Exception as why:
                 print(f"left out: {test.__name__} of {model}: {why}", flush=True)
+    sys.path.insert(0, str(NETWORKS))
+    from networks import names, network
+    from one_case import arguments
+
+    for name in (each for each in names() if each not in LONG):
+        yield "network", name, ("32-true", *network(name).precisions), job_of(**arguments(network(name).code()))
 
 
 def _goldens() -> list[Any]:
@@ -92,21 +135,32 @@ def facts() -> dict[str, Any]:
     return {"torch": torch.__version__, "capability": torch.backends.cpu.get_cpu_capability(), "threads": torch.get_num_threads()}
 
 
-def check(goldens: Path, into: Path, known: dict[tuple[str, ...], Verdict]) -> None:
-    """Every test under every precision beside the goldens in a folder; the verdicts are in `into` once all are there.
+def check(folder: Path, others: Sequence[Path]) -> None:
+    """Every test under every precision, in the setting of `folder`, beside the goldens of each other folder; what is kept is there once all is.
 
-    `known`: verdicts of this process by test, precision and content of the golden. Beside the same golden a verdict is the same.
+    Beside goldens with the same content a verdict is the same, and is made once.
     """
-    temporary = into.with_suffix(".part")
-    with temporary.open("w", encoding="utf8") as kept:
+    parts = {other: beside(folder, other).with_suffix(".part") for other in others}
+    with contextlib.ExitStack() as stack:
+        kept = {other: stack.enter_context(part.open("w", encoding="utf8")) for other, part in parts.items()}
         for test, model, precisions, job in jobs():
-            golden = golden_of(goldens, test, model)
-            for precision in precisions if golden.exists() else ():
-                key = (test, model, precision, content(golden))
-                if key not in known:
-                    known[key] = checked(job, precision, golden, test, model)
-                kept.write(line(known[key]))
-    temporary.replace(into)
+            goldens = {other: golden_of(other / GOLDENS, test, model) for other in others}
+            there = {other: golden for other, golden in goldens.items() if golden.exists()}
+            for precision in precisions:
+                for other, verdict in compared(job, precision, there, test, model):
+                    kept[other].write(line(verdict))
+            print(f"checked {test} of {model} beside {len(there)} goldens", flush=True)
+    for other, part in parts.items():
+        part.replace(beside(folder, other))
+
+
+def compared(job: Job, precision: str, goldens: Mapping[Path, Path], test: str, model: str) -> Iterator[tuple[Path, Verdict]]:
+    """One test under one precision, beside each golden."""
+    runs, known = Runs(), dict[str, Verdict]()
+    for other, golden in goldens.items():
+        if content(golden) not in known:
+            known[content(golden)] = checked(job, precision, golden, test, model, runs)
+        yield other, known[content(golden)]
 
 
 @functools.cache
@@ -115,12 +169,12 @@ def content(golden: Path) -> str:
     return hashlib.blake2b(file.encode(file.Golden(file.read(golden).records, {}))).hexdigest()
 
 
-def checked(job: Job, precision: str, golden: Path, test: str, model: str) -> Verdict:
+def checked(job: Job, precision: str, golden: Path, test: str, model: str, runs: Runs | None = None) -> Verdict:
     """As `precheck.check`, but for the diagnosis, which only says where in the code an error comes from.
 
     What torch itself refuses under a setting is an error by the name of what it raises.
     """
-    looking = Looked(job, resolve(precision), file.read(golden))
+    looking = Looked(job, resolve(precision), file.read(golden), runs or Runs())
     try:
         report = looking.report(str(golden))
     except RuntimeError as error:
@@ -138,10 +192,8 @@ def main() -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 1)))
     if not asked.goldens:
         record(asked.folder)
-    known: dict[tuple[str, ...], Verdict] = {}
-    for other in asked.goldens:
-        check(other / GOLDENS, beside(asked.folder, other), known)
-        print(f"checked beside {other.name}", flush=True)
+    else:
+        check(asked.folder, asked.goldens)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 import runpy
 import sys
 from pathlib import Path
@@ -155,7 +157,8 @@ def test_what_is_checked_is_what_the_suite_checks() -> None:
     found = {(test, model): (precisions, job.steps, job.optimizer is None) for test, model, precisions, job in jobs() if model in ("moe", "lstm")}
     assert found["test_forward_and_gradients", "moe"] == (("32-true", "bf16-mixed", "bf16-true", "16-mixed"), 1, True)
     assert found["test_three_steps", "lstm"] == (("32-true", "bf16-mixed", "16-mixed", "bf16-master"), 3, False)
-    assert len(found) == 4
+    assert found["network", "moe"][0] == ("32-true", "bf16-mixed", "16-mixed", "bf16-true")
+    assert len(found) == 5
 
 
 def test_only_what_is_there_is_compared(tmp_path: Path) -> None:
@@ -270,11 +273,29 @@ def test_beside_the_same_golden_no_check_is_made_twice(linear: Job, tmp_path: Pa
     monkeypatch.setattr(checker, "jobs", lambda: [("test_x", "linear", ("32-true", "bf16-true"), linear), ("test_y", "linear", ("32-true",), linear)])
     monkeypatch.setattr(checker, "checked", lambda *given: made_of.append(given[2]) or made(model="linear"))
     made_of: list[Path] = []
+    golden, others = lifecycle.record(linear), [tmp_path / "one", tmp_path / "other"]
+    for folder, torch_ in zip(others, ("2.9", "2.13"), strict=True):
+        write(folder / checker.GOLDENS / "test_x-linear.safetensors", Golden(golden.records, {**golden.provenance, "torch": torch_}))
+    checker.check(tmp_path, others)
+    for folder in others:
+        assert len(read(checker.beside(tmp_path, folder))) == 2, "of test_y there is no golden"
+    assert made_of == [others[0] / checker.GOLDENS / "test_x-linear.safetensors"] * 2
+
+
+def test_checks_beside_several_goldens_share_their_runs_and_say_what_each_alone_would(linear: Job, tmp_path: Path) -> None:
+    """Beside a golden that is content, one without floors, so that only a measurement settles it, and one that is stale."""
+    right, bare, stale = (tmp_path / f"{name}.safetensors" for name in ("right", "bare", "stale"))
     golden = lifecycle.record(linear)
-    for folder, torch_ in (("one", "2.9"), ("other", "2.13")):
-        write(tmp_path / folder / "test_x-linear.safetensors", Golden(golden.records, {**golden.provenance, "torch": torch_}))
-    known: dict[tuple[str, ...], Verdict] = {}
-    for folder in ("one", "other"):
-        checker.check(tmp_path / folder, tmp_path / f"beside-{folder}.jsonl", known)
-        assert len(read(tmp_path / f"beside-{folder}.jsonl")) == 2, "of test_y there is no golden"
-    assert made_of == [tmp_path / "one" / "test_x-linear.safetensors"] * 2
+    write(right, golden)
+    write(bare, Golden([dataclasses.replace(each, floors=dict.fromkeys(each.floors, math.nan)) for each in golden.records], golden.provenance))
+    with torch.no_grad():
+        linear.model.weight.mul_(2)
+        write(stale, lifecycle.record(linear))
+        linear.model.weight.div_(2)
+    for precision in ("32-true", "bf16-true"):
+        runs = checker.Runs()
+        together = [checked(linear, precision, path, "test_x", "linear", runs) for path in (right, bare, stale, right)]
+        assert together == [checked(linear, precision, path, "test_x", "linear") for path in (right, bare, stale, right)]
+        assert together[2].errors == ("golden-stale",)
+    assert [each.measured for each in together] == [False, True, True, False]
+    assert [len(kept) for kept in (runs.evidence, runs.reports, runs.references)] == [1, 1, 1]
