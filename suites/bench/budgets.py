@@ -18,7 +18,7 @@ from precheck.goldens.file import Golden, encode
 from precheck.judge.placement import noise_for
 from precheck.measurement import job_of
 from precheck.observe.decisions import Tape
-from precheck.observe.job import Job
+from precheck.observe.job import Depth, Job
 from precheck.observe.run import low, reference, run
 from precheck.observe.timing.clocks import Clock
 from precheck.precisions import resolve
@@ -53,6 +53,7 @@ RATIOS = (
     Ratio("a check of one step, over that step", "check 1", ("plain 1",), 1.15),
     Ratio("a check of four steps, over those", "check 4", ("plain 4",), 1.15),
     Ratio("diagnose, over low + float32", "watched", ("low", "float32"), 1.5),
+    Ratio("a check at depth ops, over low + float32", "check at ops", ("low", "float32"), 1.4),
     Ratio(f"recording {NOISE} noise runs, over {1 + NOISE} float32 steps", "noise", ("float32",), 1.3, times=1.0 + NOISE),
     Ratio("diagnose, over low", "watched", ("low",)),
     *(Ratio(f"{rival}, over low", rival, ("low",)) for rival in RIVALS),
@@ -100,6 +101,7 @@ def contest(millions: int, kind: str, device: str) -> dict[str, Contestant]:
         "low": Contestant(plain.step, lambda: plain.held),
         "float32": Contestant(wide.step, lambda: wide.held),
         "watched": Contestant(lambda: watched(plain), lambda: plain.held),
+        "check at ops": checked(millions, kind, device, 1, depth="ops"),
         "noise": noise(millions, kind, device),
     }
     for steps in steps_of(millions):
@@ -130,10 +132,10 @@ def recorded(millions: int, device: str, steps: int) -> tuple[Job, Golden]:
     return asked, lifecycle.record(asked)
 
 
-def checked(millions: int, kind: str, device: str, steps: int) -> Contestant:
+def checked(millions: int, kind: str, device: str, steps: int, *, depth: Depth = "boundaries") -> Contestant:
     """The whole of a check, from inputs to verdict, beside a golden that has been read; autocast is CUDA's, as by default."""
     (asked, kept), precision = recorded(millions, device, steps), resolve(kind)
-    return Contestant(lambda: Checking(asked, precision, kept).report("a golden"), lambda: weights(asked.model))
+    return Contestant(lambda: Checking(asked, precision, kept, depth=depth).report("a golden"), lambda: weights(asked.model))
 
 
 def noise(millions: int, kind: str, device: str) -> Contestant:

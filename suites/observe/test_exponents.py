@@ -40,6 +40,14 @@ def as_counts(found: Binades) -> dict[int, int]:
 ODD = [0.0, -0.0, 1.0, -1.0, 1.5, 2.0, -0.1, 1e-30, 3e38, 65504.0, 65520.0, 6e-8, 2.0**-126, 2.0**-127, 1e-45]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_few_elements_are_counted_as_many_are(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.tensor([*ODD, math.inf, -math.inf, math.nan], dtype=dtype).expand(3, -1).t()
+    few = tally(values)
+    monkeypatch.setattr(exponents, "FEW", 0)
+    assert torch.equal(few, tally(values))
+
+
 @pytest.mark.parametrize(("dtype", "lowest"), [(torch.float32, -127), (torch.float64, -1023), (torch.bfloat16, -127), (torch.float16, -127)])
 def test_counts_are_those_of_frexp(dtype: torch.dtype, lowest: int) -> None:
     torch.manual_seed(0)

@@ -10,6 +10,7 @@ from beside import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precheck.observe.shadow import statistics
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.statistics import DOUBTFUL, SAMPLE, compare, finite, norm, ratio, sampled
 
@@ -31,6 +32,20 @@ def test_a_sample_covers_columns_evenly(columns: int) -> None:
     expected = SAMPLE / columns
     assert counts.min() > 0.5 * expected
     assert counts.max() < 2 * expected
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("odd", [(), (0.0, 1e-9), (math.inf, 1e6), (math.nan, -math.inf), (3e38, 3e38)])
+def test_few_elements_are_told_of_as_many_are(dtype: torch.dtype, odd: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By numpy what torch tells: of a turned matrix, with zeros, Inf and NaN, and squares that leave float32's range."""
+    shadow = normal(24, 40).t()
+    shadow[0, : len(odd)] = torch.tensor(odd)
+    run = (shadow * (1 + 0.3 * normal(40, 24, seed=1))).to(dtype)
+    few = measured(run, shadow, low=dtype is not torch.float32)
+    monkeypatch.setattr(statistics, "FEW", 0)
+    many = measured(run, shadow, low=dtype is not torch.float32)
+    for field in ("drift", "norm", "nonfinite", "nans", "beyond", "zeros", "looked_at", "zeroed", "largest_zeroed", "dead"):
+        assert getattr(few, field) == pytest.approx(getattr(many, field), rel=1e-5, nan_ok=True), field
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=3), st.integers(0, 2))
