@@ -203,3 +203,13 @@ class TestFinite:
         assert finite([])
         assert finite([torch.zeros(0)])
         assert finite([torch.zeros((), dtype=torch.bfloat16)])
+
+
+def test_what_a_mask_is_filled_with_hides_no_error() -> None:
+    """Beside -3.4e38 the norm of what is left would be nothing, and its error too."""
+    shadow = torch.linspace(1.0, 2.0, 64)
+    run = shadow.to(torch.bfloat16)
+    fill = torch.finfo(torch.bfloat16).min
+    plain = measured(run, shadow)
+    masked = measured(torch.cat([run, torch.full((64,), fill, dtype=torch.bfloat16)]), torch.cat([shadow, torch.full((64,), fill)]))
+    assert (masked.drift, masked.norm) == pytest.approx((plain.drift, plain.norm))

@@ -25,6 +25,8 @@ FEW = 1 << 12
 _RUN = 16  # neighbouring elements taken together: a cache line of float32
 DOUBTFUL = 4.0
 """Roundings of drift below which a tensor is not looked at closely: no single element can then be common enough to matter."""
+MASKED = 2.0**100
+"""Magnitude beyond which a number is what a mask is filled with. Beside it a norm would not see what is left, which is all that matters."""
 NO_DIGIT = 0.25
 """An element off by more than a quarter of max(|itself|, root mean square) has not one decimal digit left."""
 WHOLES = 4096  # elements among which moved whole numbers are counted
@@ -111,6 +113,11 @@ def compare(
     if not (math.isfinite(off) and math.isfinite(size)) or (run.numel() > limit and not finite([run])):
         error, wide, off, size = _nonfinite(value, run, shadow)
         low, filled = run.reshape(-1), None
+    if size > MASKED:
+        masked = wide.abs() > MASKED
+        low, wide, filled = low.masked_fill(masked, 0), wide.masked_fill(masked, 0), None
+        error = (low - wide if error is None else error).masked_fill(masked, 0)
+        off, size = norm(error), norm(wide)
     value.norm = size * math.sqrt(run.numel() / max(1, wide.numel()))
     value.drift = ratio(off, size)
     if off == 0:
