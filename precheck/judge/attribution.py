@@ -83,10 +83,17 @@ class Attribution:
         after = (each for each in passed if functions.get(each.blamed) == here)
         return next((each for each in after if self._grown(each)), None)
 
+    def shown(self, cause: Operation) -> Operation | None:
+        """The op that makes most of an error of the rounding of `cause`: the one after which it is largest beside what it was before."""
+        passed = [each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number]
+        return max(passed, key=lambda each: self.error(each.outputs[0]) / (self._before(each) or math.inf), default=None)
+
+    def _before(self, operation: Operation) -> float:
+        return max((self.error(source) for source in operation.inputs), default=0.0)
+
     def _grown(self, operation: Operation) -> bool:
         made = operation.outputs[0]
-        before = max((self.error(source) for source in operation.inputs), default=0.0)
-        return operation.base in SUMS and made.low and self.error(made) >= GROWN * before
+        return operation.base in SUMS and made.low and self.error(made) >= GROWN * self._before(operation)
 
 
 def written(operation: Operation) -> bool:

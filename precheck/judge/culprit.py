@@ -33,18 +33,21 @@ def explained(finding: Finding, observation: Observation, suspects: list[Suspect
     operation, value = _shown(finding, observation, record) or (None, None)
     if operation is None or value is None:
         return finding
-    grown = f"{operation.drift_in:.2g} of its norm off before it, {value.drift:.2g} after it"
-    cause, made = f"{placed(operation)}: {grown}", _made(value, observation) or operation
-    if made is not operation:
-        cause = f"{placed(made)}: its rounding is what {placed(operation)} shows: {grown}"
+    made, shown = _made(value, observation)
+    made, shown = made or operation, shown or operation
+    cause = f"{placed(shown)}: {shown.drift_in:.2g} of its norm off before it, {shown.outputs[0].drift:.2g} after it"
+    if made is not shown:
+        cause = f"{placed(made)}: its rounding is what {placed(shown)} shows{cause[len(placed(shown)) :]}"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause)
 
 
-def _made(value: Value, observation: Observation) -> Operation | None:
-    """The op that is to be mended for a value's error."""
+def _made(value: Value, observation: Observation) -> tuple[Operation | None, Operation | None]:
+    """The op that is to be mended for a value's error, and the one that shows it most; None where there is none."""
     whose = Attribution(value, observation.operations)
     cause = whose.cause(attribution.written)
-    return None if cause is None else whose.difference(cause, observation.functions) or cause
+    if cause is None:
+        return None, None
+    return whose.difference(cause, observation.functions) or cause, whose.shown(cause)
 
 
 def _fits(finding: Finding, suspect: Suspect) -> bool:
