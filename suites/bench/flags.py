@@ -11,6 +11,7 @@ import torch
 from precheck.formats import FORMATS, Format
 
 SPLIT_K = "_split_k"
+PAIRS = hasattr(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction" + SPLIT_K)  # torch 2.9 has single flags alone
 
 
 @contextlib.contextmanager
@@ -18,7 +19,7 @@ def flag(name: str, value: bool) -> Iterator[None]:
     """torch.backends.cuda.matmul.`name` inside the block."""
     matmul = torch.backends.cuda.matmul
     before: Any = getattr(matmul, name)
-    if name.endswith("reduction"):  # these are pairs: sums of parts in the low format, and whether to cut the sum into parts at all
+    if PAIRS and name.endswith("reduction"):  # these are pairs: sums of parts in the low format, and whether to cut the sum into parts at all
         before = (before, getattr(matmul, name + SPLIT_K))
     setattr(matmul, name, value)
     try:
