@@ -46,12 +46,12 @@ class Trials:
     ) -> None:
         """`measured` makes a whole measurement of the job as it is then; `screens`: whether one low run may stand for it."""
         self.job, self.precision, self.most, self.whole, self.made = job, precision, most, measured, 0
-        self.ends = None if seconds is None else time.perf_counter() + seconds
         self.spent = ""  # what ended them
         self.known: dict[Kept, Report | None] = {((), ()): report}
         self.measured: set[Kept] = {((), ())}
         self.best: tuple[Kept, Report] | None = None
         self.screening = self._screening(report) if screens else None
+        self.ends = None if seconds is None else time.perf_counter() + seconds  # of trials alone
 
     def report(self, key: Kept, functions: Container[str] | None = None) -> Report | None:
         """The report with those modules, or those of their functions, in float32; None where the model does not run so.
