@@ -38,41 +38,49 @@ class Calls:
         for operation in observation.operations:
             if operation.call:
                 self.operations[operation.call].append(operation)
-        self.cancelled: set[Value] = set()  # sums whose terms cancel, and what is made of them: relative to them every error is large
+        self.cancelled: set[Value] = set()  # sums whose terms cancel, and what is made of them, beside which every error is large
 
     def judged(self, operation: Operation, value: Value) -> Suspect | None:
-        """A finding on `value`, which `operation` has made, if it leaves its function with an error that the function has made."""
-        error, unit = _error_in(operation.call), felt(value)
-        if self._cancels(operation, value, error) or error(value) <= ADDED * unit or operation.base in MOVING or not self._leaves(operation, value):
+        """A finding on `value`, which `operation` has made, if it leaves its function with an error that one rounding in the function has made."""
+        if not self._its_own(operation, value):
             return None
-        if error(value) ** 2 < OWN * value.drift**2 or not determined(operation, value):
+        made = Attribution(value, self.operations[operation.call], _error_in(operation.call))
+        cause = self._owner(made)
+        if cause is None:
             return None
-        made = Attribution(value, self.operations[operation.call], error)
+        off, limit = value.restarted, self._limit(cause)
+        if off <= limit * (max(felt(value), COARSE) if _below(cause) else felt(value)):
+            return None
+        return self._worded(operation, value, cause, made.difference(cause, self.functions), limit)
+
+    def _its_own(self, operation: Operation, value: Value) -> bool:
+        """Whether a result that leaves its function is off by more than rounding it costs, and most of that is the function's own error."""
+        cancelled = self._cancels(operation, value)
+        if cancelled or value.restarted <= ADDED * felt(value) or operation.base in MOVING or not self._leaves(operation, value):
+            return False
+        return value.restarted**2 >= OWN * value.drift**2 and determined(operation, value)
+
+    def _owner(self, made: Attribution) -> Operation | None:
+        """The op that owns an error; None where nothing the user has written does, and where `absorption` tells of the additions on that line."""
         cause = made.cause()
-        difference = None if cause is None else made.difference(cause, self.functions)
-        if cause is None or not attribution.written(cause) or (made.shares[cause] < OWNED and difference is None):
+        if cause is None or not attribution.written(cause):
             return None
         if any(each.absorbed is not None and each.blamed == cause.blamed for each in made.shares):
-            return None  # absorption says it
-        limit = self._limit(cause)
-        if error(value) <= limit * (max(unit, COARSE) if _below(cause) else unit):
             return None
-        return self._worded(operation, value, cause, difference, limit)
+        return cause if made.shares[cause] >= OWNED or made.difference(cause, self.functions) is not None else None
 
     def _worded(self, operation: Operation, value: Value, cause: Operation, difference: Operation | None, limit: float) -> Suspect:
-        off, own = _error_in(operation.call)(value), attribution.own(cause, cause.outputs[0])
-        place = self.functions.get(operation.blamed)
-        name = f"{place.name}()" if place is not None else "the function"
-        text = f"{name} is off by {percent(off)} % on the inputs it has, {off / felt(value):.0f} unit roundoffs of its own: "
+        off, own, place = value.restarted, attribution.own(cause, cause.outputs[0]), self.functions.get(operation.blamed)
+        name, roundoffs = f"{place.name}()" if place is not None else "the function", off / felt(value)
+        text = f"{name} is off by {percent(off)} % on the inputs it has, {roundoffs:.0f} unit roundoffs of its own: "
         if difference is not None:
-            text += f"a difference of near-equals, in {difference.outputs[0].dtype}"
-            return Suspect("cancellation", difference, text, off / felt(value), limit)
-        if cause.outputs[0].local is not None and own == cause.outputs[0].local:
-            return Suspect("local-drift", cause, f"{text}this op makes it", off / felt(value), limit)
+            return Suspect("cancellation", difference, f"{text}a difference of near-equals, in {difference.outputs[0].dtype}", roundoffs, limit)
+        if own == cause.outputs[0].local:
+            return Suspect("local-drift", cause, f"{text}this op makes it", roundoffs, limit)
         if _below(cause):
-            return Suspect("underflow", cause, f"{text}numbers become subnormal or zero here ({percent(min(own, 1.0))} %)", off / felt(value), limit)
+            return Suspect("underflow", cause, f"{text}numbers become subnormal or zero here ({percent(min(own, 1.0))} %)", roundoffs, limit)
         text += f"a rounding to {cause.outputs[0].dtype} here ({own:.2g} relative) is amplified {off / own:.0f} times by {placed(operation)}"
-        return Suspect("amplified-rounding", cause, text, off / felt(value), limit)
+        return Suspect("amplified-rounding", cause, text, roundoffs, limit)
 
     def _limit(self, cause: Operation) -> float:
         made = cause.outputs[0]
@@ -94,8 +102,9 @@ class Calls:
         self.readers = readers
         return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value)
 
-    def _cancels(self, operation: Operation, value: Value, error: Callable[[Value], float]) -> bool:
-        handed = any(source in self.cancelled for source in operation.inputs)
+    def _cancels(self, operation: Operation, value: Value) -> bool:
+        """Whether it is a sum whose terms cancel, or made of one."""
+        error, handed = _error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)
         made = operation.base in REDUCTIONS - SUMS and error(value) > 2 * max(before, attribution.own(operation, value))
         if handed or made:

@@ -82,11 +82,12 @@ class Rounding:
         self.causes: dict[Value, Operation] = {}  # of errors that were asked about
         self.seen: set[Value] | None = None
         self.calls = Calls(self.observation, self.readers)
+        self.stored: dict[tuple[str, str], Operation | None] = {}  # who stored the term of a difference, by its op and line
 
     def judged(self, observation: Observation, spoiled: set[Value], readers: dict[Value, list[Operation]]) -> list[Suspect]:
         """The suspects among the operations to judge, and those of earlier parts whose values have been read since."""
         self.observation, self.spoiled, self.readers, self.seen, self.causes = observation, spoiled, readers, None, {}
-        self.calls = Calls(observation, readers)
+        self.calls, self.stored = Calls(observation, readers), {}
         for operation in observation.judged:
             above = tuple(dict.fromkeys(suspect for value in operation.inputs for suspect in self.under.get(value, ())))[:4]
             excused = self._excused(operation)
@@ -204,7 +205,7 @@ class Rounding:
             term = max(operation.inputs, key=causes.absolute)
             cause = causes.entered(term, self.causes) if causes.kin(operation) else None
             if cause is None and not value.low:  # exact: what it is off by, its terms were off by when they were stored
-                cause = Attribution(term, self.observation.operations).cause(attribution.written)
+                cause = self._storing(operation, term)
             if cause is not None and cause is not operation:
                 text = f"its rounding is what {placed(operation)} shows, {text}"
                 return Suspect(causes.kind(cause), cause, text, roundings, SUM_ROUNDINGS, severity)
@@ -241,6 +242,12 @@ class Rounding:
             text += f"off by {value.drift / value.roundoff:.0f} roundings{healed}"
             return Suspect("amplified-rounding", cause, text, gain, PLAIN, severity)
         return self._gone(operation, value) if spread else None
+
+    def _storing(self, operation: Operation, term: Value) -> Operation | None:
+        """The op that stored the term of a difference, asked about once for all turns of a loop."""
+        if (line := (operation.name, operation.blamed)) not in self.stored:
+            self.stored[line] = Attribution(term, self.observation.operations).cause(attribution.written)
+        return self.stored[line]
 
     @staticmethod
     def _summed_away(operation: Operation, value: Value) -> list[Value]:
