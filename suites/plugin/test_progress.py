@@ -144,6 +144,6 @@ def test_real_work_says_how_far_it_is(pytester: pytest.Pytester, project: Projec
     assert "recording the golden: noise run 3 of 4 in test_it.py::test_healthy[32-true]" in text
     text, status = written(*LEAN, "--precision=16-mixed", "--precheck-selftest", cwd=pytester.path, columns=160)
     assert status == pytest.ExitCode.TESTS_FAILED
-    assert "looking for a remedy, trial 1 of at most 12: noise run 2 of 2 in test_it.py::test_overflows[16-mixed]" in text
+    assert "looking for a remedy, trial 1 of at most 12: noise run 1 of 2 in test_it.py::test_overflows[16-mixed]" in text
     assert "self-test, fault 4 of 7, drift" in text
     assert "looking at every op in test_it.py::test_overflows[16-mixed]" in text
