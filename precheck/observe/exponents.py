@@ -96,7 +96,7 @@ def tally(values: torch.Tensor) -> torch.Tensor:
         values = values.float()
     integers, digits, width = _FIELDS[values.dtype]
     if values.is_cpu and values.numel() <= FEW:
-        return _tally_of_few(values.detach().resolve_neg().view(integers).numpy().ravel(order="K"), digits, (1 << width) - 1)
+        return _tally_of_few(values.detach().resolve_neg().view(integers).clone().numpy().ravel(order="K"), digits, (1 << width) - 1)
     order = sorted(range(values.dim()), key=values.stride, reverse=True)  # of memory: a turned matrix is no copy
     bits, most = values.resolve_neg().permute(order).view(integers).reshape(-1), (1 << width) - 1
     counts = torch.zeros(most + 1, dtype=torch.int64, device=bits.device)

@@ -247,3 +247,15 @@ def test_nested_watches_both_report_and_neither_sees_the_others_arithmetic() -> 
     counted = {op: sum(row.calls for row in outer.ops if row.op == op) for op in calls}
     assert counted == {op: 2 * number for op, number in calls.items()}
     assert outer.facts["ops"] == 2 * alone.facts["ops"]
+
+
+def test_storages_of_what_was_watched_can_be_resized() -> None:
+    """As FSDP2 resizes its weights' between uses. What numpy has seen can not be resized any more."""
+    with precheck.watch():
+        weight = torch.ones(8)
+        low = weight.to(torch.bfloat16)
+        wide = low.float() * weight
+        total = wide + weight
+    for tensor in (weight, low, wide, total):
+        tensor.untyped_storage().resize_(0)
+        assert tensor.untyped_storage().nbytes() == 0

@@ -204,14 +204,11 @@ class Memory:
 
     def _collect(self) -> None:
         """Lets go of the shadows of freed storages. By bytes: by number of ops, a model of few large tensors outgrows any memory."""
-        kept = {}
-        for key, cell in self.cells.items():
-            if _gone(cell):
-                cell.shared[0] -= 1
-            else:
-                kept[key] = cell
-        self.cells, self.fresh = kept, 0
-        self.held = sum(cell.cost for cell in kept.values())
+        gone = {key: cell for key, cell in self.cells.items() if _gone(cell)}
+        self.cells, self.fresh = {key: cell for key, cell in self.cells.items() if key not in gone}, 0
+        for cell in gone.values():  # once each, whatever interrupts this
+            cell.shared[0] -= 1
+        self.held = sum(cell.cost for cell in self.cells.values())
 
 
 def _flattened(tensor: torch.Tensor) -> torch.Tensor:

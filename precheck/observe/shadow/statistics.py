@@ -60,7 +60,7 @@ def prime_below(number: int, run: int) -> int:
 def norm(tensor: torch.Tensor) -> float:
     if tensor.numel() <= FEW and tensor.dtype is torch.float32 and tensor.is_cpu and not tensor.is_neg():
         with numpy.errstate(all="ignore"):
-            return _length(tensor.detach().numpy())
+            return _length(_lent(tensor))
     return float(torch.linalg.vector_norm(tensor)) if tensor.numel() else 0.0
 
 
@@ -69,11 +69,16 @@ def _length(values: Any) -> float:
     return math.sqrt(flat.dot(flat))
 
 
+def _lent(tensor: torch.Tensor) -> numpy.ndarray:
+    """A copy for numpy: torch lets nobody resize a storage again that numpy has seen, as FSDP2 does with its weights."""
+    return tensor.detach().clone().numpy()
+
+
 def _apart(low: torch.Tensor, wide: torch.Tensor) -> tuple[float, float, int | None]:
     """The norms of a tensor's error and of its shadow, and how many of its elements are not zero, if that was no effort to find out."""
     if low.numel() > FEW or wide.dtype not in (torch.float32, torch.float64) or not (low.is_cpu and wide.is_cpu) or wide.is_neg():
         return norm(low - wide), norm(wide), None
-    mine, other = low.detach().to(wide.dtype).numpy(), wide.detach().numpy()
+    mine, other = _lent(low.to(wide.dtype)), _lent(wide)
     with numpy.errstate(all="ignore"):
         return _length(mine - other), _length(other), int(numpy.count_nonzero(mine))
 
