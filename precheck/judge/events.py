@@ -166,9 +166,9 @@ def _named(root: Value) -> Suspect:
     what = "NaN" if root.nans else "Inf"
     limit, where = largest(root), placed(operation)
     zeros = [source for source in operation.inputs if source.zeros and source.maker is not None]
-    zero = zeros[-1 if operation.base == "div" else 0] if zeros else None  # of 0/0 the divisor: without its zero there would be a number
-    if zero is not None and zero.zeroed < LOST:  # or its guard, unless it was lost as a whole
-        zero = next((source for source in zeros if zero_origin(source)[0] == "vanished-constant"), zero)
+    zero = zeros[0] if zeros else None
+    if zero is not None and zero.zeroed < LOST:  # of 0/0 the divisor, or better its guard, is the cause, unless the numerator was lost as a whole
+        zero = next((source for source in zeros if zero_origin(source)[0] == "vanished-constant"), zeros[-1 if operation.base == "div" else 0])
     if not root.nans and 0 < operation.starved < _smallest_normal(operation):
         text = f"a divisor of {operation.starved:.3g} is below its format's smallest normal number: Inf, in the reference {root.beyond:.4g}"
         return Suspect("underflow", operation, text, operation.starved, _smallest_normal(operation))
