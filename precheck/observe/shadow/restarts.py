@@ -26,7 +26,8 @@ _numbers = itertools.count(1)
 
 
 class _Called:
-    """Stays with the frame of one call, as its local trace function, and goes with it. Python asks for that only while it is traced."""
+    """Marks the frame of one call, and is freed with it. A frame holds one object for whoever may debug it, its local trace function; Python calls
+    that only while a debugger is on, and then this does nothing."""
 
     __slots__ = ("memory", "number")
 
