@@ -89,8 +89,9 @@ class Restarts:
         outputs = [tensor for tensor in call.results if addressable(tensor)]
         if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
             return
-        if plan.steps or plan.draws(call.args, call.kwargs) or mode.later.defers(outputs[0]) or (not seen and (_given(call) or "attention" in plan.packet)):
-            return  # a fused attention rounds as the precision asks, and is dear to carry out again
+        dear = "attention" in plan.packet  # and rounds as the precision asks
+        if plan.steps or plan.draws(call.args, call.kwargs) or mode.later.defers(outputs[0]) or (not seen and (dear or _given(call))):
+            return
         wide = {id(tensor): seen[id(tensor)] if id(tensor) in seen else tensor.to(mode.replay.wide(tensor.dtype)) for tensor in call.floats}
         made = mode.replay.call(call.func, plan, call.reference_args(), call.kwargs, lambda tensor: measuring.among(call, wide, tensor))
         flips.followed(call, call.results, made, wide)
