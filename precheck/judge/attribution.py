@@ -1,8 +1,8 @@
 """Which line an error was made on: the share of it that each rounding has.
 
-Roundings are independent, so their errors add up in squares. Going back over the run from a value, each op keeps the share of the square that
-is its own. The rest goes on to its inputs, in proportion to the square of what each brings into the result. So a loop that rounds a little on one
-line in each of its turns is found as well as one op that rounds much.
+Roundings are independent, so the squares of their errors add up. The walk goes back over the run from a value. Each op keeps its own share of the
+square and hands the rest on to its inputs, by the square of what each brings. So a loop is found that rounds a little in each turn, and so is one op
+that rounds much.
 """
 
 from __future__ import annotations
