@@ -102,7 +102,7 @@ def _ruled(options: argparse.Namespace) -> tuple[int, str]:
     if options.write is None:
         return SAME, "\n".join(f"{rule.name}: {rule.meaning}" for rule in RULES.values())
     try:
-        for name, page in rules.pages(options.write).items():
+        for name, page in rules.pages().items():
             save(page, options.write / name)
     except OSError as error:
         raise _Trouble(f"{options.write} cannot be written: {error.strerror}") from None

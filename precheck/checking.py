@@ -18,13 +18,14 @@ from typing import Any
 import torch
 
 from precheck import interrupts
+from precheck.analysis import drift
 from precheck.diagnosis import diagnose
 from precheck.evidence import Evidence, concluded, depth_of, gathered
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, read
-from precheck.judge import allowances, boundaries, drift, staleness
+from precheck.judge import allowances, traces
 from precheck.judge.losses import losses
 from precheck.judge.traces import judged
 from precheck.measurement import FIRST_LOOK, Measurement, job_of
@@ -34,6 +35,8 @@ from precheck.observe.records import Trace
 from precheck.observe.run import low, run
 from precheck.observe.structure import tensors
 from precheck.precisions import Precision, resolve
+from precheck.rules.golden_mismatch.rule import mismatched
+from precheck.rules.golden_stale import rule as staleness
 
 _SMALL = 1 << 20  # bytes, which are digested within a millisecond
 
@@ -107,7 +110,7 @@ class Checking:
         report = Report(precision=self.precision.name)
         stale, rows = self.stale()
         report.add(stale)
-        report.boundaries, report.losses = boundaries.table(rows), losses(rows)
+        report.boundaries, report.losses = traces.table(rows), losses(rows)
         return report
 
     def stale(self) -> tuple[list[Finding], list[drift.Comparison]]:
@@ -157,7 +160,7 @@ class Checking:
         stale, _ = self.stale()
         report.add(stale)
         if not report.errors:
-            report.add(boundaries.mismatched(rows or (), self.precision, flips=report.facts.get("flips", 0)))
+            report.add(mismatched(rows or (), self.precision, flips=report.facts.get("flips", 0)))
         return report
 
     def measured(self, seen: Evidence, *, brief: bool = False) -> Report:

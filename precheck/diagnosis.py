@@ -33,7 +33,7 @@ def diagnose(job: Job, precision: Precision, report: Report) -> None:
     except Exception as error:  # the measurement stands on its own; what a mode does to a model that will not have one is no fault of it
         report.facts["diagnosis"] = f"none: {type(error).__name__}: {error}"
         return
-    suspects = ops.suspects(observation)
+    suspects = ops.Verdict().candidates(observation)
     report.findings = [conclusion.explained(finding, observation, suspects) for finding in report.findings]
     shown(report, observation)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from precheck.words import writable
@@ -24,58 +24,31 @@ class Rule:
     """A fault that precheck knows: one sentence, what limits it, what cures it."""
 
     name: str
-    meaning: str
+    meaning: str  # "it fires when …"
     remedy: str
+    rank: int = 1000  # its place in lists, and which rule speaks first of one op: what explains other findings has a low one
 
 
-RULES: dict[str, Rule] = {
-    rule.name: rule
-    for rule in (
-        Rule("overflow", "finite inputs gave Inf or NaN where the reference is finite",
-             "compute this module in float32 (a nested torch.autocast(..., enabled=False) and .float()), or scale its input down"),
-        Rule("nan", "more NaN than the reference, with no overflow before it; as a warning: a loss or gradient that is not finite in float32 either",
-             "look for Inf - Inf, 0/0 or a row that is masked whole, and compute it in float32"),
-        Rule("underflow", "a share of a tensor that matters is zero or subnormal here and not in the reference",
-             "compute it in float32, or scale it up before it is rounded"),
-        Rule("vanished-constant", "an eps, clamp bound, mask fill or decay given as a Python number is zero or a no-op in this format",
-             "give a constant that the format holds (float16: at least 6e-8, next to 1 at least 1e-3), or guard in float32"),
-        Rule("integer-rounding", "whole numbers (positions, indices, counts, labels, timesteps) are stored in a format that cannot hold them",
-             "keep them as integers, or in float32 until they have been turned into what the model reads"),
-        Rule("amplified-rounding", "one rounding of an input or intermediate is amplified until the result has lost its digits",
-             "round after the op that amplifies, not before it: keep this value in float32 until then"),
-        Rule("cancellation", "a subtraction of near-equals, stored low, leaves their rounding errors and little else",
-             "subtract in float32 and before rounding, or use a form without the subtraction (log1p, expm1, a direct difference)"),
-        Rule("local-drift", "an op erred by more than one rounding of its result allows, as a sum kept in the low format does",
-             "ask for a float32 accumulator (dtype=torch.float32), or cast the input up"),
-        Rule("absorption", "additions left the accumulator unchanged while the reference moved: sums, averages, counters, merged weights",
-             "keep the accumulator in float32"),
-        Rule("accumulated-drift", "drift beyond what rounding explains at a module boundary, an output or a gradient",
-             "keep this module in float32, or make the values that it amplifies (positions, tables, sums) in float32"),
-        Rule("gradient-underflow", "float16 gradients became zero for want of a loss scale",
-             "use a GradScaler (16-mixed), or bfloat16"),
-        Rule("missing-gradient", "a parameter has a gradient in the reference and none here",
-             "look for a cast through integers, .data or .item() that only this precision takes"),
-        Rule("lost-update", "the optimizer's intended update of a parameter did not arrive",
-             "keep float32 master weights (bf16-master, bf16-mixed), or use stochastic rounding or Kahan summation"),
-        Rule("scaler-skip", "GradScaler skipped steps for what no loss scale mends, or more often than calibration and growth explain",
-             "compute the op named in float32, or scale its input down; where only the scale is too high, lower init_scale or grow it less often"),
-        Rule("scaler-collapse", "no loss scale down to 1 gave finite gradients",
-             "the overflow is in the model, not in the scale: compute the module named in float32"),
-        Rule("scaler-order", "quantities under different loss scales are added, compared or applied, or a scaler and its steps go apart",
-             "scale every loss, unscale_ once before gradients are read or changed, scaler.step each optimizer, then scaler.update() once"),
-        Rule("headroom", "values come close to the largest that float16 holds",
-             "a few times larger and they overflow: keep this module in float32, or scale it down"),
-        Rule("decision-flip", "top-k, argmax or comparisons chose otherwise than the reference, more often than rounding explains",
-             "compute what is compared (router logits, distances) in float32"),
-        Rule("dtype-leak", "the float32 run itself stores low-precision results",
-             "remove the cast, or pass the precision from outside, so that float32 means float32"),
-        Rule("unstable-reference", "float32 and float64 disagree as much as the low precision does",
-             "the computation is ill-conditioned in any format; reformulate it before judging precisions"),
-        Rule("golden-mismatch", "off the golden, which has float32's own decisions, and within the floor along the run's own",
-             "nothing, unless the decisions matter: compute what is compared in float32"),
-        Rule("golden-stale", "the golden was recorded with other inputs, weights or code", "pytest --golden-refresh=changed"),
-    )
-}  # fmt: skip
+class _Catalogue(Mapping[str, Rule]):
+    """All rules by name, read from their folders when they are first asked for."""
+
+    def __getitem__(self, name: str) -> Rule:
+        return self._rules()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rules())
+
+    def __len__(self) -> int:
+        return len(self._rules())
+
+    @staticmethod
+    def _rules() -> dict[str, Rule]:
+        from precheck.rules import catalogue
+
+        return catalogue()
+
+
+RULES: Mapping[str, Rule] = _Catalogue()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

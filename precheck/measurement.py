@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from precheck import evidence, interrupts
+from precheck.analysis import boundaries, decisions, drift, noise
+from precheck.analysis.placement import noise_for
 from precheck.diagnosis import diagnose
 from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
-from precheck.judge import allowances, boundaries, decisions, drift, extent, noise, selections
-from precheck.judge.placement import noise_for
-from precheck.judge.traces import judged
+from precheck.judge import allowances
+from precheck.judge.traces import judged, located
 from precheck.observe.decisions import Tape
 from precheck.observe.guests import received
 from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_inputs
@@ -29,6 +30,8 @@ from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
 from precheck.observe.selections import Selection
 from precheck.precisions import Precision, resolve
+from precheck.rules.decision_flip.rule import flipped
+from precheck.rules.local_drift.rule import moved
 from precheck.scrutiny import Scrutiny, is_early, settled, suspicious
 
 FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, noise.MOST, 4
@@ -151,14 +154,14 @@ class Measurement:
             rows = self._look(SECOND_LOOK)
         halting = self.precision.is_low and self.job.loss is not None and not flipping
         closer = Scrutiny(self, rows, settled=narrow or flipping, halting=halting)
-        closer.taken({row.record.key: row for row in extent.starved(self.low, rows, self.precision)})
+        closer.taken({row.record.key: row for row in boundaries.starved(self.low, rows, self.precision)})
         rows = closer.rows
         report = judged(self.low, self.reference, rows, self.precision, explained=closer.explained, unstable=closer.unstable)
         if closer.unasked:
             report.facts["unasked"] = sorted(closer.unasked)  # of what lies beyond the limit after an error, and was not looked at closely
         if self.brief:
             return report
-        report.add(decisions.flipped(self._flips(), self.precision))
+        report.add(flipped(self._flips(), self.precision))
         if not report.errors and self.precision.gemm and self.precision.compute is FP32:
             report.add(self._moved(rows))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
@@ -181,7 +184,7 @@ class Measurement:
         made: list[Selection] = []
         job = dataclasses.replace(self.job, loss=None, optimizer=None, steps=1)
         exact = run(job, dataclasses.replace(low(self.precision), selections=made))
-        return selections.moved(rows, exact, made, self.precision)
+        return moved(rows, exact, made, self.precision)
 
     def _refer(self) -> None:
         self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape, decides=self.own, functions=self.functions))
@@ -198,7 +201,7 @@ class Measurement:
         plain = run(job, dataclasses.replace(reference(self.dtype, self.precision, follows=tape), handed=True))
         noises = [run(job, dataclasses.replace(self._noise_setting(number, tape), handed=True)) for number in range(FIRST_LOOK)]
         rows = drift.compare(seen, plain, drift.spreads(plain, noises), self.precision, samples=FIRST_LOOK)
-        report.findings = [boundaries.located(first, rows, seen.makers) if finding is first else finding for finding in report.findings]
+        report.findings = [located(first, rows, seen.makers) if finding is first else finding for finding in report.findings]
 
     def _noise_setting(self, number: int, tape: Tape) -> Setting:
         disturbance = noise_for(self.job.model, self.low, self.precision, seed=number + 1)

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 from precheck import interrupts
+from precheck.analysis.displacements import LOST
+from precheck.analysis.labels import module_of
 from precheck.evidence import depth_of
 from precheck.findings import Report
 from precheck.judge import allowances
-from precheck.judge.extent import module_of
-from precheck.judge.updates import LOST
 from precheck.measurement import Measurement, job_of
 from precheck.observe import exemption
 from precheck.observe.boundaries import LOW

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import torch
 
+from precheck.analysis import drift
+from precheck.analysis.placement import noise_for
 from precheck.findings import Finding, Report
-from precheck.judge import drift
-from precheck.judge.placement import noise_for
 from precheck.judge.traces import judged
 from precheck.measurement import FIRST_LOOK
 from precheck.observe import exemption

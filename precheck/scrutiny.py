@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from precheck.judge import boundaries, extent, noise
-from precheck.judge.drift import UNDETERMINED, Comparison
+from precheck.analysis import boundaries, labels, noise
+from precheck.analysis.drift import UNDETERMINED, Comparison
 from precheck.observe.records import Record
 
 Rows = dict[str, Comparison]
@@ -165,7 +165,7 @@ def _clear(row: Comparison, planned: int) -> bool:
 
 def _beside(suspects: Mapping[str, Comparison], explained: set[str]) -> set[str]:
     """Gradients that are only near their limits, of modules of which others were beyond theirs and all such are explained."""
-    modules = {key: extent.module_of(row.record.name, row.record.kind) for key, row in suspects.items() if "gradient" in row.record.kind}
+    modules = {key: labels.module_of(row.record.name, row.record.kind) for key, row in suspects.items() if "gradient" in row.record.kind}
     failed = {module for key, module in modules.items() if suspects[key].failed}
     guilty = {module for key, module in modules.items() if suspects[key].failed and key not in explained}
     return {key for key, module in modules.items() if not suspects[key].failed and module in failed - guilty}

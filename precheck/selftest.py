@@ -16,11 +16,11 @@ from typing import Any, Literal
 import torch
 
 from precheck import interrupts
+from precheck.analysis.displacements import LOST
 from precheck.checking import Checking
 from precheck.findings import Report
 from precheck.goldens.file import read
 from precheck.goldens.lifecycle import record
-from precheck.judge.updates import LOST
 from precheck.measurement import job_of
 from precheck.observe import faults
 from precheck.observe.faults import Change, Effect

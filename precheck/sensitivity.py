@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from precheck.analysis import drift
+from precheck.analysis.displacements import displacements
+from precheck.analysis.labels import label
 from precheck.checking import Checking
-from precheck.judge import drift
-from precheck.judge.extent import label
-from precheck.judge.staleness import UNLIKE
-from precheck.judge.updates import displacements
 from precheck.measurement import Measurement
+from precheck.rules.golden_stale.rule import UNLIKE
 
 LUCKY = 30
 """Elements up to which a tensor is allowed more than `noise.FAIL`: a place with so few measures its own luck, not the check."""

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 
 from precheck import interrupts
+from precheck.analysis import displacements, scaling
 from precheck.evidence import shown
 from precheck.findings import Finding, Report
-from precheck.judge import allowances, ops, scaling, updates
+from precheck.judge import allowances, ops
 from precheck.judge.ranks import merged
 from precheck.observe.job import InputError
 from precheck.observe.shadow.mode import Shadow
@@ -101,7 +102,7 @@ def _noted(raised: Exception, report: Report) -> None:
 def filled(report: Report, observation: Observation, where: Whereabouts, verdict: ops.Verdict) -> None:
     """Puts the verdict on `observation` into `report`."""
     report.add(verdict.found(observation))
-    report.updates = updates.table(observation)
+    report.updates = displacements.table(observation)
     report.scaler = scaling.table(observation)
     report.losses = observation.losses
     shown(report, observation)

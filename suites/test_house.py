@@ -16,12 +16,14 @@ import precheck
 from precheck.precisions import ALIASES
 
 PACKAGE = Path(precheck.__file__).parent
-SOURCES = sorted(PACKAGE.rglob("*.py"))
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example.py")  # which rules' pages show, as a user writes them
 FLOORS = [
     {"formats", "torch_internals", "files", "words"},
     {"overrides", "interrupts"},
     {"precisions", "findings", "autocast", "emulation", "float32", "sparse"},
     {"observe"},
+    {"analysis"},
+    {"rules"},
     {"judge"},
     {"goldens"},
     {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
@@ -31,6 +33,7 @@ FLOORS = [
 ]
 UPWARD = {
     ("findings", "report"),  # Report.summary() asks for its words when it is called
+    ("findings", "rules"),  # the catalogue is what the rules' folders say, read when it is asked for
     ("precisions", "autocast"),  # the vocabulary reaches for what acts on it when a precision is put to work
     ("precisions", "emulation"),
 }

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import torch
 
 from precheck import interrupts
+from precheck.analysis import drift
+from precheck.analysis.placement import noise_for
 from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
 from precheck.goldens.show import MEANINGFUL, describe, difference
-from precheck.judge import drift, staleness
-from precheck.judge.placement import noise_for
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Job
 from precheck.observe.listeners import doing
@@ -29,6 +29,7 @@ from precheck.observe.run import low, reference, run
 from precheck.observe.sketch import distance
 from precheck.observe.structure import tensors
 from precheck.precisions import PRECISIONS, Placement, Precision
+from precheck.rules.golden_stale import rule as staleness
 from precheck.sparse import parts
 from precheck.words import writable
 

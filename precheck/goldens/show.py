@@ -14,7 +14,7 @@ from precheck.words import one_line
 
 STILL = 2.0**-20
 """Distance, as a share of a tensor's norm, up to which it has not moved: what float32 may differ by between machines
-(precheck.judge.noise.REASSOCIATED)."""
+(precheck.analysis.noise.REASSOCIATED)."""
 _COLUMNS = {
     "kind": 18, "tensor": 40, "step": 4, "shape": 14, "dtype": 8, "norm": 12, "amax": 12, "zeros": 8, "nonfinite": 9, "floor mixed": 11,
     "floor true": 10,

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+from precheck.analysis import drift
+from precheck.analysis.decisions import SHARE
 from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.goldens.lifecycle import digest
-from precheck.judge import drift
-from precheck.judge.decisions import SHARE
 from precheck.judge.traces import judged
 from precheck.measurement import FIRST_LOOK, Measurement
 from precheck.observe.decisions import Tape

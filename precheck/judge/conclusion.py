@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 
+from precheck.analysis.choices import BY_DIFFERENCE
 from precheck.findings import Finding
 from precheck.judge import culprit
-from precheck.judge.choices import BY_DIFFERENCE
-from precheck.judge.events import Suspect
 from precheck.judge.ops import Verdict, distinct, finding_of
 from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Observation
+from precheck.rules.rule import Candidate
 
 EFFECTS = frozenset({"overflow", "nan", "accumulated-drift", "gradient-underflow", "decision-flip"})
 """Rules of boundaries whose errors have an op behind them."""
@@ -31,12 +31,12 @@ AMPLIFIED = frozenset({"amplified-rounding", "cancellation"})
 
 def concluded(boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, trace: Trace) -> list[Finding]:
     """The findings of the run, in the order in which their causes happened; what has no cause among the ops stands last."""
-    suspects = verdict.suspects(observation)
-    told = [explained(finding, observation, suspects, _record(finding, trace)) for finding in boundaries]
+    candidates = verdict.candidates(observation)
+    told = [explained(finding, observation, candidates, _record(finding, trace)) for finding in boundaries]
     drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
-    asked = {_place(finding_of(suspect)) for suspect in suspects if suspect.operation.plain or suspect.operation.converts}
-    ops = [finding if drifted else _weighed(finding, asked) for finding in _alone(distinct(suspects), told)]
-    first = {_place(finding): number for number, finding in enumerate(distinct(suspects))}
+    asked = {_place(finding_of(candidate)) for candidate in candidates if candidate.operation.plain or candidate.operation.converts}
+    ops = [finding if drifted else _weighed(finding, asked) for finding in _alone(distinct(candidates), told)]
+    first = {_place(finding): number for number, finding in enumerate(distinct(candidates))}
     return sorted([*told, *ops], key=lambda finding: first.get(_place(finding), len(first)))
 
 
@@ -46,10 +46,10 @@ def _record(finding: Finding, trace: Trace) -> Record | None:
     return next((trace.records[key] for key in keys if key in trace.records), None)
 
 
-def explained(finding: Finding, observation: Observation, suspects: list[Suspect], record: Record | None = None) -> Finding:
+def explained(finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None) -> Finding:
     """A finding of the boundaries, with the op behind it where it has one; `record` is the tensor that it is about."""
     wanted = finding.severity == "error" and finding.rule in EFFECTS
-    return culprit.explained(finding, observation, suspects, record) if wanted else finding
+    return culprit.explained(finding, observation, candidates, record) if wanted else finding
 
 
 def _weighed(finding: Finding, asked: Collection[tuple[str, str]]) -> Finding:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+from precheck.analysis import attribution
+from precheck.analysis.attribution import Attribution
+from precheck.analysis.lineage import placed, via
 from precheck.findings import Finding
-from precheck.judge import attribution
-from precheck.judge.attribution import Attribution
-from precheck.judge.events import Suspect
-from precheck.judge.lineage import placed, via
 from precheck.judge.ops import finding_of
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import shortened
+from precheck.rules.rule import Candidate
 
 _KIN = {
     "overflow": {"overflow", "nan", "vanished-constant", "underflow", "cancellation", "amplified-rounding"},
@@ -21,10 +21,10 @@ _KIN = {
 """Of what is not finite at a boundary, the mechanisms that can have made it so. Anything can have made a drift."""
 
 
-def explained(finding: Finding, observation: Observation, suspects: list[Suspect], record: Record | None = None) -> Finding:
+def explained(finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None) -> Finding:
     """`finding`, an error at a boundary, with the op and line behind it; as it is if none stands out. `record`: the tensor that it is about."""
     place = None if record is None else record.place
-    fitting = [each for each in suspects if each.severity == "error" and _fits(finding, each) and _of(each.operation, place)]
+    fitting = [each for each in candidates if each.severity == "error" and _fits(finding, each) and _of(each.operation, place)]
     if fitting:
         first = finding_of(fitting[0])
         cause = f"{first.rule}: {first.message}"
@@ -50,13 +50,13 @@ def _made(value: Value, observation: Observation) -> tuple[Operation | None, Ope
     return whose.difference(cause, observation.functions) or cause, whose.shown(cause)
 
 
-def _fits(finding: Finding, suspect: Suspect) -> bool:
+def _fits(finding: Finding, candidate: Candidate) -> bool:
     """A cause comes before its effect, and is of its kind."""
-    if finding.rule in _KIN and suspect.rule not in _KIN[finding.rule]:
+    if finding.rule in _KIN and candidate.rule not in _KIN[finding.rule]:
         return False
     if finding.rule == "gradient-underflow":
-        return suspect.rule == "gradient-underflow"
-    return suspect.operation.phase in ("forward", "data") or suspect.operation.phase == finding.phase
+        return candidate.rule == "gradient-underflow"
+    return candidate.operation.phase in ("forward", "data") or candidate.operation.phase == finding.phase
 
 
 def _shown(finding: Finding, observation: Observation, record: Record | None) -> tuple[Operation, Value] | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
+from precheck.analysis import noise
+from precheck.analysis.displacements import LOST
+from precheck.analysis.labels import module_of, phase_of
 from precheck.findings import Finding, Report, Row
-from precheck.judge import noise
-from precheck.judge.extent import module_of, phase_of
 from precheck.judge.ratchet import Fault, Reach, Seen
-from precheck.judge.updates import LOST
 
 CLOSE = noise.WARN / noise.FAIL
 """Times the limit from which a tensor is looked at twice (`Comparison.doubtful`): what is closer has not been mended beyond chance."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import numpy
 import torch
 
+from precheck.analysis.drift import Comparison
 from precheck.findings import Loss
-from precheck.judge.drift import Comparison
 from precheck.observe.records import Record
 from precheck.observe.sketch import inner, sketch
 

@@ -1,14 +1,20 @@
-"""The verdict on a run beside its reference: every rule on boundaries, gradients, updates and the loss scale."""
+"""The verdict on a run beside its reference: every rule on its boundaries, gradients, updates and loss scale; and the tables of the report."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 
-from precheck.findings import Report
-from precheck.judge import boundaries, drift, extent, updates
+from precheck.analysis import drift
+from precheck.analysis.displacements import displacements
+from precheck.analysis.drift import Comparison
+from precheck.analysis.labels import module_of
+from precheck.findings import Finding, Report, Row
 from precheck.judge.losses import losses
 from precheck.observe.records import Trace
 from precheck.precisions import Precision
+from precheck.rules import classes
+from precheck.rules.rule import Compared
 
 
 def judged(
@@ -20,25 +26,46 @@ def judged(
     explained: Collection[str] = (),
     unstable: Collection[str] = (),
 ) -> Report:
-    """Every rule that can be told from a run and its reference, on the run `seen`; `explained` and `unstable` as in boundaries.drifted."""
+    """Every rule that can be told from a run and its reference, on the run `seen`; `explained` and `unstable` as in `Compared`."""
     report = Report(precision=precision.name)
     report.scaler = {"scale": seen.scale, "skipped": seen.skipped, "collapsed": seen.collapsed} if precision.scaler else {}
-    report.add(extent.nonfinite(rows, precision) or extent.broke_later(seen, reference, precision))
-    report.add(extent.collapsed(seen, reference, precision))
-    report.add(extent.flushed(seen, rows, precision, unstable=unstable))
-    report.add(boundaries.misshapen(seen, reference, precision))
-    report.add(boundaries.undetermined(rows, reference, precision))
-    report.add(boundaries.missing_gradients(seen, reference))
-    report.add(boundaries.drifted(rows, precision, explained=explained, unstable=unstable))
-    moved = updates.displacements(rows)
-    report.add(updates.lost(moved, seen.aged))
-    report.add(boundaries.leaks(seen, precision))
-    report.add(extent.headroom(seen, precision))
+    run = Compared(seen, reference, rows, precision, explained, unstable)
+    for rule in classes():
+        report.add(rule().beside(run))
     if explained or unstable:
         report.facts["excused"] = sorted({*explained, *unstable})  # keys of records that are beyond their limits for a reason
         report.facts["unstable"] = sorted({*unstable} - {*explained})  # of these, where float32 is no reference; rounding explains the others
-    report.boundaries, report.losses = boundaries.table(rows), losses(rows)
+    report.boundaries, report.losses = table(rows), losses(rows)
+    moved = displacements(rows)
     report.updates = [
         {"parameter": each.record.name, "steps": each.record.step, "arrived": each.arrived, "uncertainty": each.uncertainty} for each in moved
     ]
     return report
+
+
+def table(rows: Sequence[Comparison]) -> list[Row]:
+    """What reports show of the run: all but updates, which are judged by how much of them arrived."""
+    return [_row(row) for row in rows if row.record.kind != "update"]
+
+
+def _row(comparison: Comparison) -> Row:
+    record = comparison.record
+    return Row(
+        record.name, record.kind, record.step, record.shape, record.dtype, comparison.r, comparison.allowed, comparison.drift,
+        comparison.floor, comparison.relative, comparison.excess_nonfinite,
+    )  # fmt: skip
+
+
+def located(finding: Finding, rows: Sequence[Comparison], makers: Mapping[str, str]) -> Finding:
+    """`finding` with the module whose own code made the drift, if the module it names was handed it.
+
+    `rows` are those of a run that also recorded what modules hand to one another, in order; `makers` whose code made that.
+    """
+    first = next((row for row in rows if row.failed or row.excess_nonfinite), None)
+    if first is None or first.record.kind != "handed":
+        return finding
+    maker = makers[first.record.key].split("#")[0]
+    whose = f"the code of {maker}" if maker else "the model's own forward"
+    return dataclasses.replace(
+        finding, module=maker, message=f"{finding.message}; {whose} made it, and hands it to {module_of(first.record.name, 'output')}"
+    )

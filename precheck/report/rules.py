@@ -1,21 +1,26 @@
-"""A page for each rule, from the catalogue, the judges' limits and an example that is run by the tests: docs/rules."""
+"""A page for each rule, from its folder: what it says of itself, its limits and its example, which the tests run. docs/rules."""
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
+from precheck import rules
 from precheck.findings import RULES, Rule
-from precheck.report.limits import files_of, limits_of
+from precheck.report.limits import limits_of, rule_of
 from precheck.report.markdown import grid
 
-EXAMPLES = "examples"
-"""The folder beside the pages with a file for each rule, where there is one."""
 _MADE = "<!-- made by python -m precheck rules --write docs/rules -->"
 
 
-def pages(folder: Path) -> dict[str, str]:
-    """Names of files and their content: README.md and one for each rule. `folder` is where they belong, with the examples."""
-    return {"README.md": _index(), **{f"{rule.name}.md": _page(rule, _example(folder, rule)) for rule in RULES.values()}}
+def pages() -> dict[str, str]:
+    """Names of files and their content: README.md and one for each rule."""
+    return {"README.md": _index(), **{f"{rule.name}.md": _page(rule) for rule in RULES.values()}}
+
+
+def example(rule: str) -> Path:
+    """The file with the example of a rule."""
+    return Path(rules.__path__[0]) / rule.replace("-", "_") / "example.py"
 
 
 def _index() -> str:
@@ -23,18 +28,12 @@ def _index() -> str:
     return "\n".join([_MADE, "", "# Rules", "", *grid(("rule", "fires when"), rows), ""])
 
 
-def _example(folder: Path, rule: Rule) -> str:
-    path = folder / EXAMPLES / f"{rule.name.replace('-', '_')}.py"
-    return path.read_text(encoding="utf8") if path.is_file() else ""
-
-
-def _page(rule: Rule, example: str) -> str:
+def _page(rule: Rule) -> str:
+    shown = example(rule.name).read_text(encoding="utf8").rstrip("\n")
     lines = [_MADE, "", f"# `{rule.name}`", "", _sentence(rule.meaning), "", f"**Cure**: {rule.remedy}.", ""]
-    if example:
-        lines += ["## Example", "", "```python", example.rstrip("\n"), "```", ""]
-    lines += ["## How it is told", ""]
-    for file, summary in files_of(rule.name):
-        lines += [f"- `precheck/judge/{file}.py`: {summary}"]
+    lines += ["## Example", "", "```python", shown, "```", ""]
+    lines += ["## How it is told", "", inspect.getdoc(inspect.getmodule(rule_of(rule.name))) or "", ""]
+    lines += [f"The code: `precheck/rules/{rule.name.replace('-', '_')}/rule.py`."]
     return "\n".join([*lines, "", *_limits(rule), *_in_tests(rule)])
 
 
@@ -42,8 +41,9 @@ def _limits(rule: Rule) -> list[str]:
     limits = limits_of(rule.name)
     if not limits:
         return ["It has no limits: it is a matter of yes or no.", ""]
-    rows = [(f"`{limit.name}`", f"`{limit.value}`", f"`{limit.file}`", _cell(limit.why)) for limit in limits]
-    return ["## Limits", "", "Numbers that take part in the verdict, as the code has them:", "", *grid(("limit", "value", "judge", "why"), rows), ""]
+    rows = [(f"`{limit.name}`", f"`{limit.value}`", limit.unit, f"`{limit.file}`", _cell(limit.origin)) for limit in limits]
+    table = grid(("limit", "value", "unit", "file", "what it is, and why"), rows)
+    return ["## Limits", "", "Numbers that take part in the verdict, as the code has them:", "", *table, ""]
 
 
 def _in_tests(rule: Rule) -> list[str]:

@@ -12,10 +12,10 @@ from ratios import Call, medians
 from sized import GPT, Trained, adamw, loss_of, made
 
 import precheck
+from precheck.analysis.placement import noise_for
 from precheck.checking import Checking
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, encode
-from precheck.judge.placement import noise_for
 from precheck.measurement import job_of
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Depth, Job

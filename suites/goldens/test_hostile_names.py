@@ -14,7 +14,7 @@ from samples import golden, record
 from precheck.__main__ import main
 from precheck.goldens.file import Golden, GoldenRecord, decode, encode
 from precheck.goldens.show import describe, difference, show
-from precheck.judge import staleness
+from precheck.rules.golden_stale import rule as staleness
 from precheck.words import one_line
 
 HOSTILE = {

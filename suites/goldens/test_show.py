@@ -10,9 +10,9 @@ import numpy
 import pytest
 from samples import everything, golden, record
 
+from precheck.analysis.noise import REASSOCIATED
 from precheck.goldens.file import Golden, decode, encode
 from precheck.goldens.show import STILL, circumstances, describe, difference, show
-from precheck.judge.noise import REASSOCIATED
 
 
 def moved(name: str, share: float, **facts: Any) -> Any:

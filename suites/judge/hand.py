@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
+from precheck.analysis.drift import Comparison
+from precheck.findings import Finding
 from precheck.observe.records import Kind, Record, Trace
 from precheck.observe.reduce import reduced
+from precheck.precisions import Precision
+from precheck.rules import classes
+from precheck.rules.rule import Compared, Rule
 
 
 def record(kind: Kind, name: str, tensor: torch.Tensor, *, step: int = 1, **facts: Any) -> Record:
@@ -23,3 +29,17 @@ def trace(*records: Record, **facts: Any) -> Trace:
 
 def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale
+
+
+def rule(name: str) -> Rule:
+    """The rule of that name, at work on a run of its own."""
+    return next(each for each in classes() if each.about.name == name)()
+
+
+def beside(
+    names: str, precision: Precision, rows: Sequence[Comparison] = (), seen: Trace | None = None, reference: Trace | None = None,
+    *, explained: Collection[str] = (), unstable: Collection[str] = (),
+) -> list[Finding]:  # fmt: skip
+    """What these rules say of a run beside its reference, in the order in which they are named."""
+    run = Compared(seen or trace(), reference or trace(), rows, precision, explained, unstable)
+    return [finding for name in names.split() for finding in rule(name).beside(run)]

@@ -6,10 +6,11 @@ import numpy
 import pytest
 from hand import trace
 
-from precheck.judge import decisions
-from precheck.judge.decisions import CHANCE, Place
-from precheck.judge.noise import FAIL
+from precheck.analysis import decisions
+from precheck.analysis.decisions import CHANCE, Place
+from precheck.analysis.noise import FAIL
 from precheck.precisions import PRECISIONS
+from precheck.rules.decision_flip.rule import flipped
 
 BF16 = PRECISIONS["bf16-mixed"]
 
@@ -49,7 +50,7 @@ def test_the_limit_grows_with_what_rounding_explains_and_shrinks_with_its_certai
 def test_both_ways_to_count_agree_where_they_meet() -> None:
     """The exact sum gives way to a normal approximation for many flips; there they differ by a few percent."""
     switch = next(n for n in range(0, 10**5, 2) if (n / 2 + 1) * numpy.log(4 / (4 + FAIL)) <= -700)
-    below, above = (decisions._most(n, 4) for n in (switch - 2, switch))
+    below, above = (decisions.most(n, 4) for n in (switch - 2, switch))
     assert above == pytest.approx(below, rel=0.05)
 
 
@@ -69,10 +70,10 @@ def test_places_sum_the_flips_of_the_noise_runs() -> None:
 
 def test_the_first_place_is_named() -> None:
     suspects = [Place("a", "aten.gt", 100, 1, 0, 8), Place("moe.gate#2", "aten.topk", 100, 60, 4, 8), Place("b", "aten.topk", 100, 90, 0, 8)]
-    (found,) = decisions.flipped(suspects, BF16)
+    (found,) = flipped(suspects, BF16)
     assert (found.rule, found.severity, found.op, found.module, found.measured) == ("decision-flip", "error", "aten.topk", "moe.gate", 60.0)
     assert found.message == (
         "aten.topk in moe.gate#2: 60 of 100 decisions (60.0%) fell otherwise under bf16-mixed than in float32, where correct rounding explains 0.5"
     )
-    assert decisions.flipped([], BF16) == []
-    assert "in the model's own forward" in decisions.flipped([Place("", "aten.topk", 100, 60, 4, 8)], BF16)[0].message
+    assert flipped([], BF16) == []
+    assert "in the model's own forward" in flipped([Place("", "aten.topk", 100, 60, 4, 8)], BF16)[0].message

@@ -6,14 +6,16 @@ import math
 
 import pytest
 import torch
-from hand import normal, record, trace
+from hand import beside, normal, record, trace
 
-from precheck.judge import boundaries, drift, noise
-from precheck.judge.drift import Comparison
+from precheck.analysis import drift, noise
+from precheck.analysis.drift import Comparison
+from precheck.judge import traces
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.observe.records import Record
 from precheck.precisions import PRECISIONS
 
+DRIFT = "accumulated-drift unstable-reference"
 BF16 = PRECISIONS["bf16-true"]
 U = 2.0**-8
 VALUES = normal(4000)
@@ -122,7 +124,7 @@ def test_spreads_need_every_noise_run() -> None:
 
 
 def test_the_first_failed_row_is_named_and_the_others_counted() -> None:
-    found = boundaries.drifted([off_by(1.0, name="a"), off_by(4.0, name="b", is_result=True), off_by(9.0, name="c")], BF16)
+    found = beside(DRIFT, BF16, [off_by(1.0, name="a"), off_by(4.0, name="b", is_result=True), off_by(9.0, name="c")])
     assert [(f.rule, f.severity, f.tensor, f.module) for f in found] == [("accumulated-drift", "error", "b", "b")]
     said = "output of b: off by 4 noise floors under bf16-true (3 allowed), 0.66% of its norm where rounding explains 0.16%"
     assert found[0].message.startswith(said)
@@ -137,32 +139,32 @@ def test_the_first_failed_row_is_named_and_the_others_counted() -> None:
     ],
 )  # fmt: skip
 def test_drift_that_reaches_nothing_is_a_warning_unless_plain(row: dict[str, object], severity: str) -> None:
-    assert [f.severity for f in boundaries.drifted([off_by(4.0, **row)], BF16)] == [severity]  # type: ignore[arg-type]
-    assert [f.severity for f in boundaries.drifted([off_by(6.5, **row)], BF16)] == ["error"]  # type: ignore[arg-type]
+    assert [f.severity for f in beside(DRIFT, BF16, [off_by(4.0, **row)])] == [severity]  # type: ignore[arg-type]
+    assert [f.severity for f in beside(DRIFT, BF16, [off_by(6.5, **row)])] == ["error"]  # type: ignore[arg-type]
 
 
 def test_what_was_explained_or_unstable_is_no_error() -> None:
     row = off_by(9.0)
-    assert [f.severity for f in boundaries.drifted([row], BF16, explained={row.record.key})] == ["note"]
-    assert [(f.rule, f.severity) for f in boundaries.drifted([row], BF16, unstable={row.record.key})] == [("unstable-reference", "warning")]
-    [near] = boundaries.drifted([off_by(2.5)], BF16)
+    assert [f.severity for f in beside(DRIFT, BF16, [row], explained={row.record.key})] == ["note"]
+    assert [(f.rule, f.severity) for f in beside(DRIFT, BF16, [row], unstable={row.record.key})] == [("unstable-reference", "warning")]
+    [near] = beside(DRIFT, BF16, [off_by(2.5)])
     assert near.severity == "warning"
     assert "off by 2.5 noise floors under bf16-true (near the 3 allowed)" in near.message
-    assert boundaries.drifted([off_by(1.0)], BF16) == []
+    assert beside(DRIFT, BF16, [off_by(1.0)]) == []
 
 
 def test_a_float32_run_that_float64_contradicts_is_ill_conditioned() -> None:
-    assert [(f.rule, f.severity) for f in boundaries.drifted([off_by(9.0)], PRECISIONS["32-true"])] == [("unstable-reference", "warning")]
+    assert [(f.rule, f.severity) for f in beside(DRIFT, PRECISIONS["32-true"], [off_by(9.0)])] == [("unstable-reference", "warning")]
 
 
 def test_gradients_that_are_not_there() -> None:
     reference = trace(record("parameter-gradient", "a.w", VALUES), record("parameter-gradient", "b.w", VALUES * 0), record("output", "c", VALUES))
-    assert boundaries.missing_gradients(reference, reference) == []
-    found = boundaries.missing_gradients(trace(), reference)
+    assert beside("missing-gradient", BF16, (), reference, reference) == []
+    found = beside("missing-gradient", BF16, (), trace(), reference)
     assert [(f.rule, f.severity, f.module, f.measured) for f in found] == [("missing-gradient", "error", "a", 1.0)]
 
 
 def test_rows_for_reports_leave_updates_out() -> None:
-    table = boundaries.table([off_by(2.5), off_by(1.0, kind="update", name="w")])
+    table = traces.table([off_by(2.5), off_by(1.0, kind="update", name="w")])
     assert [(row.tensor, row.kind, round(row.r, 1), row.failed) for row in table] == [("a", "output", 2.5, False)]
     assert noise.WARN < table[0].r < noise.FAIL

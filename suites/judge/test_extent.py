@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from hand import normal, record, trace
+from hand import beside, normal, record, trace
 
-from precheck.judge import drift, extent
-from precheck.judge.drift import Comparison
+from precheck.analysis import drift, labels
+from precheck.analysis.drift import Comparison
 from precheck.observe.records import Kind, Trace
 from precheck.precisions import PRECISIONS
 
@@ -30,13 +30,13 @@ def pair(name: str, low: torch.Tensor, reference: torch.Tensor = VALUES, *, kind
 
 def test_the_first_boundary_with_more_infinities_than_its_reference_is_blamed() -> None:
     rows = [pair("a", VALUES), pair("b.c", with_elements(3, math.inf)), pair("d", with_elements(1000, math.nan))]
-    found = extent.nonfinite(rows, HALF)
+    found = beside("overflow nan", HALF, rows)
     assert [(f.rule, f.severity, f.phase, f.module, f.measured) for f in found] == [("overflow", "error", "forward", "b.c", 3.0)]
     assert found[0].message.startswith("output of b.c: 3 of 1000 elements are Inf in float16 under 16-true in step 1, where the reference is finite")
 
 
 def test_no_more_than_the_reference_has_is_nothing() -> None:
-    assert extent.nonfinite([pair("a", with_elements(3, -math.inf), with_elements(3, -math.inf))], HALF) == []
+    assert beside("overflow nan", HALF, [pair("a", with_elements(3, -math.inf), with_elements(3, -math.inf))]) == []
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_no_more_than_the_reference_has_is_nothing() -> None:
 )
 def test_nan_is_overflow_where_range_may_have_run_out(precision: str, dtype: str, reference: float, rule: str) -> None:
     row = pair("a", with_elements(2, math.nan), VALUES.abs().clamp(max=1) * reference, dtype=dtype)
-    assert [f.rule for f in extent.nonfinite([row], PRECISIONS[precision])] == [rule]
+    assert [f.rule for f in beside("overflow nan", PRECISIONS[precision], [row])] == [rule]
 
 
 def later(loss: torch.Tensor, output: torch.Tensor) -> tuple[Trace, Trace]:
@@ -58,25 +58,25 @@ def later(loss: torch.Tensor, output: torch.Tensor) -> tuple[Trace, Trace]:
 
 
 def test_a_later_step_that_broke_is_found_if_the_references_did_not() -> None:
-    found = extent.broke_later(*later(torch.tensor(1.0), with_elements(5, math.inf)), HALF)
+    found = beside("overflow", HALF, (), *later(torch.tensor(1.0), with_elements(5, math.inf)))
     assert [(f.rule, f.module, f.step) for f in found] == [("overflow", "a", 3)]
-    assert extent.broke_later(*later(torch.tensor(math.nan), with_elements(5, math.inf)), HALF) == []
-    assert extent.broke_later(*later(torch.tensor(1.0), VALUES), HALF) == []
+    assert beside("overflow", HALF, (), *later(torch.tensor(math.nan), with_elements(5, math.inf))) == []
+    assert beside("overflow", HALF, (), *later(torch.tensor(1.0), VALUES)) == []
 
 
 @pytest.mark.parametrize(("amax", "found"), [(65504 / 8.5, False), (65504 / 7.5, True), (65504.0, True)])
 def test_headroom_below_three_bits_is_a_warning(amax: float, found: bool) -> None:
     low = trace(record("output", "small", VALUES, dtype="float16"), record("output", "big", torch.tensor([amax]), dtype="float16"))
-    findings = extent.headroom(low, HALF)
+    findings = beside("headroom", HALF, (), low)
     assert [(f.rule, f.severity, f.module) for f in findings] == ([("headroom", "warning", "big")] if found else [])
     if found:
         assert findings[0].measured == pytest.approx(math.log2(65504 / amax))
 
 
 def test_headroom_is_a_matter_of_float16_outputs_alone() -> None:
-    assert extent.headroom(trace(record("output", "a", torch.tensor([6e4]), dtype="float32")), MIXED) == []
-    assert extent.headroom(trace(record("gradient", "a", torch.tensor([6e4]), dtype="float16")), MIXED) == []
-    assert extent.headroom(trace(record("output", "a", torch.tensor([6e4]), dtype="bfloat16")), BF16) == []
+    assert beside("headroom", MIXED, (), trace(record("output", "a", torch.tensor([6e4]), dtype="float32"))) == []
+    assert beside("headroom", MIXED, (), trace(record("gradient", "a", torch.tensor([6e4]), dtype="float16"))) == []
+    assert beside("headroom", BF16, (), trace(record("output", "a", torch.tensor([6e4]), dtype="bfloat16"))) == []
 
 
 def flushed(scale: float, *, low_scale: float = 1.0, precision: str = "16-true", other: float = 0.0, activation: float = 0.0) -> list[str]:
@@ -91,7 +91,7 @@ def flushed(scale: float, *, low_scale: float = 1.0, precision: str = "16-true",
     if activation:
         low.add(record("gradient", "a", torch.tensor([activation])))
     used = PRECISIONS[precision]
-    return [f.severity for f in extent.flushed(low, drift.compare(low, reference, {}, used, samples=2), used)]
+    return [f.severity for f in beside("gradient-underflow", used, drift.compare(low, reference, {}, used, samples=2), low)]
 
 
 def test_a_gradient_below_float16s_last_step_is_gone() -> None:
@@ -122,17 +122,17 @@ def test_the_message_names_the_scale_that_would_keep_it() -> None:
     exact = normal(1000, scale=2.0**-27)
     low = trace(record("parameter-gradient", "a.w", exact.half().float(), dtype="float16"))
     rows = drift.compare(low, trace(record("parameter-gradient", "a.w", exact)), {}, HALF, samples=2)
-    finding = extent.flushed(low, rows, HALF)[0]
+    finding = beside("gradient-underflow", HALF, rows, low)[0]
     scale = float(finding.message.rpartition("a loss scale of ")[2].split()[0])
     assert math.log2(scale) % 1 == 0
     kept = (exact * scale).half().float() / scale
     assert float((kept - exact).norm() / exact.norm()) < 0.02  # 5 bits above the last step: one in 32 sqrt(12), and as much again
-    assert extent.flushed(low, rows, HALF, unstable={rows[0].record.key}) == []
+    assert beside("gradient-underflow", HALF, rows, low, unstable={rows[0].record.key}) == []
 
 
 def test_a_scale_that_collapsed() -> None:
-    assert [f.rule for f in extent.collapsed(trace(collapsed=True), trace(), MIXED)] == ["scaler-collapse"]
-    assert extent.collapsed(trace(), trace(), MIXED) == []
+    assert [f.rule for f in beside("scaler-collapse", MIXED, (), trace(collapsed=True))] == ["scaler-collapse"]
+    assert beside("scaler-collapse", MIXED) == []
 
 
 @pytest.mark.parametrize(
@@ -150,11 +150,11 @@ def test_a_scale_that_collapsed() -> None:
     ],
 )
 def test_names(kind: Kind, name: str, module: str, label: str, phase: str) -> None:
-    assert (extent.module_of(name, kind), extent.label(kind, name), extent.phase_of(kind)) == (module, label, phase)
+    assert (labels.module_of(name, kind), labels.label(kind, name), labels.phase_of(kind)) == (module, label, phase)
 
 
 @pytest.mark.parametrize("name", ["[0]", "[logits]", "[a][1]", "output[]"])
 def test_a_part_of_the_models_own_result_belongs_to_the_model(name: str) -> None:
-    assert extent.module_of(name, "output") == ""
-    assert extent.label("output", name) == "the model's output" + name.replace("output[]", "")
-    assert extent.label("gradient", name) == f"gradient of {extent.label('output', name)}"
+    assert labels.module_of(name, "output") == ""
+    assert labels.label("output", name) == "the model's output" + name.replace("output[]", "")
+    assert labels.label("gradient", name) == f"gradient of {labels.label('output', name)}"

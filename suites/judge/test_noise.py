@@ -9,8 +9,8 @@ import pytest
 import torch
 from hand import normal, record
 
+from precheck.analysis import noise
 from precheck.formats import BF16, E4M3FN, FP16
-from precheck.judge import noise
 from precheck.observe.noise import ONE_ROUNDING
 
 CHANCE = 1e-6

@@ -9,8 +9,8 @@ import pytest
 from graph import Graph, above, below, given
 
 from precheck import formats
-from precheck.judge import absorption
 from precheck.observe.shadow.operations import Absorbed
+from precheck.rules.absorption import rule as absorption
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 STUCK = Absorbed(
@@ -23,7 +23,7 @@ STUCK = Absorbed(
     drift=absorption.ROUNDINGS * U,
 )
 """A sum that stands still, at every limit of the first kind. It came a good part of its way before that."""
-FROZEN = Absorbed(share=1.0, times=1, additions=absorption.UPDATES, arrived=0.0, intended=absorption.INTENDED * U, lost=1.0, drift=2 * U)
+FROZEN = Absorbed(share=1.0, times=1, additions=int(absorption.UPDATES), arrived=0.0, intended=absorption.INTENDED * U, lost=1.0, drift=2 * U)
 """An average that never moved, at every limit of the second kind."""
 MERGED = Absorbed(share=0.9, times=1, additions=1, arrived=0.2, intended=0.9 * U, lost=0.8, drift=0.3 * U)
 """A low-rank update, most of which a weight swallows."""
@@ -51,7 +51,7 @@ def test_a_sum_that_falls_short_of_any_limit_is_let_be(change: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("change", [
-    {"additions": absorption.UPDATES - 1},
+    {"additions": int(absorption.UPDATES) - 1},
     {"arrived": absorption.ARRIVED},
     {"intended": below(absorption.INTENDED * U)},
 ], ids=lambda change: next(iter(change)))  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from graph import Graph, given
 
 from precheck import formats
-from precheck.judge import causes
+from precheck.analysis import causes
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROUNDED = 0.42 * U

@@ -8,13 +8,15 @@ import pytest
 from graph import Graph, above, below, given
 
 from precheck import formats
-from precheck.judge import choices
+from precheck.analysis import choices
 from precheck.observe.shadow.operations import Flips
+from precheck.rules.decision_flip.rule import SHARE
 
 U = formats.of_dtype("bfloat16").unit_roundoff
-ROWS = int(choices.ROWS / choices.SHARE)  # of which `ROWS` are just the share that counts
-TIED = Flips(choices.ROWS, ROWS, choices.ROWS)
-BLURRED = Flips(choices.ROWS, int(choices.ROWS / choices.BLURRED), 0, choices.BLUR * U)
+LEAST = int(choices.ROWS)
+ROWS = int(LEAST / SHARE)  # of which `LEAST` are just the share that counts
+TIED = Flips(LEAST, ROWS, LEAST)
+BLURRED = Flips(LEAST, int(LEAST / choices.BLURRED), 0, choices.BLUR * U)
 
 
 def judged(flips: Flips, name: str = "topk.default", scores: Any = None, **facts: Any) -> list[tuple[str, str]]:
@@ -28,9 +30,9 @@ def test_distinct_scores_that_the_format_makes_equal_are_an_error() -> None:
 
 
 @pytest.mark.parametrize("flips", [
-    Flips(choices.ROWS - 1, 8, choices.ROWS - 1),
-    Flips(choices.ROWS, 8, choices.ROWS - 1),
-    Flips(choices.ROWS, ROWS + 1, choices.ROWS),
+    Flips(LEAST - 1, 8, LEAST - 1),
+    Flips(LEAST, 8, LEAST - 1),
+    Flips(LEAST, ROWS + 1, LEAST),
 ], ids=["rows", "ties", "share"])  # fmt: skip
 def test_fewer_ties_than_each_limit_are_let_be(flips: Flips) -> None:
     assert judged(flips) == []
@@ -50,9 +52,9 @@ def test_rounding_that_hides_what_tells_scores_apart_is_a_warning(name: str, acc
 
 
 @pytest.mark.parametrize("flips", [
-    Flips(choices.ROWS - 1, 8, 0, 1.0),
-    Flips(choices.ROWS, BLURRED.total + 1, 0, 1.0),
-    Flips(choices.ROWS, BLURRED.total, 0, below(choices.BLUR * U)),
+    Flips(LEAST - 1, 8, 0, 1.0),
+    Flips(LEAST, BLURRED.total + 1, 0, 1.0),
+    Flips(LEAST, BLURRED.total, 0, below(choices.BLUR * U)),
 ], ids=["rows", "share", "blur"])  # fmt: skip
 def test_less_blur_than_each_limit_is_let_be(flips: Flips) -> None:
     assert judged(flips) == []

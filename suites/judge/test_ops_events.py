@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from graph import Graph, above, below, given
 
-from precheck.judge import events
+from precheck.analysis import nonfinite, zeros
 
 LARGEST = 65504.0
 TINIEST = 2.0**-24  # float16's smallest subnormal; half of it and less rounds to zero
@@ -37,7 +37,7 @@ def test_what_takes_its_shape_alone_heals_nothing(name: str) -> None:
     assert graph.rules() == [("overflow", 1)]
 
 
-@pytest.mark.parametrize(("drift", "accused"), [(events.WRONG, False), (above(events.WRONG), True)])
+@pytest.mark.parametrize(("drift", "accused"), [(nonfinite.WRONG, False), (above(nonfinite.WRONG), True)])
 def test_a_finite_consumer_heals_it_if_it_is_right_to_a_quarter(drift: float, accused: bool) -> None:
     graph, infinite = overflowed()
     graph.op("clamp.default", infinite, makes={"dtype": "float16", "drift": drift})
@@ -114,7 +114,7 @@ def test_a_copy_beside_what_heals_it_harms_nobody() -> None:
 
 
 @pytest.mark.parametrize(("beyonds", "negative", "alive", "accused"), [
-    (events.FILLS, True, True, False), (events.FILLS + 1, True, True, True), (events.FILLS + 1, False, False, False),
+    (nonfinite.FILLS, True, True, False), (nonfinite.FILLS + 1, True, True, True), (nonfinite.FILLS + 1, False, False, False),
     (1, False, True, True), (1, False, False, False), (0, False, True, False),
 ])  # fmt: skip
 def test_what_more_numbers_became_than_masks_have_or_one_above_zero_is_no_mask(beyonds: int, negative: bool, alive: bool, accused: bool) -> None:
@@ -128,7 +128,7 @@ def test_what_more_numbers_became_than_masks_have_or_one_above_zero_is_no_mask(b
 @pytest.mark.parametrize(("facts", "accused"), [
     ({"beyonds": 1, "negative": True}, False),
     ({"beyonds": 1, "negative": False}, True),
-    ({"beyonds": events.FILLS + 1, "negative": True}, True),
+    ({"beyonds": nonfinite.FILLS + 1, "negative": True}, True),
 ])  # fmt: skip
 def test_scores_under_a_mask_may_be_handed_out(facts: dict[str, Any], accused: bool) -> None:
     graph = Graph()
@@ -249,14 +249,14 @@ def test_nan_from_what_the_reference_has_too_is_called_nan() -> None:
 FLOOD: dict[str, Any] = {"dtype": "float16", "zeros": 40, "largest_zeroed": TINIEST / 4, "drift": 0.9, "norm": 1e-6}
 
 
-@pytest.mark.parametrize(("zeroed", "accused"), [(below(events.LOST), False), (events.LOST, True)])
+@pytest.mark.parametrize(("zeroed", "accused"), [(below(zeros.LOST), False), (zeros.LOST, True)])
 def test_a_tensor_half_of_which_is_flushed_is_lost_if_the_user_keeps_it(zeroed: float, accused: bool) -> None:
     graph = Graph()
     graph.op("mul.Tensor", given("float16", norm=1e-3), makes=FLOOD | {"zeroed": zeroed, "alive": True})
     assert (graph.rules() == [("underflow", 1)]) is accused
 
 
-@pytest.mark.parametrize(("drift", "accused"), [(events.LOST, False), (above(events.LOST), True)])
+@pytest.mark.parametrize(("drift", "accused"), [(zeros.LOST, False), (above(zeros.LOST), True)])
 def test_what_is_flushed_harms_by_what_it_ends_up_in(drift: float, accused: bool) -> None:
     graph = Graph()
     flushed = graph.op("mul.Tensor", given("float16", norm=1e-3), makes=FLOOD | {"zeroed": 1.0})
@@ -279,7 +279,7 @@ def starved(zeroed: float, scale: float = 1.0, norm: float = 1e-9, dtype: str = 
     return graph
 
 
-@pytest.mark.parametrize(("zeroed", "accused"), [(events.LOST, False), (above(events.LOST), True)])
+@pytest.mark.parametrize(("zeroed", "accused"), [(zeros.LOST, False), (above(zeros.LOST), True)])
 def test_a_gradient_more_than_half_of_which_is_flushed_is_starved(zeroed: float, accused: bool) -> None:
     assert (starved(zeroed).rules() == [("gradient-underflow", 1)]) is accused
 

@@ -8,7 +8,7 @@ import pytest
 from graph import Graph, above, below, given
 
 from precheck import formats
-from precheck.judge import reach
+from precheck.analysis import reach
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 SPOILT = {"drift": 0.9, "dead": 0.9}

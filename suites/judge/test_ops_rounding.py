@@ -8,11 +8,12 @@ import pytest
 from graph import Graph, above, below, given
 
 from precheck import formats
-from precheck.judge import rounding
+from precheck.analysis import errors, rounding
 from precheck.observe.shadow.operations import Renumbered
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROUNDED = 0.42 * U  # what one rounding costs in relative L2
+TURNS = int(rounding.RECURRENT)
 
 
 def judged(name: str, makes: dict[str, Any], *inputs: Any, **facts: Any) -> list[tuple[str, int]]:
@@ -102,7 +103,7 @@ def test_half_of_the_elements_gone_by_no_single_op_is_accumulated_drift(nudge: A
     assert judged("mul.Tensor", makes, fed) == ([("accumulated-drift", 1)] if accused else [])
 
 
-@pytest.mark.parametrize(("turns", "modules", "severity"), [(rounding.RECURRENT - 1, 1, "note"), (rounding.RECURRENT, 1, "error"), (40, 40, "note")])
+@pytest.mark.parametrize(("turns", "modules", "severity"), [(TURNS - 1, 1, "note"), (TURNS, 1, "error"), (40, 40, "note")])
 def test_drift_adds_up_where_an_op_works_on_its_own_results(turns: int, modules: int, severity: str) -> None:
     """In a network as deep, in which each module has one turn, correct rounding may do as much."""
     graph, made = Graph(), given(drift=0.2)
@@ -134,7 +135,7 @@ def test_a_few_numbers_are_too_few_for_a_share(size: int, accused: bool) -> None
 @AT_LEAST
 def test_what_float32_does_not_determine_is_a_note(nudge: Any, accused: bool) -> None:
     """A descendant most of which is dead wanders as far in float32, disturbed by 2^-20, as the run is off."""
-    for wander, dead, twin in ((nudge(rounding.UNSTABLE), 0.5, 0.5), (0.9, nudge(rounding.SHAKEN), 0.5), (0.9, 0.5, nudge(rounding.DIGIT))):
+    for wander, dead, twin in ((nudge(errors.UNSTABLE), 0.5, 0.5), (0.9, nudge(errors.SHAKEN), 0.5), (0.9, 0.5, nudge(errors.DIGIT))):
         graph = Graph()
         made = graph.op("sin.default", given(), makes={"drift": 0.9, "dead": 0.9})
         graph.op("exp.default", made, makes={"drift": 1.0, "dead": dead, "wander": wander, "twin_drift": twin, "alive": True})
@@ -143,7 +144,7 @@ def test_what_float32_does_not_determine_is_a_note(nudge: Any, accused: bool) ->
 
 
 def test_what_wanders_at_the_op_itself_is_not_suspected() -> None:
-    makes = {"drift": 0.9, "dead": 0.9, "wander": above(rounding.UNSTABLE), "twin_drift": above(rounding.DIGIT)}
+    makes = {"drift": 0.9, "dead": 0.9, "wander": above(errors.UNSTABLE), "twin_drift": above(errors.DIGIT)}
     assert judged("sin.default", makes) == []
 
 

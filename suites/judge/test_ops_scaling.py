@@ -6,9 +6,9 @@ import pytest
 from graph import Graph
 
 from precheck.findings import Finding
-from precheck.judge import scaling
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.steps import ScalingEvent
+from precheck.rules.scaler_order.rule import AHEAD
 
 KINDS = {
     "mixed": ("error", "scaled by 1024 is added to one scaled by 1:"), "compared": ("error", "scaled by 1024 is compared with, or clipped by, one"),
@@ -53,7 +53,7 @@ def test_factors_are_told_as_people_say_them(factor: float, told: str) -> None:
 @pytest.mark.parametrize("times", range(1, 6))
 def test_a_schedule_may_go_on_through_a_skip_or_two(times: int) -> None:
     found = judged(*(event("scheduled", float(each)) for each in range(1, times + 1)))
-    assert len(found) == (times >= scaling.AHEAD)
+    assert len(found) == (times >= AHEAD)
 
 
 def test_a_line_is_accused_once_and_lines_in_their_order() -> None:

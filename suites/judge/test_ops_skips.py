@@ -7,10 +7,15 @@ import math
 import pytest
 from graph import above, below, value
 
+from precheck.analysis import scaling
 from precheck.formats import FP16
-from precheck.judge import scaling
+from precheck.judge.ops import Verdict
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.steps import Backward, ScalerStep, ScalingEvent
+from precheck.rules.rule import Candidate
+from precheck.rules.scaler_skip.rule import IN_A_ROW as MOST_IN_A_ROW
+
+IN_A_ROW = int(MOST_IN_A_ROW)
 
 SCALE = 2.0**16
 
@@ -40,9 +45,13 @@ def run(skips: str, *, scale: float = SCALE, room: float = SCALE, interval: int 
     return steps
 
 
+def faults(observation: Observation) -> list[Candidate]:
+    return Verdict().candidates(observation)
+
+
 def judged(*steps: ScalerStep) -> list[tuple[str, str]]:
     """Rule and severity."""
-    return [(suspect.rule, suspect.severity) for suspect in scaling.faults(Observation(steps=list(steps)))]
+    return [(suspect.rule, suspect.severity) for suspect in faults(Observation(steps=list(steps)))]
 
 
 WARNED, FAILED = [("scaler-skip", "warning")], [("scaler-skip", "error")]
@@ -64,7 +73,7 @@ def test_a_burst_as_long_as_the_way_down_is_calibration(halvings: int) -> None:
 def test_the_way_down_is_rounded_up(room: float) -> None:
     """A run that skips that often, all in the first steps, whose least room is `room`."""
     steps = [ScalerStep(1, operation("step"), SCALE * 2.0**-place, 2000, place < 40, back(room, overflowed=place < 40)) for place in range(60)]
-    assert scaling._burst(steps) == math.ceil(math.log2(SCALE / room)) + 1
+    assert scaling.burst(steps) == math.ceil(math.log2(SCALE / room)) + 1
 
 
 def test_beyond_calibration_a_run_of_skips_is_an_error() -> None:
@@ -72,11 +81,11 @@ def test_beyond_calibration_a_run_of_skips_is_an_error() -> None:
     def steps(skips: int) -> list[ScalerStep]:
         return [ScalerStep(1, operation("step"), SCALE, 20, place < skips, back(SCALE, overflowed=place < skips)) for place in range(60)]
 
-    assert ("scaler-skip", "error") not in judged(*steps(1 + scaling.IN_A_ROW))
-    assert judged(*steps(2 + scaling.IN_A_ROW)) == FAILED
+    assert ("scaler-skip", "error") not in judged(*steps(1 + IN_A_ROW))
+    assert judged(*steps(2 + IN_A_ROW)) == FAILED
 
 
-@pytest.mark.parametrize(("in_a_row", "found"), [(scaling.IN_A_ROW, []), (scaling.IN_A_ROW + 1, FAILED)])
+@pytest.mark.parametrize(("in_a_row", "found"), [(IN_A_ROW, []), (IN_A_ROW + 1, FAILED)])
 def test_skips_in_a_row_in_the_steady_state(in_a_row: int, found: list[tuple[str, str]]) -> None:
     """Of 400 steps with growth every 100, 3.96 skips are expected and 8.9 let pass, so that only the row decides."""
     assert judged(*run("." * 200 + "x" * in_a_row + "." * (200 - in_a_row), interval=100)) == found
@@ -132,20 +141,20 @@ def test_a_step_that_was_taken_accuses_nobody() -> None:
 
 def test_each_op_is_told_once_and_in_its_words() -> None:
     steps = [ScalerStep(1, operation("step"), SCALE, 2000, True, back(1.0, overflowed=True, beyond=2e9)) for _ in range(3)]
-    (suspect,) = scaling.faults(Observation(steps=[*run("." * 9), *steps]))
+    (suspect,) = faults(Observation(steps=[*run("." * 9), *steps]))
     assert (suspect.operation.name, suspect.measured, suspect.limit) == ("mul.Tensor", 2e9, FP16.max)
     for piece in ("skipped, and would be at any loss scale", "2e+09", "65504", "that of layer.weight"):
         assert piece in suspect.message
 
 
 def test_steps_that_float32_could_not_take_either_are_counted() -> None:
-    (suspect,) = scaling.faults(Observation(steps=[*run("." * 10), *run("xx", lost=True), *run("." * 8)]))
+    (suspect,) = faults(Observation(steps=[*run("." * 10), *run("xx", lost=True), *run("." * 8)]))
     assert (suspect.severity, suspect.measured, suspect.limit) == ("warning", 2.0, 0.0)
     assert "what 2 of 20 steps were to apply is not finite in float32 either" in suspect.message
 
 
 def test_words_of_too_many() -> None:
-    (suspect,) = scaling.faults(Observation(steps=run("." * 20 + "xxxxx" + "." * 20)))
+    (suspect,) = faults(Observation(steps=run("." * 20 + "xxxxx" + "." * 20)))
     assert suspect.message.startswith("5 of 45 steps skipped after calibration, 5 in a row, where growth every 2000 steps explains 1;")
     assert "the scale went between 2048 and 65536, and the largest safe one is 2^11, by aten.mm.default at model.py:7" in suspect.message
 
@@ -169,7 +178,7 @@ def test_a_beginning_that_is_not_finite_in_float32_either_is_no_calibration() ->
 def test_a_collapse_includes_its_skips() -> None:
     event = ScalingEvent("collapsed", operation("step"), 0.5)
     steps = [*run("."), *run("x" * 12, lost=True)]
-    assert [suspect.rule for suspect in scaling.faults(Observation(steps=steps, scaling=[event]))] == ["scaler-collapse"]
+    assert [suspect.rule for suspect in faults(Observation(steps=steps, scaling=[event]))] == ["scaler-collapse"]
 
 
 def test_the_table_is_of_the_busiest_scaler() -> None:

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from precheck.judge import updates
+from precheck.analysis import displacements
+from precheck.judge.ops import Verdict
 from precheck.observe.shadow.operations import Observation, Operation
 from precheck.observe.shadow.steps import State, Update
+from precheck.rules.lost_update.rule import Unarrived
 
 STEP = Operation(7, "step", "optimizer", "", "train.py:9", 1)
 
@@ -20,7 +22,17 @@ def update(name: str = "net.norm.weight", **given: Any) -> Update:
 
 
 def judged(*seen: Update) -> list[Any]:
-    return updates.unarrived(Observation(updates=list(seen)))
+    """The updates that did not arrive."""
+    return [each for each in said(*seen) if isinstance(each, Unarrived)]
+
+
+def stalled(*seen: Update) -> list[Any]:
+    """The optimizer's states that stand still, or are zero."""
+    return [each for each in said(*seen) if not isinstance(each, Unarrived)]
+
+
+def said(*seen: Update) -> list[Any]:
+    return Verdict().candidates(Observation(updates=list(seen)))
 
 
 def test_the_message_has_the_numbers_and_the_rate_that_would_do() -> None:
@@ -89,7 +101,7 @@ def still(**given: Any) -> Update:
 
 
 def test_a_moment_that_stands_still_is_told_by_name() -> None:
-    (found,) = updates.stalled(Observation(updates=[still(), update(arrived=1.0)]))
+    (found,) = stalled(still(), update(arrived=1.0))
     assert (found.rule, found.measured) == ("lost-update", 0.1)
     assert found.message.startswith("exp_avg_sq of net.norm.weight: 10% of what 20 steps meant to change it by arrived (2% of its elements moved)")
 
@@ -97,19 +109,19 @@ def test_a_moment_that_stands_still_is_told_by_name() -> None:
 @pytest.mark.parametrize("given", [{"arrived": 0.6}, {"steps": 7}, {"intended": 0.007}], ids=str)
 def test_a_moment_that_moves_or_had_not_far_to_go_is_healthy(given: dict[str, Any]) -> None:
     """0.007 is less than two unit roundoffs of bfloat16, 2^-8 each."""
-    assert updates.stalled(Observation(updates=[still(**given)])) == []
+    assert stalled(still(**given)) == []
 
 
 def test_the_emptiest_moment_of_each_name_is_told() -> None:
     moments = {"a.weight": {"exp_avg_sq": 0.2}, "b.weight": {"exp_avg_sq": 0.6, "exp_avg": 0.005}}
     seen = [update(name, states={of: State(4, 1.0, 1.0, 1.0, share) for of, share in each.items()}) for name, each in moments.items()]
-    (found,) = updates.stalled(Observation(updates=seen))
+    (found,) = stalled(*seen)
     assert (found.rule, found.measured, found.limit) == ("underflow", 0.6, 0.01)
     assert found.message.startswith("exp_avg_sq of b.weight is zero for 60% of its elements, whose averages are below the smallest number of")
 
 
 def test_the_table_has_a_row_a_parameter() -> None:
-    (row,) = updates.table(Observation(updates=[update(aged=0.5, horizon=9)]))
+    (row,) = displacements.table(Observation(updates=[update(aged=0.5, horizon=9)]))
     assert row["parameter"] == "net.norm.weight"
     assert {name: row[name] for name in ("edq", "arrived", "moved", "steps", "rate", "aged", "horizon", "held")} == {
         "edq": 0.0, "arrived": 0.0, "moved": 0, "steps": 4, "rate": 1e-4, "aged": 0.5, "horizon": 9, "held": False,

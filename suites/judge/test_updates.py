@@ -8,10 +8,11 @@ import pytest
 import torch
 from hand import normal, record, trace
 
+from precheck.analysis import displacements, drift
+from precheck.analysis.displacements import Displacement
 from precheck.findings import Finding
-from precheck.judge import drift, updates
-from precheck.judge.updates import Displacement
 from precheck.precisions import PRECISIONS
+from precheck.rules.lost_update.rule import lost
 
 STEPS, SIZE = 60, 2000
 Stepper = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -56,7 +57,7 @@ def rows(step: Stepper, delta: torch.Tensor, *, size: int = SIZE, steps: int = S
 
 
 def displacement(step: Stepper, delta: torch.Tensor, **options: int) -> Displacement:
-    return updates.displacements(rows(step, delta, **options))[0]
+    return displacements.displacements(rows(step, delta, **options))[0]
 
 
 SMALL = torch.full((SIZE,), -1e-4)  # a fortieth of half a spacing
@@ -114,25 +115,25 @@ def test_an_update_the_wrong_way_round_is_lost() -> None:
 
 def test_float32_weights_are_judged_only_if_they_did_not_move_at_all() -> None:
     """Their moves differ from the reference's for other reasons than rounding; standing still does not."""
-    assert updates.displacements(rows(nearest, torch.full((SIZE,), -0.05), dtype="float32")) == []
-    (finding,) = updates.lost(updates.displacements(rows(nearest, SMALL, dtype="float32")))
+    assert displacements.displacements(rows(nearest, torch.full((SIZE,), -0.05), dtype="float32")) == []
+    (finding,) = lost(displacements.displacements(rows(nearest, SMALL, dtype="float32")), {})
     assert "0% of the update of 60 step(s) arrived in float32" in finding.message
 
 
 def test_only_the_last_step_counts() -> None:
     early, late = rows(nearest, SMALL, steps=1), rows(nearest, torch.full((SIZE,), 0.1), steps=2)
-    assert [d.record.step for d in updates.displacements([*early, *late])] == [2]
+    assert [d.record.step for d in displacements.displacements([*early, *late])] == [2]
 
 
 def test_an_update_of_nothing_is_not_lost() -> None:
-    assert updates.lost(updates.displacements(rows(nearest, torch.zeros(SIZE)))) == []
+    assert lost(displacements.displacements(rows(nearest, torch.zeros(SIZE))), {}) == []
 
 
 def test_one_finding_names_the_worst_and_counts_the_rest() -> None:
     good = rows(nearest, torch.full((SIZE,), 0.1))
     other = record("update", "net.v", torch.zeros(SIZE), step=STEPS, dtype="bfloat16")
-    lost = drift.compare(trace(other), trace(record("update", "net.v", SMALL, step=STEPS)), {}, PRECISIONS["bf16-true"], samples=2)
-    found: list[Finding] = updates.lost(updates.displacements([*good, *lost]))
+    swallowed = drift.compare(trace(other), trace(record("update", "net.v", SMALL, step=STEPS)), {}, PRECISIONS["bf16-true"], samples=2)
+    found: list[Finding] = lost(displacements.displacements([*good, *swallowed]), {})
     assert [(f.rule, f.severity, f.phase, f.tensor, f.module, f.step) for f in found] == [
         ("lost-update", "error", "optimizer", "net.v", "net", STEPS)
     ]
@@ -140,10 +141,10 @@ def test_one_finding_names_the_worst_and_counts_the_rest() -> None:
     assert found[0].message.endswith("1 of 2 parameters lost more than half")
 
 
-@pytest.mark.parametrize(("aged", "lost"), [((1.0, 300), False), ((0.1, 300), True)], ids=["arrives", "never"])
-def test_few_steps_are_judged_by_what_becomes_of_them(aged: tuple[float, int], lost: bool) -> None:
+@pytest.mark.parametrize(("aged", "gone"), [((1.0, 300), False), ((0.1, 300), True)], ids=["arrives", "never"])
+def test_few_steps_are_judged_by_what_becomes_of_them(aged: tuple[float, int], gone: bool) -> None:
     """One step of a 78th of a spacing: rounding to nearest and by chance look the same."""
-    found = updates.lost(updates.displacements(rows(nearest, SMALL, steps=1)), {"net.w": aged})
-    assert bool(found) is lost
-    if lost:
+    found = lost(displacements.displacements(rows(nearest, SMALL, steps=1)), {"net.w": aged})
+    assert bool(found) is gone
+    if gone:
         assert "arrived in bfloat16, and 10% would after 300;" in found[0].message

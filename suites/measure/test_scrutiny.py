@@ -12,8 +12,8 @@ from torch import nn
 
 import precheck
 from precheck import measurement
-from precheck.judge import noise
-from precheck.judge.drift import Comparison
+from precheck.analysis import noise
+from precheck.analysis.drift import Comparison
 from precheck.measurement import Measurement, job_of
 from precheck.observe.records import Record
 from precheck.observe.run import Setting, run

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import precheck
-from precheck.judge import noise
+from precheck.analysis import noise
 
 PRECISIONS = ("bf16-true", "bf16-mixed", "16-true", "16-mixed")
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

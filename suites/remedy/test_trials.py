@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import precheck
-from precheck.judge.placement import noise_for
+from precheck.analysis.placement import noise_for
 from precheck.observe import exemption
 from precheck.observe.job import Job
 from precheck.observe.run import low, reference, run

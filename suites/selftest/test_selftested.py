@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import precheck
+from precheck.analysis import boundaries
 from precheck.goldens.lifecycle import refresh
-from precheck.judge import boundaries
 from precheck.measurement import job_of
 from precheck.selftest import FAULTS, MARGIN, Outcome, selftested
 

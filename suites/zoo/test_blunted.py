@@ -11,15 +11,18 @@ import test_bugs
 from bugs import ALL
 from bugs.bug import Bug
 
-from precheck.judge import absorption, choices, events, ops, rounding
+from precheck.analysis import choices, rounding, zeros
+from precheck.judge import ops
+from precheck.rules.absorption import rule as absorption
+from precheck.rules.decision_flip import rule as decision_flip
 
 NAMED = {bug.name: bug for bug in ALL}
 BLUNTED: dict[str, dict[tuple[Any, str], float]] = {
     "kl-estimate": {(rounding, "SUM_ROUNDINGS"): math.inf},
     "mass-encoding": {(rounding, "DEAD"): math.inf, (rounding, "PLAIN"): math.inf},
     "gradient-sum": {(absorption, "ROUNDINGS"): math.inf, (absorption, "UPDATES"): math.inf, (absorption, "ARRIVED"): -math.inf},
-    "router": {(choices, "SHARE"): math.inf, (choices, "BLURRED"): math.inf},
-    "faint-loss": {(events, "LOST"): math.inf},
+    "router": {(decision_flip, "SHARE"): math.inf, (choices, "BLURRED"): math.inf},
+    "faint-loss": {(zeros, "LOST"): math.inf},
 }
 EACH = pytest.mark.parametrize("bug", [NAMED[name] for name in BLUNTED], ids=lambda bug: bug.name)
 

@@ -24,12 +24,12 @@ import pytest
 import torch
 from verdicts import Margin, Verdict, line, verdict_of
 
+from precheck.analysis import boundaries
+from precheck.analysis.drift import Comparison
 from precheck.checking import Checking
 from precheck.evidence import Evidence
 from precheck.findings import Report
 from precheck.goldens import file, lifecycle
-from precheck.judge import boundaries
-from precheck.judge.drift import Comparison
 from precheck.measurement import job_of
 from precheck.observe.job import Job
 from precheck.observe.records import Trace

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy
 
+from precheck.analysis.drift import Comparison
 from precheck.goldens.file import Golden, read
 from precheck.goldens.lifecycle import outdated
-from precheck.judge import staleness
-from precheck.judge.drift import Comparison
 from precheck.observe.records import Trace
+from precheck.rules.golden_stale import rule as staleness
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ from travels import REPOSITORY, adopt, environment, facts, pairs
 from verdicts import Margin, Verdict, line, read, total, travel, verdict_of
 
 from precheck import Report
+from precheck.analysis.noise import REASSOCIATED
 from precheck.findings import Finding, Row
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, GoldenRecord, write
-from precheck.judge.noise import REASSOCIATED
 from precheck.measurement import job_of
 from precheck.observe.job import Job
 from precheck.observe.noise import ONE_ROUNDING

@@ -1,0 +1,123 @@
+"""Which line an error was made on: the share of it that each rounding has.
+
+Roundings are independent, so the squares of their errors add up. The walk goes back over the run from a value. Each op keeps its own share of the
+square and hands the rest on to its inputs, by the square of what each brings. So a loop is found that rounds a little in each turn, and so is one op
+that rounds much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from precheck.analysis import causes
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import SUMS, elements
+from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.source import Function
+
+TOGETHER = Limit(
+    0.5, "share of the largest share",
+    """A line has a part in an error from half the share of the line that has most. Of these the last is named: a difference has two terms, and it is
+    the line where they meet that is to be mended.""",
+)  # fmt: skip
+GROWN = Limit(4.0, "times", "Times that a difference makes an error larger from which its terms cancel: two bits.")
+UNCHANGED = Limit(1e-6, "relative difference", "Relative difference of two errors that are the same: a rounding more would change the seventh digit.")
+ADDITIVE = SUMS | frozenset({"sum", "mean", "cumsum", "cat", "stack", "where", "masked_fill", "lerp", "_chunk_cat"})
+"""Ops into whose result an input brings its absolute error. All others bring it its relative one."""
+
+
+Errors = Callable[[Value], float]
+"""The relative error of a value."""
+
+
+def drift(value: Value) -> float:
+    """Its error, whoever made it."""
+    return value.drift if math.isfinite(value.drift) else 0.0
+
+
+class Attribution:
+    """Whose rounding the error of a value is, from operations up to its own; `error` says what the error of a value is."""
+
+    def __init__(self, value: Value, operations: Sequence[Operation], error: Errors = drift) -> None:
+        self.error = error
+        self.shares: dict[Operation, float] = defaultdict(float)  # of the square of the error, each op's own; 1 less what was given to the run
+        self.through: dict[Operation, float] = defaultdict(float)  # what came by each op, its own included
+        waiting: dict[Value, float] = defaultdict(float, {value: 1.0})
+        for operation in reversed(operations):
+            for made in operation.outputs:
+                if made.maker is operation and made in waiting:
+                    self._split(operation, made, waiting.pop(made), waiting)
+        for source, part in waiting.items():
+            if source.past is not None and source.past.rounding is not None:
+                self.shares[source.past.rounding] += part
+
+    def _split(self, operation: Operation, made: Value, part: float, waiting: dict[Value, float]) -> None:
+        brought = {source: _brought(operation, made, source, self.error) ** 2 for source in operation.inputs if self.error(source)}
+        total = sum(brought.values())
+        kept = _kept(operation, made, brought, self.error) if total else 1.0
+        self.shares[operation] += kept * part
+        self.through[operation] += part
+        for source, square in brought.items():
+            waiting[source] += (1 - kept) * part * square / total
+
+    def cause(self, wanted: Callable[[Operation], bool] = bool) -> Operation | None:
+        """The op with the largest share on the line that has made the error, among ops that are `wanted`."""
+        mine = {operation: share for operation, share in self.shares.items() if share and operation.blamed and wanted(operation)}
+        lines: dict[str, float] = defaultdict(float)
+        latest: dict[str, int] = {}
+        for operation, share in mine.items():
+            lines[operation.blamed] += share
+            latest[operation.blamed] = max(latest.get(operation.blamed, 0), operation.number)
+        most = max(lines.values(), default=0.0)
+        chosen = max((each for each, share in lines.items() if share >= TOGETHER * most), key=lambda each: latest[each], default=None)
+        return max((operation for operation in mine if operation.blamed == chosen), key=mine.__getitem__, default=None)
+
+    def difference(self, cause: Operation, functions: Mapping[str, Function]) -> Operation | None:
+        """The difference of near-equals that makes an error of the rounding of `cause`, if the same function takes it, in a low format as well.
+
+        Then it is there that the code is to be mended: a difference in float32 has its terms in float32. `functions`: the function of each line.
+        """
+        here = functions.get(cause.blamed)
+        passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
+        after = (each for each in passed if functions.get(each.blamed) == here)
+        return next((each for each in after if self._grown(each)), None)
+
+    def shown(self, cause: Operation) -> Operation | None:
+        """The op that makes most of an error of the rounding of `cause`: the one after which it is largest beside what it was before."""
+        passed = [each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number]
+        return max(passed, key=lambda each: self.error(each.outputs[0]) / (self._before(each) or math.inf), default=None)
+
+    def _before(self, operation: Operation) -> float:
+        return max((self.error(source) for source in operation.inputs), default=0.0)
+
+    def _grown(self, operation: Operation) -> bool:
+        made = operation.outputs[0]
+        return operation.base in SUMS and made.low and self.error(made) >= GROWN * self._before(operation)
+
+
+def written(operation: Operation) -> bool:
+    """Whether its rounding is the user's: torch's own modules and conversions round since the precision asks for it, and autograd derives its ops."""
+    return not (operation.plain or operation.converts or operation.derived)
+
+
+def own(operation: Operation, value: Value) -> float:
+    """The relative error that an op makes itself: by storing its result low, by what its kernel errs on the inputs it has, by what becomes zero."""
+    before = max((source.zeroed for source in operation.inputs), default=0.0)
+    return max(0.0 if causes.only_moved(operation, value) else causes.own(value), value.local or 0.0, value.zeroed - before)
+
+
+def _kept(operation: Operation, value: Value, brought: Collection[Value], error: Errors) -> float:
+    """The share of the square of a result's error that is the op's own. An op that leaves an error as it was, as doubling does, rounds nothing."""
+    whole = error(value)
+    if not whole or (len(brought) == 1 and math.isclose(whole, max(map(error, brought)), rel_tol=UNCHANGED)):
+        return 0.0
+    return min(1.0, (own(operation, value) / whole) ** 2)
+
+
+def _brought(operation: Operation, value: Value, source: Value, error: Errors) -> float:
+    """What an input's error is in the result: for a sum of tensors as many elements of it as the result has, since it may be a part of a storage."""
+    if operation.base in SUMS:
+        return error(source) * source.norm / math.sqrt(elements(source) or 1)
+    return error(source) * (source.norm if operation.base in ADDITIVE else 1.0)

@@ -1,0 +1,125 @@
+"""A run beside its reference, boundary by boundary: what is not finite, what was flushed, how much room is left."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from precheck import formats
+from precheck.analysis.drift import Comparison
+from precheck.analysis.limit import Limit
+from precheck.observe.records import Record, Trace
+from precheck.precisions import Precision
+
+UNSTABLE = Limit(0.25, "share of the error", "that float32's own distance from float64 may be; beyond it float32 is no yardstick for that tensor")
+PLAIN = Limit(
+    2.0, "times its limit",
+    """beyond which an error counts even where later layers heal it. Thousands of rows that absorb the same small term alike keep an error that
+    independent noise averages out: 1.3 times the limit in YOLOS' attention over 4197 tokens.""",
+)  # fmt: skip
+NEAR = Limit(
+    16.0, "times",
+    """that a reference's largest number may lie below the end of the format for NaN to be taken for an overflow: what is squared on the way, as in a
+    norm, needs more room than what comes out""",
+)  # fmt: skip
+FLUSHED = Limit(0.5, "share of the norm", "of a parameter's gradient that is gone, from which it is an error")
+NOTED = Limit(0.1, "share of the norm", "of a parameter's gradient that is gone, from which it is a note")
+FIVE_BITS = 32
+"""Of a gradient under float16's last step: below that its numbers have few bits, and from there on they are rounded like others."""
+_NARROW = formats.FP32.max / 2**64
+"""Formats that end below this are narrower than float32 and bfloat16: what becomes NaN there has most likely overflowed before."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BrokenBoundary:
+    """A boundary with more NaN or Inf than its reference. `mechanism` is the rule that words it."""
+
+    mechanism: str
+    record: Record
+    reference: Record
+    excess: int
+
+    @property
+    def what(self) -> str:
+        """Inf or NaN, and how many of its elements."""
+        kind = "Inf" if _infinite(self.record, self.reference) else "NaN"
+        return f"{self.excess} of {self.record.numel} elements are {kind} in {self.record.dtype}"
+
+
+def broken(seen: Trace, reference: Trace, rows: Sequence[Comparison], precision: Precision) -> BrokenBoundary | None:
+    """The first of them, in the order of the run. What a function returns is left out: what reads a mask decides what its -Inf does."""
+    first = next((row for row in rows if row.excess_nonfinite and row.record.kind != "returned"), None)
+    if first is not None:
+        return _told(first.record, first.reference, first.excess_nonfinite, precision)
+    return _later(seen, reference, precision)
+
+
+def _later(low: Trace, reference: Trace, precision: Precision) -> BrokenBoundary | None:
+    """The first non-finite boundary of a later step, which was recorded because it went wrong. The reference kept no
+    boundaries of that step, but its loss says whether it was well."""
+    for record in low.records.values():
+        if record.step > 1 and record.nonfinite and record.kind in ("output", "gradient"):
+            loss = reference.records.get(f"loss:loss@{record.step}")
+            first_step = reference.records.get(record.key.replace(f"@{record.step}", "@1"))
+            if loss is not None and not loss.nonfinite and first_step is not None and not first_step.nonfinite:
+                return _told(record, first_step, record.nonfinite, precision)
+    return None
+
+
+def _told(record: Record, reference: Record, excess: int, precision: Precision) -> BrokenBoundary:
+    """NaN without Inf at a boundary is an overflow all the same where the reference needs nearly the range that the format has."""
+    top = formats.of_dtype(record.dtype).max if record.dtype in ("float16", "bfloat16") else precision.compute.max
+    beyond = _infinite(record, reference) or reference.amax > top / NEAR or precision.compute.max < _NARROW
+    return BrokenBoundary("overflow" if beyond else "nan", record, reference, excess)
+
+
+def _infinite(record: Record, reference: Record) -> bool:
+    return record.posinf + record.neginf > reference.posinf + reference.neginf
+
+
+def starved(low: Trace, rows: Sequence[Comparison], precision: Precision) -> list[Comparison]:
+    """Parameter gradients of which more than half became zero, with nothing to bring it back.
+
+    Not GradScaler, which doubles its scale for as long as gradients stay finite; and the loss is more than what rounding takes
+    from the whole gradient anyway.
+    """
+    if any(row.record.is_result and row.record.norm == 0 < row.reference.norm for row in rows):
+        return []  # the forward vanished, which no loss scale mends
+    gradients = [row for row in rows if row.record.kind == "parameter-gradient"]
+    whole = math.sqrt(sum(row.reference.norm**2 for row in gradients))
+    return [
+        row
+        for row in gradients
+        if lost(row) > FLUSHED
+        and quantised(row, precision, low.scale)
+        and needed(row) > _reachable(low, precision)
+        and lost(row) * row.reference.norm > precision.roundoff * whole
+    ]
+
+
+def lost(row: Comparison) -> float:
+    """Share of a parameter gradient's norm that is gone."""
+    return 1 - row.record.norm / row.reference.norm if row.record.kind == "parameter-gradient" and row.reference.norm else 0.0
+
+
+def quantised(row: Comparison, precision: Precision, scale: float) -> bool:
+    """Zeros that the reference does not have, in a gradient whose root mean square is within 5 bits of float16's last step, and
+    which noise does not drown."""
+    if precision.compute is not formats.FP16 or row.record.zeros <= row.reference.zeros:
+        return False
+    step = formats.FP16.min_subnormal / scale
+    root = math.sqrt(row.reference.numel)
+    rounding = row.floor / row.reference.norm
+    return row.reference.norm / root < FIVE_BITS * step and rounding < max(0.5, step * root / row.reference.norm)
+
+
+def needed(row: Comparison) -> float:
+    """The loss scale, a power of two, that lifts the gradient's root mean square 5 bits above float16's last step."""
+    return 2.0 ** math.ceil(math.log2(FIVE_BITS * formats.FP16.min_subnormal * math.sqrt(row.reference.numel) / row.reference.norm))
+
+
+def _reachable(low: Trace, precision: Precision) -> float:
+    """The loss scale that GradScaler grows to: the largest power of two under which the run's gradients stay finite."""
+    largest = max((r.amax for r in low.records.values() if r.kind in ("gradient", "parameter-gradient")), default=0.0)
+    return 2.0 ** math.floor(math.log2(formats.FP16.max / largest)) if precision.scaler and largest else 1.0

@@ -1,0 +1,158 @@
+"""What a call of a user's function makes itself: how far off what it gives is from float32 on the inputs that it had.
+
+A function that is written with care rounds what it gives, and where the precision rounds. The functions of 18 healthy networks err by up to one
+unit roundoff of their own, and by 3.8 where a product made low passes a softmax. One that errs by more has a rounding in it that later ops amplify.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Literal
+
+from precheck.analysis import attribution
+from precheck.analysis.attribution import Attribution
+from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, felt, percent
+from precheck.observe.shadow.operations import Observation, Operation, Value
+
+ADDED = Limit(
+    4.0, "unit roundoffs",
+    """that a function may err where the error is that of one cast that its author wrote, of what it had computed wide. Without that cast there would
+    be none. One rounding is 0.42 unit roundoffs, so that is ten of them. Healthy functions reach 1.0.""",
+)  # fmt: skip
+ROUNDED = Limit(
+    13.0, "unit roundoffs",
+    """that a function may err where the error is the rounding of low arithmetic, or of a product, which autocast has low: five bits, 32 times 0.42
+    unit roundoffs, as for one op (`rounding.PLAIN`). The softmax of sharp scores errs by 6, and in 18 healthy networks by 3.8.""",
+)  # fmt: skip
+OWNED = Limit(
+    0.5, "share of the square of the error", "from which it is one op's. A difference of near-equals owns that of its terms."
+)  # fmt: skip
+OWN = Limit(
+    0.75, "share of the square of the error",
+    "that the function has made itself, from which to mend it halves the whole error at least.",
+)  # fmt: skip
+COARSE = Limit(
+    2.0**-8, "unit roundoff",
+    "by which the error of a subnormal number, or of one that became zero, is measured: bfloat16's, as it lacks bits as bfloat16 does.",
+)  # fmt: skip
+
+Making = Literal["a difference", "the op itself", "small numbers", "a rounding"]
+_MECHANISM: dict[Making, str] = {
+    "a difference": "cancellation", "the op itself": "local-drift", "small numbers": "underflow", "a rounding": "amplified-rounding",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class OwnError(Fact):
+    """An error that a call of a user's function has made itself, and what makes it. Errors are relative."""
+
+    function: str  # its name; "" where that is not known
+    made: Making
+    shown: Operation  # whose result leaves the function
+    off: float
+    own: float  # the error that the op which is blamed makes
+
+    @property
+    def found(self) -> str:
+        """What the function does, in words."""
+        name = f"{self.function}()" if self.function else "the function"
+        return f"{name} is off by {percent(self.off)} % on the inputs it has, {self.measured:.0f} unit roundoffs of its own: "
+
+
+class Calls:
+    """The calls of functions in a part of a run."""
+
+    def __init__(self, observation: Observation, readers: Readers) -> None:
+        self.functions, self.readers = observation.functions, readers
+        self.operations: dict[int, list[Operation]] = defaultdict(list)
+        for operation in observation.operations:
+            if operation.call:
+                self.operations[operation.call].append(operation)
+        self.cancelled: set[Value] = set()  # sums whose terms cancel, and what is made of them, beside which every error is large
+
+    def error(self, operation: Operation, value: Value) -> OwnError | None:
+        """The error of `value`, which `operation` has made, if it leaves its function with an error that one rounding in the function has made."""
+        if not self._its_own(operation, value):
+            return None
+        made = Attribution(value, self.operations[operation.call], _error_in(operation.call))
+        cause = self._owner(made)
+        if cause is None:
+            return None
+        off, limit = value.restarted, self._limit(cause)
+        if off <= limit * (max(felt(value), COARSE) if _below(cause) else felt(value)):
+            return None
+        return self._described(operation, value, cause, made.difference(cause, self.functions), limit)
+
+    def _its_own(self, operation: Operation, value: Value) -> bool:
+        """Whether a result that leaves its function is off by more than rounding it costs, and most of that is the function's own error."""
+        cancelled = self._cancels(operation, value)
+        if cancelled or value.restarted <= ADDED * felt(value) or operation.base in MOVING or not self._leaves(operation, value):
+            return False
+        return value.restarted**2 >= OWN * value.drift**2 and determined(operation, value)
+
+    def _owner(self, made: Attribution) -> Operation | None:
+        """The op that owns an error; None where nothing the user has written does, and where `absorption` tells of the additions on that line."""
+        cause = made.cause()
+        if cause is None or not attribution.written(cause):
+            return None
+        if any(each.absorbed is not None and each.blamed == cause.blamed for each in made.shares):
+            return None
+        return cause if made.shares[cause] >= OWNED or made.difference(cause, self.functions) is not None else None
+
+    def _described(self, operation: Operation, value: Value, cause: Operation, difference: Operation | None, limit: float) -> OwnError:
+        own, place = attribution.own(cause, cause.outputs[0]), self.functions.get(operation.blamed)
+        made: Making = "a rounding"
+        if difference is not None:
+            made = "a difference"
+        elif own == cause.outputs[0].local:
+            made = "the op itself"
+        elif _below(cause):
+            made = "small numbers"
+        return OwnError(
+            mechanism=_MECHANISM[made], operation=difference or cause, measured=value.restarted / felt(value), limit=limit,
+            function=place.name if place is not None else "", made=made, shown=operation, off=value.restarted, own=own,
+        )  # fmt: skip
+
+    def _limit(self, cause: Operation) -> float:
+        made = cause.outputs[0]
+        multiplied = any(reader.base in PRODUCTS for reader in self.readers.get(made, ()))
+        cast = cause.base in ("_to_copy", "copy") and not any(source.low for source in cause.inputs)
+        return ADDED if cast and not multiplied else ROUNDED
+
+    def _leaves(self, operation: Operation, value: Value) -> bool:
+        """Whether its function gives it out, or adds up its elements (of which those that became zero add nothing, as they should beside an eps)."""
+        readers = [reader for reader in self.readers.get(value, ()) if reader.phase in ("forward", "data")]
+        if not readers:
+            return value.alive  # so far: `stays` asks again when it has been read
+        here = operation.call, self.functions.get(operation.blamed)
+        summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()
+        return any(reader.reads or reader.base in summed or (reader.call, self.functions.get(reader.blamed)) != here for reader in readers)
+
+    def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
+        """An excuse: what reads it after all is its own function."""
+        self.readers = readers
+        return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value)
+
+    def _cancels(self, operation: Operation, value: Value) -> bool:
+        """Whether it is a sum whose terms cancel, or made of one."""
+        error, handed = _error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
+        before = max((error(source) for source in operation.inputs), default=0.0)
+        made = operation.base in REDUCTIONS - SUMS and error(value) > 2 * max(before, attribution.own(operation, value))
+        if handed or made:
+            self.cancelled.add(value)
+        return handed or made
+
+
+def _below(cause: Operation) -> bool:
+    """Whether an op's error is that of numbers near the end of their format."""
+    made = cause.outputs[0]
+    return attribution.own(cause, made) > 2 * max(made.rounded, made.local or 0.0)
+
+
+def _error_in(call: int) -> Callable[[Value], float]:
+    """The error of a value that the call has made."""
+    return lambda value: value.restarted if value.maker is not None and value.maker.call == call else 0.0

@@ -1,0 +1,161 @@
+"""Which rounding an error that is amplified comes from: back along what carried it, to the last op that made half of it.
+
+Errors add up in squares, so an op whose own rounding is half of what is amplified is there to be mended whatever came before it, and is
+nearest to where it matters. In a sum it is absolute errors that add up, in all else relative ones.
+"""
+
+from __future__ import annotations
+
+import math
+
+from precheck import formats
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import CONSTANTS, GUARDS, MOVING, REDUCTIONS, SUMS, elements, passed, zero_origin
+from precheck.observe.shadow.operations import Operation, Past, Value
+
+HALF = Limit(
+    0.5, "share of the error",
+    """Share of an error from which it is an op's own; the rest of it, √(1 - ½²), is what came in.""",
+)  # fmt: skip
+ADDING = SUMS | MOVING | GUARDS | frozenset({"floor", "ceil", "round", "trunc", "frac", "floor_divide", "remainder", "fmod"})
+"""Ops that add to numbers, or cut them, and leave them what they are: coordinates, times, phases."""
+SWALLOWED = Limit(0.25, "ratio of root mean squares", "of a sum's error to its smaller term, from which less than two bits of what it adds arrive")
+BEHIND = 64
+"""Ops looked through for what a term of a difference is made of."""
+
+
+def entered(value: Value | None, known: dict[Value, Operation] | None = None) -> Operation | None:
+    """The op whose rounding a value's error is; None where the block was given it. `known` remembers answers, for chains asked about often."""
+    cause, behind = None, []
+    known = {} if known is None else known
+    while value is not None and value.maker is not None and value.drift:
+        cause = known.get(value, value.maker)
+        behind.append(value)
+        if value.past is not None:
+            cause = value.past.rounding or cause
+            break
+        source = _carrier(cause)
+        if value in known or source is None or cause.opaque or _its_own(cause, value, source):
+            break
+        value = source
+    known.update((each, cause) for each in behind if cause is not None)
+    return cause
+
+
+def subnormal(value: Value) -> float:
+    """What rounding to its format's smallest spacing costs a value, relative to its norm: 1/√12 of a spacing each. 0 where it is stored wide."""
+    size = value.norm / math.sqrt(elements(value) or 1)
+    return formats.of_dtype(value.dtype).min_subnormal / math.sqrt(12) / size if value.low and size else 0.0
+
+
+def own(value: Value) -> float:
+    """What storing a value costs, relative to its norm: one rounding of its format, or of its subnormals. 0 where it is stored wide."""
+    return max(value.rounded, subnormal(value)) if value.low else 0.0
+
+
+def only_moved(operation: Operation, value: Value) -> bool:
+    """Whether an op has moved numbers that were stored in that format before, and rounded none."""
+    return operation.base in MOVING and any(source.dtype == value.dtype for source in operation.inputs)
+
+
+def kind(cause: Operation) -> str:
+    """The rule that a rounding goes by: a sum whose terms cancel, one that swallows what it adds (or is stored so), or any other."""
+    value = cause.outputs[0]
+    if cause.absorbed is not None:
+        return "absorption"
+    if cause.base in SUMS and value.drift > 2 * max(cause.drift_in, value.rounded):
+        return "cancellation"
+    before = cause.inputs[0].maker if cause.base == "_to_copy" else cause
+    terms = [term.norm / math.sqrt(elements(term) or 1) for term in before.inputs] if before is not None and before.base in SUMS else []
+    return "absorption" if len(terms) == 2 and absolute(value) >= SWALLOWED * min(terms) > 0 else "amplified-rounding"
+
+
+def kin(operation: Operation) -> bool:
+    """Whether the terms of a difference are parts of one tensor, or one of them is the other, added to or cut: x₀ + Σδ - x₀, x - floor(x).
+
+    It gives back what the larger one holds beyond the other, without an error of its own: what is lost was lost when that was stored.
+    """
+    if operation.base not in SUMS or len(operation.inputs) != 2:
+        return False
+    one, other = (_moved(value) for value in operation.inputs)
+    return one is other or _made_of(one, other) or _made_of(other, one)
+
+
+def absolute(value: Value) -> float:
+    """Root mean square of the error; 0 where the reference is zero, beside which no error has a size."""
+    return value.drift * value.norm / math.sqrt(elements(value) or 1) if math.isfinite(value.drift) else 0.0
+
+
+def _carrier(operation: Operation) -> Value | None:
+    """The input that most of the error comes with."""
+    by = absolute if operation.base in SUMS | MOVING else _relative
+    source = max(operation.inputs, key=by, default=None)
+    return source if source is not None and source.drift else None
+
+
+def _relative(value: Value) -> float:
+    return value.drift
+
+
+def _its_own(operation: Operation, value: Value, source: Value) -> bool:
+    if operation.base in MOVING and (not value.low or only_moved(operation, value)):
+        return False
+    summed = operation.base in SUMS
+    if operation.base in REDUCTIONS and not summed and own(value) >= HALF * value.drift:
+        return True  # errors of n terms are independent, and less of their sum than of each
+    if summed and not kin(operation) and value.drift > 2 * operation.drift_in:
+        return True  # a cancellation
+    carried, total = (absolute(source), absolute(value)) if summed else (source.drift, value.drift)
+    if summed and elements(source) > elements(value):
+        carried = min(carried, math.sqrt(1 - HALF**2) * total)  # a part of it, whose error is not known by itself
+    if 2 * carried < total:
+        return not summed or elements(source) <= elements(value) or value.low
+    return own(value) >= HALF * value.drift and carried <= math.sqrt(1 - HALF**2) * total
+
+
+def _moved(value: Value) -> Value:
+    """What was moved about, or cast, to become the value."""
+    while value.maker is not None and value.maker.base in MOVING and value.maker.inputs:
+        value = value.maker.inputs[0]
+    return value
+
+
+def _made_of(value: Value, other: Value) -> bool:
+    waiting, seen = [value], {value}
+    while waiting and len(seen) < BEHIND:
+        maker = waiting.pop(0).maker
+        for source in maker.inputs if maker is not None and maker.base in ADDING else ():
+            if source is other or _moved(source) is other:
+                return True
+            if source not in seen:
+                seen.add(source)
+                waiting.append(source)
+    return False
+
+
+def given_low(value: Value) -> bool:
+    """Rounded by a cast, or as the result of one of torch's own modules, and nothing but moved since: stored low since the precision asks for
+    it, not computed low by the user's code. Or a gradient, which is derived, not written: under
+    autocast nobody has it otherwise, and projections, variance reductions and penalties subtract one from another.
+    """
+    source: Value | None = value
+    while source is not None and source.maker is not None:
+        maker = source.maker
+        if maker.derived:
+            return True
+        if maker.base == "_to_copy" and not any(before.low for before in maker.inputs):
+            return not maker.parameter and not any(_computed(before) for before in maker.inputs)
+        if maker.base not in MOVING:
+            return maker.plain
+        source = maker.drifting
+    return True
+
+
+def _computed(value: Value) -> bool:
+    """Whether the block has computed it, so that to store it low is a decision of its code."""
+    return value.maker is not None and value.maker.base not in MOVING | CONSTANTS and not value.maker.plain
+
+
+def past(value: Value) -> Past:
+    """What walks back from a value find, written down before its ancestors are let go."""
+    return Past(zero_origin(value) if value.zeros and value.maker is not None else None, entered(value), passed(value))

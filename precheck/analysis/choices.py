@@ -1,0 +1,23 @@
+"""Choices among scores, such as top-k: whether rounding hides what tells the scores apart."""
+
+from __future__ import annotations
+
+from precheck.analysis.limit import Limit
+from precheck.observe.shadow.operations import Operation
+
+ROWS = Limit(5, "rows", "whose choice changed, at least: healthy programs changed 1 row of 32 at most")
+BLURRED = Limit(0.025, "share of the rows", "whose choice changed, at least, where rounding blurs the scores")
+BLUR = Limit(
+    16.0, "unit roundoffs",
+    """of rounding error over the spread of a row's scores: four bits of what a choice can see are lost, as when an offset common to all scores takes
+    them. Healthy routers and classifiers lose about one.""",
+)  # fmt: skip
+BY_DIFFERENCE = frozenset({"topk", "argmax", "argmin", "max", "min"})
+
+
+def blurred(operation: Operation) -> bool:
+    """A choice that came out otherwise since rounding hides what tells its scores apart."""
+    flips = operation.flips
+    if flips is None or flips.changed < ROWS or operation.packet not in BY_DIFFERENCE or not operation.inputs[0].roundoff:
+        return False
+    return flips.changed / flips.total >= BLURRED and flips.blur >= BLUR * operation.inputs[0].roundoff

@@ -1,0 +1,75 @@
+"""Decisions that fell otherwise than in float32: routing, arg-max, comparisons, casts to integers.
+
+The reference follows the run's decisions, so a flip never looks like drift. Whether there are too many is judged by count:
+against the flips of the noise runs, which are what correct rounding causes at the same place after the same history.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from precheck.analysis.limit import Limit
+from precheck.analysis.noise import FAIL
+from precheck.observe.records import Trace
+from precheck.precisions import Precision
+
+CHANCE = Limit(
+    1e-6, "probability",
+    """Of accusing a place whose flips come at FAIL times the rate of the noise runs' flips.""",
+)  # fmt: skip
+SHARE = Limit(
+    8.0, "unit roundoffs",
+    """Share of a place's decisions, in unit roundoffs, below which nothing is said. Two values that lie anywhere within their own
+    magnitude change order with a probability of about 2 u when both are rounded; four times that is beyond any single rounding.""",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """One op in one module call, with its decisions: how many, how many flipped, and how many did in all noise runs together."""
+
+    call: str
+    op: str
+    total: int
+    flipped: int
+    expected: int
+    samples: int
+
+    def doubtful(self, precision: Precision) -> bool:
+        """Whether more noise runs might show that there are too many."""
+        return self.flipped > SHARE * precision.roundoff * self.total and self.flipped > FAIL * self.expected / self.samples
+
+    def too_many(self, precision: Precision) -> bool:
+        return self.doubtful(precision) and self.flipped > most(self.expected, self.samples)
+
+
+def places(reference: Trace, noises: Sequence[Trace]) -> list[Place]:
+    """Every place where the reference would have decided otherwise than the run that it follows."""
+    found = []
+    for name, (flipped, total) in reference.flips.items():
+        if flipped:
+            call, _, op = name.partition("|")
+            found.append(Place(call, op, total, flipped, sum(noise.flips.get(name, (0, 0))[0] for noise in noises), len(noises)))
+    return found
+
+
+def most(expected: int, samples: int) -> int:
+    """The flips exceeded with a chance of CHANCE, when `samples` noise runs had `expected` and the run has FAIL times their rate.
+
+    Counts are Poisson, their rate unknown: with a flat prior the prediction is negative binomial. Flips come in pairs (two
+    that change places), so pairs are what is counted.
+    """
+    pairs = expected / 2 + 1
+    keep = samples / (samples + FAIL)
+    probability = keep**pairs if pairs * math.log(keep) > -700 else 0.0
+    if probability == 0.0:  # many: the normal approximation of the same distribution
+        mean = pairs * FAIL / samples
+        return math.ceil(2 * (mean + 4.8 * math.sqrt(mean * (1 + FAIL / samples))))
+    total, count = probability, 0
+    while total < 1 - CHANCE:
+        probability *= (pairs + count) / (count + 1) * (1 - keep)
+        count += 1
+        total += probability
+    return 2 * count

@@ -1,0 +1,149 @@
+"""Drift of each boundary tensor against its floor."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from precheck import formats
+from precheck.analysis import noise
+from precheck.analysis.limit import Limit
+from precheck.observe.noise import ONE_ROUNDING
+from precheck.observe.records import Record, Trace
+from precheck.observe.sketch import distance
+from precheck.precisions import Precision
+
+UNDETERMINED = Limit(0.5, "share of the norm", "of a tensor that correct rounding may explain before nothing can be said of it at this precision")
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One tensor of the run beside its reference. `drift` and `floor` are Euclidean norms; r is their ratio."""
+
+    record: Record
+    reference: Record
+    drift: float
+    floor: float
+    allowed: float  # r above which it has failed
+
+    @functools.cached_property
+    def r(self) -> float:
+        if self.excess_nonfinite:
+            return math.inf
+        return self.drift / self.floor if self.floor > 0 else (0.0 if self.drift == 0 else math.inf)
+
+    @functools.cached_property
+    def excess_nonfinite(self) -> int:
+        """Elements that are NaN or Inf here and not in the reference, by count: masks hold -inf in both."""
+        return max(0, self.record.nonfinite - self.reference.nonfinite)
+
+    @property
+    def relative(self) -> float:
+        return self.drift / self.reference.norm if self.reference.norm else (0.0 if self.drift == 0 else math.inf)
+
+    @property
+    def undetermined(self) -> bool:
+        """Rounding alone drowns the tensor: a gradient that is exactly zero in theory (a bias before a norm, a key's bias)."""
+        return self.floor > UNDETERMINED * self.reference.norm
+
+    @property
+    def failed(self) -> bool:
+        return self.r > self.allowed and not (self.undetermined and not self.excess_nonfinite)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether more noise runs would tell: by the most that are made it would be near or beyond its limit."""
+        settled = min(self.allowed, noise.allowed(self.record.numel, noise.MOST))
+        return not self.failed and not self.undetermined and self.r > max(noise.WARN, settled * noise.WARN / noise.FAIL)
+
+
+def share(row: Comparison) -> float:
+    """What rounding explains, as a share of the reference's norm."""
+    return row.floor / row.reference.norm if row.reference.norm else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sorted:
+    """Rows beyond or near their limits, by what that means; in the order of the run but for `doubtful`, the furthest first."""
+
+    guilty: list[Comparison]  # nothing explains them
+    excused: list[Comparison]  # rounding inside modules explains them after all
+    unstable: list[Comparison]  # float32 itself gets them wrong
+    doubtful: list[Comparison]
+
+    @classmethod
+    def of(cls, rows: Sequence[Comparison], precision: Precision, explained: Collection[str], unstable: Collection[str]) -> Sorted:
+        """`explained` and `unstable` are keys of records."""
+        finite = [row for row in rows if not row.excess_nonfinite and row.record.kind != "update"]
+        failed = [row for row in finite if row.failed]
+        if not precision.is_low:  # a float32 run that float64 does not confirm is ill-conditioned, not imprecise
+            # Later steps are left out: where a gradient is zero but for rounding, the sign of Adam's step is arbitrary, and so is what follows.
+            return cls([], [], [row for row in failed if row.record.step == 1], [])
+        contradicted = {row.record.key for row in failed if row.record.key in unstable and row.record.key not in explained}
+        doubtful = sorted((row for row in finite if row.doubtful and row.record.key not in explained), key=lambda row: -row.r)
+        return cls(
+            [row for row in failed if row.record.key not in explained and row.record.key not in contradicted],
+            [row for row in failed if row.record.key in explained],
+            [row for row in failed if row.record.key in contradicted],
+            doubtful,
+        )
+
+
+def compare(low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int) -> list[Comparison]:
+    """Every record of `low` whose counterpart has the same shape, in the order in which `low` made them."""
+    rows = []
+    for key, record in low.records.items():
+        counterpart = reference.records.get(key)
+        if record.kind != "input" and counterpart is not None and counterpart.shape == record.shape and record.numel:
+            rows.append(compared(record, counterpart, spreads.get(key, 0.0), precision, samples=samples, scale=low.scale))
+    return rows + _results(low, reference, spreads, precision, samples=samples)
+
+
+def _results(low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int) -> list[Comparison]:
+    """What the model returned at one place, where the runs took it from different modules."""
+    rows = []
+    for path, key in low.results.items():
+        other = reference.results.get(path, key)
+        if other != key and low.records[key].shape == reference.records[other].shape:
+            rows.append(compared(low.records[key], reference.records[other], spreads.get(other, 0.0), precision, samples=samples))
+    return rows
+
+
+def compared(record: Record, reference: Record, spread: float, precision: Precision, *, samples: int, scale: float = 1.0) -> Comparison:
+    fmt = formats.of_dtype(record.dtype) if record.dtype in _KNOWN else precision.compute
+    scaled = record.kind in ("gradient", "parameter-gradient")
+    stored = record.kind != "returned" or record.dtype in ("bfloat16", "float16")  # what the user's code returns wide has no end near zero
+    floor = noise.floor(
+        reference,
+        spread,
+        roundoff=noise.roundoff(precision.roundoff) * (math.sqrt(record.roundings) if record.kind == "returned" else 1.0),
+        step=noise.step_near_zero(precision.compute) / (scale if scaled else 1.0) if precision.is_low and stored else 0.0,
+        weight_roundings=_stored_weights(record, fmt),
+    )
+    return Comparison(record, reference, distance(record.sketch, reference.sketch), floor, noise.allowed(record.numel, samples))
+
+
+_KNOWN = ("bfloat16", "float16", "float32", "float64")
+
+
+def _stored_weights(record: Record, fmt: formats.Format) -> float:
+    """Weights are rounded when they enter the format they are kept in, and once a step; independent, so in quadrature."""
+    if record.kind != "update":
+        return 0.0
+    return ONE_ROUNDING * fmt.unit_roundoff * record.weight_norm * math.sqrt(record.step + 1)
+
+
+def spreads(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:
+    """Spread of the noise runs around the reference, by record key; a record that some noise run lacks is left out.
+
+    So is one that noise made infinite: a sketch knows nothing of what is not finite, and must not explain anything by it.
+    """
+    found = {}
+    for key, record in reference.records.items():
+        others = [other.records[key] for other in noises if key in other.records]
+        samples = [other for other in others if other.shape == record.shape and other.nonfinite == record.nonfinite]
+        if samples and len(samples) == len(noises):
+            found[key] = noise.spread(record, samples)
+    return found

@@ -1,0 +1,129 @@
+"""Errors that rounding does not explain, in the order of a run: which op makes each, and which only follow from others.
+
+A value that descends from a fault is explained by it, and is told no more. What excuses a fault is asked when it is known who reads its value.
+Whether float32 determines a value is told by a copy of the shadow that was disturbed by 2^-20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from precheck.analysis import wholes
+from precheck.analysis.calls import Calls
+from precheck.analysis.excuses import Excuse, made_good, small
+from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import REDUCTIONS, SUMS, Origins
+from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, SUM_ROUNDINGS, BorrowedEpsilon, Misroundings
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.statistics import DOUBTFUL
+
+UNSTABLE = Limit(
+    0.5, "ratio of errors",
+    """of a copy of the shadow disturbed by 2^-20 to the run's, from which float32 does not determine a value either: 2^-20/u where it does, 1 in
+    chaos""",
+)  # fmt: skip
+SHAKEN = Limit(0.1, "share of the elements", "without a correct digit from which a descendant's sensitivity counts")
+DIGIT = Limit(
+    2.0**-11, "relative error", "of the disturbed copy that is visible beside an error without a digit; smaller ones are the disturbance itself"
+)  # fmt: skip
+
+
+class Errors:
+    """One pass over a run, in order, in as many parts as it is judged in."""
+
+    def __init__(self, origins: Origins) -> None:
+        self.origins, self.observation, self.readers = origins, Observation(), Readers()
+        self.suspects: list[Fact] = []  # whose harm is not known yet
+        self.under: dict[Value, tuple[Fact | None, ...]] = {}  # facts that explain a value's error; None: it is explained, and is no fault
+        self.mild: set[Value] = set()  # values that descend from a small difference
+        self.unstable: set[Fact] = set()  # that float32 does not determine
+        self.excuses: dict[Fact, tuple[Value, list[Excuse]]] = {}
+        self.calls, self.ops = Calls(self.observation, self.readers), Misroundings(self.observation, self.readers)
+
+    def facts(self, observation: Observation, spoiled: Set[Value], readers: Readers) -> list[Fact]:
+        """Those among the operations to judge, and those of earlier parts whose values have been read since."""
+        self.observation, self.spoiled, self.readers = observation, spoiled, readers
+        self.calls, self.ops = Calls(observation, readers), Misroundings(observation, readers)
+        for operation in observation.judged:
+            above = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.under.get(value, ())))[:4]
+            excused = self._excused(operation)
+            for place, value in enumerate(operation.outputs):
+                if value.maker is not operation:  # a copy
+                    continue
+                self.under[value] = above
+                self.mild.update({value} if excused else ())
+                self._whole_numbers(operation, value)
+                self._borrowed_epsilon(operation, value)
+                told = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
+                if not told and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
+                    self._amplified(operation, value, above)
+            if operation.renumbered is not None and not above:
+                self.suspects += wholes.renumbered(operation, operation.renumbered, self.origins.of(operation.drifting))
+            self.origins.trace(operation)
+        return self._settled()
+
+    def keep(self, values: Set[Value]) -> None:
+        """Only these can be read any more."""
+        self.under = {value: above for value, above in self.under.items() if above and value in values}
+        self.mild &= values
+        self.observation, self.readers = Observation(), {}
+        self.calls, self.ops = Calls(self.observation, self.readers), Misroundings(self.observation, self.readers)
+
+    def _excused(self, operation: Operation) -> bool:
+        """Whether a small difference explains what comes in, which it does no more where that is right to a few roundings again."""
+        known = any(value in self.mild for value in operation.inputs)
+        return known and operation.drift_in > DOUBTFUL * max(value.roundoff for value in operation.inputs)
+
+    def _settled(self) -> list[Fact]:
+        """Those that nothing excuses. What is there still and unread has its fate before it."""
+        found, waiting = list[Fact](), list[Fact]()
+        for fact in self.suspects:
+            value, excuses = self.excuses.get(fact, (None, []))
+            if value is not None and self.observation.undecided(value) and not self.readers.get(value):
+                waiting.append(fact)
+                continue
+            self.excuses.pop(fact, None)
+            if value is None or not any(excuse(fact, value, self.readers) for excuse in excuses):
+                found.append(fact)
+        self.suspects = waiting
+        return found
+
+    def _whole_numbers(self, operation: Operation, value: Value) -> None:
+        fact = None if self.ops.local(operation, value) else wholes.moved(operation, value)
+        if fact is not None:
+            self.suspects.append(fact)
+            self.under[value] = (*self.under[value], None)
+            self.excuses[fact] = value, wholes.excuses(operation)
+
+    def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
+        limit = SUM_ROUNDINGS * 2.0**-8
+        if operation.own_epsilon and value.drift >= limit:
+            self.suspects.append(BorrowedEpsilon(mechanism="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value))
+            self.under[value] = (*self.under[value], None)
+
+    def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
+        written = operation.phase in ("forward", "data") or (operation.phase == "backward" and not operation.derived)
+        if value.nonfinite or not written or value.drift <= 4 * value.roundoff or not value.roundoff:
+            return
+        if value.wander > UNSTABLE and value.dead > SHAKEN and value.twin_drift > DIGIT:
+            self.unstable.update(fact for fact in above if fact is not None)
+        if above or value in self.spoiled:
+            return  # downstream of what is suspected already
+        fact = None if value in self.mild else self.ops.of(operation, value)
+        own = self.calls.error(operation, value) if operation.call and (fact is None or fact.healed) else None
+        if own is not None:
+            self.suspects.append(own)
+            self.under[value], self.excuses[own] = (own,), (value, [self.calls.stays])
+            return
+        if value in self.mild:
+            return
+        if fact is not None and operation.base in DECOMPOSED and fact.healed:
+            self.under[value] = (None,)  # vectors of a cluster are any, and what is made of all of them is right
+            return
+        if fact is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):
+            self.suspects.append(fact)
+            self.under[value] = above if fact.healed else (fact,)  # what is made good excuses nothing that follows from it
+            self.excuses[fact] = value, [small if fact.how == "a product" else made_good]
+        elif fact is None and operation.base in SUMS | REDUCTIONS and self.ops.gain(operation, value) >= AMPLIFICATION / 2:
+            self.mild.add(value)  # a small difference of wide values: what it is fed with decides, not what follows

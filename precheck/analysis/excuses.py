@@ -1,0 +1,59 @@
+"""What excuses a misrounding: what becomes of its value, by who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from precheck.analysis.choices import blurred
+from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.reach import NEAR, ends_wrong, measured, outweighed
+from precheck.observe.shadow.operations import Value
+
+SCALED = frozenset({"mul", "div", "mm", "bmm", "addmm"})
+"""Products: whole because a scale is, as often as because they count something."""
+DRAWN = frozenset({"rand", "rand_like", "uniform", "randn", "randn_like", "normal", "normal_functional", "exponential", "log_normal", "cauchy"})
+"""Draws of real numbers. They lie on a grid of their format (up to torch 2.11, `rand` in bfloat16 gives multiples of 1/256), so that
+a multiple of them may be whole and count nothing."""
+Excuse = Callable[[Fact, Value, Readers], bool]
+
+
+def drawn(fact: Fact, value: Value, readers: Readers) -> bool:
+    """A multiple of what was drawn at random."""
+    sources = fact.operation.inputs
+    return bool(sources) and all(source.maker is not None and source.maker.base in DRAWN for source in sources)
+
+
+def unread(fact: Fact, value: Value, readers: Readers) -> bool:
+    """A buffer that was rounded with its module, and that no forward pass has read."""
+    return not readers.get(value)
+
+
+def small(fact: Fact, value: Value, readers: Readers) -> bool:
+    """A layer's small result beside which others are large."""
+    return not ends_wrong(value, readers)
+
+
+def scaled(fact: Fact, value: Value, readers: Readers) -> bool:
+    """Whole numbers that are measures: one rounding is one rounding. What is made an integer in the end, and another one, is none."""
+    return not _numbered(value, readers) and measured(value, readers, weighed=fact.operation.base not in SCALED)
+
+
+def _numbered(value: Value, readers: Readers) -> bool:
+    """Whether something made of it is cast to integers, and becomes others than it was."""
+    waiting, seen = [value], {value}
+    while waiting and len(seen) < NEAR:
+        for reader in readers.get(waiting.pop(0), ()):
+            if reader.renumbered is not None:
+                return True
+            fresh = [made for made in reader.outputs if made not in seen]
+            seen.update(fresh)
+            waiting += fresh
+    return False
+
+
+def made_good(fact: Fact, value: Value, readers: Readers) -> bool:
+    """A small difference to which something large is added, or that is only compared."""
+    consumers = readers.get(value, ())
+    made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
+    only_compared = bool(consumers) and not value.alive and not any(reader.outputs or reader.reads or blurred(reader) for reader in consumers)
+    return only_compared or (bool(made) and all(outweighed(reader, result) for reader, result in made))

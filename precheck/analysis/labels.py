@@ -1,0 +1,36 @@
+"""What a record is: in words, and by phase and module."""
+
+from __future__ import annotations
+
+from precheck.findings import Phase
+from precheck.observe.records import Kind
+from precheck.words import one_line
+
+_PHASES: dict[Kind, Phase] = {
+    "input": "data", "handed": "forward", "returned": "forward", "output": "forward", "loss": "forward", "gradient": "backward",
+    "parameter-gradient": "backward", "update": "optimizer",
+}  # fmt: skip
+
+
+def phase_of(kind: Kind) -> Phase:
+    return _PHASES[kind]
+
+
+def module_of(name: str, kind: Kind) -> str:
+    """The module that a record belongs to: a boundary's own name without call and path, a parameter's owner."""
+    if kind in ("parameter-gradient", "update"):
+        return name.rpartition(".")[0]
+    return "" if kind == "returned" or name in ("output", "output[]", "loss") else name.split("[")[0].split("#")[0]
+
+
+def label(kind: Kind, name: str) -> str:
+    """What a record is, in words: "output of layers.0.attn", "gradient of head.weight", "the model's output[logits]"."""
+    name = one_line(name)
+    whole = "the model's output" if name in ("output", "output[]") else f"the model's output{name}" if name.startswith("[") else ""
+    if kind in ("gradient", "parameter-gradient"):
+        return f"gradient of {(kind == 'gradient' and whole) or name}"
+    if kind == "output":
+        return whole or f"output of {name}"
+    if kind == "returned":
+        return f"what {name} returns"
+    return "loss" if kind == "loss" else f"{kind} of {name}"

@@ -1,0 +1,225 @@
+"""Where in a watched run a fault came from: the op that rounded, the op that made a zero, who read a value."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from precheck import formats
+from precheck.analysis.limit import Limit
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.source import packaged, shortened
+from precheck.observe.shadow.window import LONGEST
+
+REDUCED = frozenset({"c10d::allreduce", "c10d::allreduce_coalesced", "c10d::reduce_scatter", "c10d::_reduce_scatter_base",
+                     "c10d::reduce_scatter_tensor_coalesced", "_c10d_functional::all_reduce", "_c10d_functional::all_reduce_coalesced",
+                     "_c10d_functional::reduce_scatter_tensor", "_c10d_functional::reduce_scatter_tensor_coalesced"})  # fmt: skip
+"""Sums over ranks."""
+SUMS = frozenset({"add", "sub", "rsub"}) | REDUCED
+GATHERED = frozenset({"c10d::broadcast", "c10d::allgather", "c10d::_allgather_base", "c10d::allgather_coalesced", "c10d::alltoall_base",
+                      "c10d::allgather_into_tensor_coalesced", "c10d::scatter", "_c10d_functional::broadcast",
+                      "_c10d_functional::all_gather_into_tensor", "_c10d_functional::all_gather_into_tensor_coalesced",
+                      "_c10d_functional::all_to_all_single"})  # fmt: skip
+"""Copies from other ranks."""
+MOVING = frozenset({"_to_copy", "clone", "copy", "gather", "index", "index_select", "cat", "stack", "expand_copy", "slice_copy", "select_copy",
+                    "neg", "abs", "squeeze", "where", "masked_fill", "embedding", "_chunk_cat", "split_with_sizes_copy"}) | GATHERED  # fmt: skip
+REDUCTIONS = frozenset(
+    {"mm", "bmm", "addmm", "baddbmm", "sum", "mean", "convolution", "mkldnn_convolution", "cumsum", "linalg_vector_norm", "dot", "mv"}
+)
+PRODUCTS = frozenset({"mm", "bmm", "addmm", "convolution", "convolution_backward", "dot", "mv"})
+CONSTANTS = frozenset({"_to_copy", "copy", "full", "fill", "scalar_tensor", "full_like", "masked_fill", "where", "arange", "clone"})
+"""Ops that lay a constant down, or carry it about: what a mask is made of."""
+GUARDS = frozenset({"add", "clamp", "clamp_min", "clamp_max", "maximum", "minimum"})
+LOGARITHMS = frozenset({"log", "log2", "log10", "log1p"})
+
+
+def half_tiniest(value: Value) -> float:
+    """Magnitudes up to this are rounded to zero in the format of `value`."""
+    return formats.of_dtype(value.dtype).min_subnormal / 2 if value.low else 0.0
+
+
+def smallest_normal(value: Value) -> float:
+    return formats.of_dtype(value.dtype).min_normal if value.low else 0.0
+
+
+def largest(value: Value) -> float:
+    return formats.of_dtype(value.dtype).max if value.low else math.inf
+
+
+FINEST = Limit(
+    2.0**-11, "unit roundoff",
+    """Unit roundoff of the finest format in which the limits on drifts were measured, float16. A float32 run beside float64 drifts by
+    as many roundings, and means nothing by it: its harm is what would be harm in float16.""",
+)  # fmt: skip
+
+
+def felt(value: Value) -> float:
+    """The unit roundoff by which harm is measured."""
+    return max(value.roundoff, FINEST)
+
+
+def elements(value: Value) -> int:
+    return math.prod(value.shape)
+
+
+class Origins:
+    """For each value, the op that brought its error in: the last one that at least doubled the drift."""
+
+    def __init__(self) -> None:
+        self.known: dict[Value, Operation] = {}
+
+    def trace(self, operation: Operation) -> None:
+        """Call it for each operation in order."""
+        worst = operation.drifting
+        inherited = self.known.get(worst) if worst is not None else None
+        for value in operation.outputs:
+            if value.maker is operation:
+                fresh = inherited is None or value.drift > 2 * operation.drift_in
+                self.known[value] = operation if fresh else inherited  # type: ignore[assignment]
+
+    def of(self, value: Value | None) -> Operation | None:
+        return self.known.get(value) if value is not None else None
+
+
+SHARED = Limit(0.5, "share", "Zeros are handed on by an input that has at least half the share of them; a stray zero explains no tensor of zeros.")
+
+
+def zero_share(value: Value) -> float:
+    """Of elements, those that are zero in the run and not in the shadow."""
+    return value.zeros / max(1, value.looked_at or elements(value))
+
+
+def percent(share: float) -> str:
+    """In hundredths, to two digits or to the unit: 0.43, 8.2, 120."""
+    return f"{100 * share:.2g}" if share < 0.995 else f"{100 * share:.0f}"
+
+
+def placed(operation: Operation) -> str:
+    """ "aten.mul.Tensor at models/gpt.py:88", and the library's line if one carried it out; a call that is no op goes by its line alone."""
+    name = operation.title if "." in operation.name else operation.name
+    if not operation.blamed:
+        return f"{name} at an unknown line"
+    inside = via(operation)
+    return f"{name} at {shortened(operation.blamed)}{f' (in {inside})' if inside else ''}"
+
+
+def via(operation: Operation) -> str:
+    """The line of the library that carried it out; "" where that is the user's own code."""
+    return packaged(operation.source) if operation.blamed != operation.source else ""
+
+
+def compensating(operation: Operation) -> bool:
+    """Whether a sum takes from another sum what went into it: the remainder that Kahan summation carries on."""
+    if operation.base not in SUMS:
+        return False
+    for value in operation.inputs:
+        maker = value.maker
+        if maker is not None and maker is not operation and maker.base in SUMS and any(other in maker.inputs for other in operation.inputs):
+            return True
+    return False
+
+
+def zero_origin(value: Value) -> tuple[str, Operation]:
+    """The rule and the op behind zeros that the reference does not have: back through the ops that handed them on."""
+    operation = value.maker
+    while operation is not None:
+        if value.past is not None and value.past.zeros is not None:
+            return value.past.zeros
+        scalars = [abs(scalar) for scalar in operation.scalars if scalar]
+        if operation.base in GUARDS and scalars and min(scalars) <= half_tiniest(value):
+            return "vanished-constant", operation
+        share = zero_share(value)
+        sources = [source for source in operation.inputs if source.maker is not None and zero_share(source) >= SHARED * share > 0]
+        before = max(sources, key=zero_share, default=None)
+        if before is None:
+            bound = _bound(operation) if operation.base in SUMS else None
+            return (_kind_of_zero(operation, value), operation) if bound is None else ("vanished-constant", bound)
+        value, operation = before, before.maker
+    raise ValueError("the value was given to the watched block; its zeros are its own")
+
+
+def landed(operation: Operation) -> tuple[float, float] | None:
+    """The bound of a clamp that its format rounds onto a whole number, which it is to keep values off, and that number: 0.9999 onto 1."""
+    result = operation.outputs[0] if operation.base in GUARDS - SUMS and operation.outputs else None
+    if result is None or not result.low:
+        return None
+    rounded = ((scalar, formats.of_dtype(result.dtype).round(scalar)) for scalar in operation.scalars)
+    return next(((scalar, whole) for scalar, whole in rounded if math.isfinite(whole) and scalar != whole == round(whole)), None)
+
+
+def _bound(operation: Operation) -> Operation | None:
+    """The clamp whose bound the format rounds onto the number that it is subtracted from: 1 - p.clamp(max=0.9999)."""
+    maker = operation.inputs[0].maker if len(operation.inputs) == 1 else None
+    while maker is not None and maker.base in MOVING and maker.inputs:
+        maker = maker.inputs[0].maker
+    found = None if maker is None else landed(maker)
+    return maker if found is not None and found[1] else None
+
+
+def _kind_of_zero(operation: Operation, value: Value) -> str:
+    beyond_format = value.largest_zeroed > half_tiniest(value)
+    if operation.base in SUMS and beyond_format:
+        return "cancellation"
+    if operation.base in LOGARITHMS and beyond_format:
+        return "amplified-rounding"
+    unscaled = operation.phase == "backward" and value.dtype == "float16" and operation.scale <= 1
+    return "gradient-underflow" if unscaled else "underflow"
+
+
+SCALING = frozenset({"mul", "div"})
+
+
+def determined(operation: Operation, value: Value) -> bool:
+    """Whether float32 knows the value itself: a sum that cancels to less than 2^-17 of what went in is float32's own noise.
+
+    The gradient of a key's bias is of that kind, and that of any bias before a norm. Products and quotients by elements cancel
+    nothing, however small they make it: of these the factor that is off is asked.
+    """
+    while operation.base in SCALING:
+        source = operation.drifting
+        if source is None or source.maker is None:
+            return True
+        operation, value = source.maker, source
+    sizes = [source.norm for source in operation.inputs if source.norm > 0]
+    if not sizes or not value.norm:
+        return True
+    scale = math.prod(sizes[:2]) if operation.base in PRODUCTS else max(sizes)
+    return value.norm >= 2.0**-17 * scale
+
+
+def hands_on(reader: Operation, value: Value) -> bool:
+    """Whether an op gives out what it was given, in another dtype or layout, and nothing else: who reads that copy reads the value."""
+    return bool(reader.outputs) and all(made is value for made in reader.outputs)
+
+
+def descendants(observation: Observation, roots: list[Value]) -> set[Value]:
+    """The values that anything of `roots` went into, roots included, among those of the ops to judge."""
+    reached = set(roots)
+    if not reached:
+        return reached
+    for operation in observation.judged:
+        if any(value in reached for value in operation.inputs):
+            reached.update(operation.outputs)
+    return reached
+
+
+def turns(value: Value) -> int:
+    """How often the op of a module that most often worked on what it had made itself did so, on the way to a value from what was given.
+
+    The way is by the input that is furthest off. A state that a loop carries on passes the same op of the same module each time; a
+    network's depth does not.
+    """
+    return max(passed(value).values(), default=0)
+
+
+def passed(value: Value) -> Counter[tuple[str, ...]]:
+    """How often each op of each module and line lies on that way."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    source: Value | None = value
+    while source is not None and source.maker is not None and seen.total() < LONGEST:
+        if source.past is not None:
+            return seen + source.past.turns
+        operation = source.maker
+        seen[operation.module, operation.source, operation.name] += 1
+        source = operation.drifting
+    return seen

@@ -1,0 +1,76 @@
+"""The yardstick: how far rounding alone carries a tensor, and how far beyond that is a fault.
+
+r = drift / floor, with floor^2 = mean over noise runs of ||noise - reference||^2 + (c u ||reference||)^2 + n eta^2 / 12. The
+second term is the tensor's own last rounding, the third the spacing eta of values near zero (uniform error of one step).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+from precheck.analysis.limit import Limit
+from precheck.formats import FP16, Format
+from precheck.observe.noise import ONE_ROUNDING
+from precheck.observe.records import Record
+from precheck.observe.sketch import distance
+
+WARN = Limit(2.0, "noise floors", "7 252 healthy boundary tensors of 12 model families reached at most r = 2.00 (median 0.92, p99.9 1.90).")
+FAIL = Limit(3.0, "noise floors", "Half again above what health reached; the weakest harmful bug of the same study reached 4.6.")
+
+REASSOCIATED = Limit(
+    2.0**-20, "unit roundoff",
+    """Roundoff credited to float32 itself. A reduction of n terms accumulated in float32, in whatever order a kernel or another
+    machine takes, errs by about sqrt(n)/4 roundings; 16 x 2^-24 covers n = 4096, and is what torch.testing allows (1.3e-6). Between
+    any two of eleven settings of a CPU, 99 in 100 tensors of eight models are at most 1.7 floors of it apart, and the furthest 1.8 of the
+    3 that are allowed; products of 65 536 terms 1.5, of 262 144 terms 3 (docs/portability.md).""",
+)  # fmt: skip
+
+_SMALL_SAMPLE = {
+    2: (1500.0, 67.0, 24.1, 14.4, 10.5, 8.5, 7.3, 6.5, 5.9, 5.4, 5.1, 4.8, 4.6, 4.4, 4.2, 4.1, 3.9, 3.8, 3.7, 3.6,
+        3.6, 3.5, 3.4, 3.4, 3.3, 3.3, 3.2, 3.2, 3.1, 3.1),
+    4: (74.2, 16.6, 9.9, 7.5, 6.3, 5.6, 5.0, 4.7, 4.4, 4.2, 4.0, 3.8, 3.7, 3.6, 3.5, 3.4, 3.3, 3.3, 3.2, 3.1, 3.1),
+    8: (19.9, 9.1, 6.7, 5.6, 5.0, 4.6, 4.2, 4.0, 3.8, 3.7, 3.5, 3.4, 3.3, 3.3, 3.2, 3.1, 3.1),
+}  # fmt: skip
+"""max(3, 1.5 sqrt F^-1(1 - 1e-6; n, nK)) for n = 1, 2, ...: the ratio of the mean square of n errors to that of K n noise
+samples follows Fisher's F, so a tensor of few elements may exceed 3 by luck. Computed with scipy.stats.f.isf(1e-6, n, n * K)."""
+
+
+MOST = max(_SMALL_SAMPLE)
+"""Noise runs beyond which none are made. By two, a single number may be 1500 floors off by luck alone; by so many, 20."""
+
+
+def roundoff(precision_roundoff: float) -> float:
+    """Unit roundoff that a run is judged by; float32's own is widened by what reassociation may do."""
+    return max(precision_roundoff, REASSOCIATED)
+
+
+@functools.cache
+def allowed(numel: int, samples: int) -> float:
+    """The ratio above which a tensor of `numel` elements, judged against `samples` noise runs, has failed."""
+    table = _SMALL_SAMPLE[max((k for k in _SMALL_SAMPLE if k <= samples), default=2)]
+    return table[numel - 1] if 0 < numel <= len(table) else FAIL
+
+
+def spread(reference: Record, noises: Sequence[Record]) -> float:
+    """Root mean square distance of the noise runs from the reference."""
+    if not noises:
+        return 0.0
+    return math.sqrt(sum(distance(noise.sketch, reference.sketch) ** 2 for noise in noises) / len(noises))
+
+
+def floor(reference: Record, spread: float, *, roundoff: float, step: float = 0.0, weight_roundings: float = 0.0) -> float:
+    """The drift that correct rounding explains, in the tensor's own units (Euclidean norm).
+
+    `weight_roundings` is the norm of what storing the weights themselves after each step may add to an update.
+    """
+    own = ONE_ROUNDING * roundoff * reference.norm
+    near_zero = reference.numel * step**2 / 12
+    return math.sqrt(spread**2 + own**2 + near_zero + weight_roundings**2)
+
+
+def step_near_zero(fmt: Format) -> float:
+    """What values near zero are rounded to multiples of: float16's subnormals. Formats with float32's range are flushed below
+    the smallest normal by some hardware (oneDNN's bfloat16 kernels on x86), and so is each term of a sum, here of 4096 as above."""
+    return fmt.min_subnormal if fmt is FP16 else 4096 * fmt.min_normal

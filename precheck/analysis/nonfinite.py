@@ -1,0 +1,211 @@
+"""Inf and NaN that the reference does not have: where they first appear, whether they do harm, and what made them.
+
+An event is healed where what consumes it is finite and right (a mask before a softmax, a clamp). It harms where NaN follows, or a finite result that
+is wrong, or where Python or the backward pass reads it, or where nothing consumes it. A copy in another dtype is the same numbers, and consumes
+nothing. What masks are made of may be left unread. The blame goes to the op where the cause entered: the zero that was divided by, the constant that
+vanished, the cast that overflowed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Set
+from typing import Literal
+
+from precheck import formats
+from precheck.analysis import causes, zeros
+from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import (
+    CONSTANTS,
+    GUARDS,
+    MOVING,
+    PRODUCTS,
+    SUMS,
+    descendants,
+    half_tiniest,
+    hands_on,
+    largest,
+    placed,
+    zero_origin,
+)  # fmt: skip
+from precheck.analysis.zeros import LOST
+from precheck.observe.shadow.operations import FRESH, Observation, Operation, Value
+
+POLES = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow", "div", "reciprocal", "acos", "asin", "acosh", "atanh", "logit",
+                   "linalg_vector_norm", "addcdiv", "xlogy", "erfinv", "tan", "lgamma", "digamma", "special_entr"})  # fmt: skip
+LINEAR = PRODUCTS | SUMS | frozenset({"mul", "addcmul", "mean", "sum"})
+"""Ops that make neither Inf nor NaN of a zero and finite numbers."""
+WRONG = Limit(0.25, "relative error", "of what reads it, from which Inf or NaN has not been healed: not one digit of the result is right")
+FILLS = Limit(
+    3, "numbers", "that a mask's -Inf stand for, at most: its constant, and sums of two or three such masks; data that overflow are as many "
+    "numbers as they are elements",
+)  # fmt: skip
+
+How = Literal["beyond the format", "small divisor", "failed guard", "moved onto a pole", "not a number", "infinite"]
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Broken(Fact):
+    """Inf or NaN that does harm: where it appeared first, and how it came about."""
+
+    how: How
+    root: Value
+
+    @property
+    def what(self) -> str:
+        """What it is, beside what it is in the reference."""
+        return f"{_what(self.root)}, in the reference {self.root.beyond:.4g}"
+
+    @property
+    def where(self) -> str:
+        """The op that made it."""
+        return placed(self.root.maker) if self.root.maker is not None else "the block's input"
+
+
+class Spread:
+    """Inf and NaN from where they opened onwards, and what follows of those that do harm."""
+
+    def __init__(self) -> None:
+        self.carriers: dict[Value, Value] = {}  # each non-finite value, by the one where its event opened
+        self.spoiled: set[Value] = set()
+        self.told: set[Value] = set()  # roots that have done harm
+
+    def roots(self, observation: Observation, readers: Readers) -> list[Value]:
+        """Where those that do harm first appeared, each told once."""
+        _carry(self.carriers, observation.judged)
+        carriers = dict(self.carriers)
+        _carry(carriers, observation.ahead)
+        opened: dict[Value, list[Value]] = {root: [] for root in self.carriers.values()}
+        for value, root in carriers.items():
+            if root in opened:
+                opened[root].append(value)
+        asked = ((root, carried) for root, carried in opened.items() if root.maker is not None and root not in self.told)
+        harmful = (root for root, carried in asked if _harmful(root, carried, readers, observation))
+        found = [root for root in harmful if not _scaled_only(root, observation)]
+        self.told.update(found)
+        self.spoiled = descendants(observation, [*self.spoiled, *(value for root in found for value in (root, *opened[root]))])
+        return found
+
+    @property
+    def open(self) -> set[Value]:
+        """Roots that may do harm yet."""
+        return set(self.carriers.values()) - self.told
+
+    def keep(self, values: Set[Value]) -> None:
+        """Only these can be read any more."""
+        self.carriers = {value: root for value, root in self.carriers.items() if value in values}
+        self.spoiled &= values
+        self.told &= set(self.carriers.values())
+
+
+def _carry(carriers: dict[Value, Value], operations: Iterable[Operation]) -> None:
+    for operation in operations:
+        for value in operation.outputs:
+            if value.nonfinite and value not in carriers:
+                carriers[value] = next((carriers[given] for given in operation.inputs if given in carriers), value)
+
+
+def _scaled_only(root: Value, observation: Observation) -> bool:
+    """Too large by the loss scale alone: the scaler skips the step and backs off, as it is meant to. Below 1 too, if the run goes on there."""
+    operation = _maker(root)
+    if operation.phase != "backward" or largest(root) == math.inf:
+        return False
+    held = [step.scale for step in observation.steps if not step.skipped and step.last > operation.number]
+    reached = min(1.0, *held) if held else 1.0
+    return operation.scale > reached and root.beyond / operation.scale * reached <= largest(root)
+
+
+def _harmful(root: Value, carried: list[Value], readers: Readers, observation: Observation) -> bool:
+    maker, open_ends = _maker(root), []
+    for value in carried:
+        readings = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in FRESH]
+        consumers = [reader for reader in readings if not hands_on(reader, value)]
+        if any(_harms(reader, maker) for reader in consumers):
+            return True
+        if not consumers or (consumers == readings and not any(reader.outputs for reader in consumers)):
+            open_ends.append(value)
+    return any(not _laid_down(root, maker, end) for end in open_ends if not observation.undecided(end))
+
+
+def _laid_down(root: Value, maker: Operation, end: Value) -> bool:
+    """Whether an Inf that nothing consumes is what a constant became, or its sum with something: a mask, or what it has masked.
+
+    Gradients are no constants, NaN masks nothing; nor is it a mask, if it is there still when the block ends, that more numbers became,
+    or one above zero: what masks is added to scores or put in their place, and lies below all of them.
+    """
+    if maker.base not in CONSTANTS or end.maker is None or end.nans or (maker.derived and maker.phase == "backward"):
+        return False
+    if root.beyonds and end.alive and (root.beyonds > FILLS or not root.negative):
+        return False
+    return end.maker.base in CONSTANTS or (end.maker.base in SUMS and root.negative and root.beyonds <= FILLS)
+
+
+def _harms(reader: Operation, maker: Operation) -> bool:
+    if reader.reads:
+        return True
+    for value in reader.outputs:
+        if value.nans or (value.nonfinite and reader.phase == "backward" and maker.phase == "forward"):
+            return True
+        if not value.nonfinite and reader.base != "copy" and value.drift > WRONG and reader.phase in ("forward", "optimizer", "data"):
+            return True
+        if value.zeros and value.largest_zeroed > half_tiniest(value) and not any(source.zeros for source in reader.inputs):
+            return True  # 1/Inf, where the reference has a number that the format holds
+    return False
+
+
+def made_by(root: Value) -> Fact:
+    """What made Inf or NaN of finite values at `root`."""
+    operation, limit = _maker(root), largest(root)
+    zero = _zero(operation)
+    divisor = operation.inputs[-1] if operation.inputs else None
+    normal = formats.of_dtype(divisor.dtype).min_normal if divisor is not None and divisor.low else 0.0
+    if not root.nans and 0 < operation.starved < normal:
+        return Broken(mechanism="underflow", operation=operation, measured=operation.starved, limit=normal, how="small divisor", root=root)
+    at_pole = zero is not None and operation.base in POLES
+    if not root.nans and not at_pole and root.beyond > limit * (1 - root.roundoff):
+        return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="beyond the format", root=root)
+    if zero is not None and (operation.base not in LINEAR or any(source.nonfinite for source in operation.inputs)):
+        return zeros.missed(zero, f"{placed(operation)} made {_what(root)} of it")
+    if operation.base.removesuffix("_backward") in POLES:
+        guard = _failed_guard(operation)
+        if guard is not None:
+            return Broken(mechanism="vanished-constant", operation=guard, measured=1.0, limit=WRONG, how="failed guard", root=root)
+        cause = causes.entered(operation.drifting) or operation
+        return Broken(mechanism=causes.kind(cause), operation=cause, measured=1.0, limit=WRONG, how="moved onto a pole", root=root)
+    if root.nans and not any(source.nonfinite for source in operation.inputs):
+        return Broken(mechanism="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
+    return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
+
+
+def _zero(operation: Operation) -> Value | None:
+    """The input whose zeros are the cause. Of 0/0 that is the divisor, or better its guard, unless the numerator was lost as a whole."""
+    lost = [source for source in operation.inputs if source.zeros and source.maker is not None]
+    if not lost or lost[0].zeroed >= LOST:
+        return lost[0] if lost else None
+    unguarded = (source for source in lost if zero_origin(source)[0] == "vanished-constant")
+    return next(unguarded, lost[-1 if operation.base == "div" else 0])
+
+
+def _what(root: Value) -> str:
+    return "NaN" if root.nans else "Inf"
+
+
+def _maker(root: Value) -> Operation:
+    assert root.maker is not None
+    return root.maker
+
+
+def _failed_guard(operation: Operation) -> Operation | None:
+    """A clamp that stands before a pole, with at most moves and one sum between (`log(1 - p)`), and did not keep values off it."""
+    value, sums = operation.drifting, 0
+    while value is not None and value.maker is not None:
+        maker = value.maker
+        if maker.base in GUARDS - SUMS:
+            return maker
+        sums += maker.base in SUMS
+        if sums > 1 or maker.base not in MOVING | SUMS:
+            return None
+        value = maker.drifting
+    return None

@@ -1,0 +1,220 @@
+"""Rounding that costs more than rounding may: amplified errors, differences of near-equals, kernels that accumulate low, flushed numbers.
+
+Neither the size of an error nor its ratio to a noise floor tells a broken op from a healthy one (AUC 0.5 to 0.6 over 52 bugs and 106 healthy
+programs). What does is four or five bits lost in one op, elements left without a correct digit, and that float32 itself determines the result: a
+copy of the shadow, disturbed by 2^-20, tells that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+from precheck.analysis import attribution, causes
+from precheck.analysis.attribution import Attribution
+from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import (
+    MOVING,
+    PRODUCTS,
+    REDUCTIONS,
+    SUMS,
+    compensating,
+    determined,
+    elements,
+    felt,
+    smallest_normal,
+    turns,
+    zero_origin,
+)  # fmt: skip
+from precheck.analysis.reach import averaged, exponentials, normalised, shown
+from precheck.findings import Severity
+from precheck.observe.shadow.operations import Observation, Operation, Value
+
+DEAD = Limit(
+    0.01, "share of the elements",
+    "without a correct digit. Healthy ops whose amplification is 8 or more leave at most 0.15 %; the mildest bug, 7.6 %.",
+)  # fmt: skip
+AMPLIFICATION = Limit(16.0, "times", "that one op makes an error larger: four bits, jointly with `DEAD`; alone, sharp softmaxes reach 14.6.")
+PLAIN = Limit(32.0, "times", "that one op, or one subtraction, makes an error larger: five bits (healthy ones reach 16.2, by a scalar)")
+PLAIN_ROUNDINGS = Limit(16.0, "unit roundoffs", "of a result's error, jointly with `PLAIN`: twice what a sum may err, since any op may do it")
+SUM_ROUNDINGS = Limit(
+    8.0, "unit roundoffs", "of a difference's error, below which a cancellation costs no more than a few ordinary ops do"
+)  # fmt: skip
+GONE = Limit(0.5, "share of the elements", "without a correct digit, however gradually that came about. Healthy programs reach 0.073.")
+RECURRENT = Limit(
+    8, "turns",
+    """of one op on its own results from which its roundings are what adds up. Where each op has one, correct rounding of a deep network with batch
+    norm costs as much before it is trained (0.38 of the result, and 0.41 with one rounding a module alone).""",
+)  # fmt: skip
+STARVED = Limit(0.25, "share of the elements", "without a correct digit downstream of an underflow")
+FAIR = Limit(
+    0.05, "share of the norm", "that must have become zero for zeros to be what ails a tensor: a fifth of what makes `nonfinite.WRONG` of a result"
+)  # fmt: skip
+DIFFERENCES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
+"""Losses that subtract within: near zero they are small differences of what they are given, as they should be."""
+DECOMPOSED = frozenset({"_linalg_eigh", "_linalg_svd", "linalg_eig", "linalg_qr"})
+"""Ops all results of which are results. By Davis and Kahan (1970) an eigenvector turns by what its matrix is off by over the gap to the next
+eigenvalue: a thousandth of the largest is the whole of a small one."""
+
+How = Literal["a difference", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Misrounded(Fact):
+    """An error of a result that rounding does not explain, and how it came about."""
+
+    how: How
+    shown: Operation  # the op whose result it is; its cause may lie before it
+    value: Value
+    gain: float = 1.0  # times that the op makes the error larger
+
+    @property
+    def healed(self) -> bool:
+        """Whether all that is made of it is right all the same."""
+        return self.severity == "note"
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class BorrowedEpsilon(Fact):
+    """An eps that is the low format's own, and does what float32's would not."""
+
+    value: Value
+
+
+class Misroundings:
+    """What the ops of a part of a run do to errors that rounding does not explain."""
+
+    def __init__(self, observation: Observation, readers: Readers) -> None:
+        self.observation, self.readers = observation, readers
+        self.causes: dict[Value, Operation] = {}  # of errors that were asked about
+        self.stored: dict[tuple[str, str], Operation | None] = {}  # who stored the term of a difference, by its op and line
+        self._ends: set[Value] | None = None
+
+    @property
+    def _shown(self) -> set[Value]:
+        self._ends = shown(self.observation) if self._ends is None else self._ends
+        return self._ends
+
+    def of(self, operation: Operation, value: Value) -> Misrounded | None:
+        """What this op does to the error of its result that rounding does not explain: the first of these that holds."""
+        gain, roundings = self.gain(operation, value), value.drift / felt(value)
+        stored = any(source.kept_low for source in operation.inputs)
+        if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not self._intended(operation, value):
+            return self._difference(operation, value, roundings)
+        starving = self._starving(operation, value)
+        if starving or (value.zeroed >= FAIR and _flushed(value)):
+            return self._starved(operation, value, starving)
+        if self.local(operation, value):
+            return self._fact("local-drift", "accumulated", operation, value, value.local or 0.0, self._accumulating(operation, value))
+        given = bool(operation.parameter) and operation.base in MOVING  # weights are judged by what of the step arrived
+        spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1 and not given
+        if operation.base in PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
+            return self._fact("cancellation", "a product", operation, value, gain, PLAIN)
+        if operation.base in SUMS | REDUCTIONS | DIFFERENCES:  # what they lose beyond this is for cancellation, or to be healed, to say
+            composed = operation.base in PRODUCTS and spread and gain < AMPLIFICATION / 2
+            return self._gradual(operation, value) if composed else None
+        loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
+        brought = (value.local or 0.0) < causes.HALF * value.drift  # else the op has made the error itself, and as much as it may
+        if brought and operation.base not in MOVING and (loses_digits or (roundings >= PLAIN_ROUNDINGS and gain >= PLAIN)):
+            return self._one_op(operation, value, gain, loses_digits=loses_digits)
+        return self._gradual(operation, value) if spread else None
+
+    @staticmethod
+    def gain(operation: Operation, value: Value) -> float:
+        """Times that an op makes an error larger."""
+        return value.drift / max(operation.drift_in, value.rounded)
+
+    @staticmethod
+    def _fact(
+        mechanism: str, how: How, operation: Operation, value: Value, measured: float, limit: float,
+        *, cause: Operation | None = None, severity: Severity = "error", gain: float = 1.0,
+    ) -> Misrounded:  # fmt: skip
+        return Misrounded(
+            mechanism=mechanism, operation=cause or operation, measured=measured, limit=limit, severity=severity, how=how, shown=operation,
+            value=value, gain=gain,
+        )  # fmt: skip
+
+    def _difference(self, operation: Operation, value: Value, roundings: float) -> Misrounded | None:
+        """A difference of near-equals. Its terms may have been rounded long before."""
+        readers = {} if value in self._shown else self.readers
+        shares = [normalised(power, readers) for power in exponentials(value, readers)]
+        if shares and all(shares):
+            return None  # a softmax written out
+        severity: Severity = "error" if shares or value in self._shown or averaged(value, self.readers) else "note"
+        term = max(operation.inputs, key=causes.absolute)
+        cause = causes.entered(term, self.causes) if causes.kin(operation) else None
+        if cause is None and not value.low:  # exact: what it is off by, its terms were off by when they were stored
+            cause = self._storing(operation, term)
+        mechanism = "cancellation" if cause is None or cause is operation else causes.kind(cause)
+        return self._fact(mechanism, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity)
+
+    def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded:
+        """An op that makes what comes in larger. A note where that is made good: log and then exp, a step small beside its weight."""
+        severity: Severity = "error" if value in self._shown or averaged(value, self.readers) else "note"
+        if causes.subnormal(value) >= causes.HALF * value.drift:
+            return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
+        cause = causes.entered(operation.drifting, self.causes) or operation
+        how: How = "digits lost" if loses_digits else "amplified"
+        measured, limit = (value.dead, DEAD) if loses_digits else (gain, PLAIN)
+        return self._fact("amplified-rounding", how, operation, value, measured, limit, cause=cause, severity=severity, gain=gain)
+
+    def _storing(self, operation: Operation, term: Value) -> Operation | None:
+        """The op that stored the term of a difference, asked about once for all turns of a loop."""
+        if (line := (operation.name, operation.blamed)) not in self.stored:
+            self.stored[line] = Attribution(term, self.observation.operations).cause(attribution.written)
+        return self.stored[line]
+
+    def _starving(self, operation: Operation, value: Value) -> list[Value]:
+        """The inputs whose zeros, which the end of their format has made, may be what ails the result."""
+        found = [source for source in operation.inputs if source.zeroed >= FAIR or (source.zeros and source.zeroed == 0)]
+        found += [source for source in self._summed_away(operation, value) if source not in found]
+        return [source for source in found if source.maker is None or _flushed(*zero_origin(source)[1].outputs)]
+
+    @staticmethod
+    def _summed_away(operation: Operation, value: Value) -> list[Value]:
+        """The operand of a sum most of which is wrong, if its zeros are what it is off by and no other operand is off.
+
+        Of n terms that became zero the norm tells little and the sum all: 2000 at 2^-11 beside a one are 2 % of it, and half.
+        """
+        worst = operation.drifting
+        if operation.base not in REDUCTIONS or value.dead < GONE or worst is None or not worst.zeros or worst.zeroed < worst.drift / 2:
+            return []
+        exact = all(source is worst or source.drift <= SUM_ROUNDINGS * source.roundoff for source in operation.inputs)
+        return [worst] if exact and determined(operation, value) else []
+
+    def _gradual(self, operation: Operation, value: Value) -> Misrounded:
+        """An error that no single op makes. Correct rounding of a network may do as much; of a state that a loop carries on it does not."""
+        severity: Severity = "error" if turns(value) >= RECURRENT else "note"
+        return self._fact("accumulated-drift", "gradual", operation, value, value.dead, GONE, severity=severity)
+
+    @staticmethod
+    def _intended(operation: Operation, value: Value) -> bool:
+        """Wide arithmetic on numbers that were stored low, a number less its own rounding among it: what is left is what these hold."""
+        stored = [source for source in operation.inputs if source.kept_low]
+        return compensating(operation) or (not value.low and all(causes.given_low(source) for source in stored))
+
+    def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
+        if not starving or starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
+            return None
+        mechanism, cause = zero_origin(starving[0])
+        if mechanism != "underflow" or value.norm / math.sqrt(elements(value)) < 2.0**-14:  # fp16's smallest normal
+            return None
+        return self._fact(mechanism, "flushed", operation, value, value.dead, STARVED, cause=cause)
+
+    def local(self, operation: Operation, value: Value) -> bool:
+        """Whether the op's own kernel errs by more than a sum kept low may."""
+        known = value.local is not None and determined(operation, value)  # a sum that cancels to nothing has no digit, right as it is
+        return known and (value.local or 0.0) > self._accumulating(operation, value)
+
+    @staticmethod
+    def _accumulating(operation: Operation, value: Value) -> float:
+        """What a kernel may err that sums n terms in the low format: (1 + √n/2) u; beyond, it stagnates (numerics, 1.2)."""
+        terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
+        return max(SUM_ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * felt(value)
+
+
+def _flushed(*made: Value) -> bool:
+    """Whether zeros are the end of the format's doing, not a threshold's at zero that rounding moved values across."""
+    return any(value.zeros and value.largest_zeroed <= smallest_normal(value) for value in made)

@@ -1,0 +1,72 @@
+"""Whole numbers that a low format cannot hold: positions, counts, ids."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from precheck.analysis import causes
+from precheck.analysis.excuses import SCALED, Excuse, drawn, scaled, unread
+from precheck.analysis.facts import Fact
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import CONSTANTS, REDUCTIONS, elements
+from precheck.observe.shadow.operations import Operation, Renumbered, Value
+
+SEVERAL = Limit(
+    2, "different whole numbers", "that an op rounds to others, from which they count something; a lone one is a constant, such as a mask's"
+)
+FRACTIONAL = Limit(
+    2.0**-4, "magnitude times unit roundoff",
+    "of numbers, root mean squares, up to which their format has four bits behind the point",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Moved(Fact):
+    """Whole numbers beyond the reach of the format that an op rounds to others."""
+
+    value: Value
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class MadeInteger(Fact):
+    """Whole numbers that were rounded to others and are integers in the end. The rounding op is blamed."""
+
+    seen: Renumbered
+    converted: Operation
+    dtype: str
+
+
+def moved(operation: Operation, value: Value) -> Moved | None:
+    """Whole numbers that this op rounds to others."""
+    if value.wholes_moved < SEVERAL or operation.phase == "backward" or not operation.drift_in < value.drift or causes.only_moved(operation, value):
+        return None
+    return Moved(mechanism="integer-rounding", operation=operation, measured=value.peak, limit=1 / value.roundoff, value=value)
+
+
+def excuses(operation: Operation) -> list[Excuse]:
+    """What excuses them."""
+    converted = [unread] if operation.converts else []
+    measures = [scaled] if operation.base in SCALED or operation.base == "_to_copy" else []
+    return [drawn, *converted, *measures]
+
+
+def renumbered(operation: Operation, seen: Renumbered, cause: Operation | None) -> list[MadeInteger]:
+    """Numbers of something (ids, positions, counts) that are integers in the end, and others than they were. `cause` rounded them.
+
+    One is enough, and other columns of what they were stored in may hold what they like: the cast to integers says what they are.
+    They were wide when they were stored, or added up of small numbers without an error, as counts are: of what is computed in the format all large
+    numbers are whole.
+    """
+    if cause is None or not (_counted(cause) or (cause.base in CONSTANTS and not any(source.low for source in cause.inputs))):
+        return []
+    dtype = next((value.dtype for value in cause.outputs if value.low), "a low format")
+    return [
+        MadeInteger(mechanism="integer-rounding", operation=cause, measured=seen.peak, limit=seen.reach, seen=seen, converted=operation, dtype=dtype)
+    ]
+
+
+def _counted(cause: Operation) -> bool:
+    """Whether it adds up numbers that are exact, and small enough to have digits behind the point if they were no whole numbers."""
+    small = all(source.norm <= FRACTIONAL / (source.roundoff or 1.0) * math.sqrt(elements(source)) for source in cause.inputs)
+    return cause.base in REDUCTIONS and small and not any(source.drift for source in cause.inputs)

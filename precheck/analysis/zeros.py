@@ -1,0 +1,113 @@
+"""Zeros that the reference does not have: numbers that were lost, tensors that were flooded, gradients for want of a loss scale."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+
+from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import MOVING, determined, half_tiniest, hands_on, landed, smallest_normal, zero_origin
+from precheck.observe.shadow.operations import Observation, Operation, Value
+
+LOST = Limit(0.5, "share of the norm", "that became zero, of a tensor or of what reads it, from which the tensor is lost")
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Missed(Fact):
+    """A zero where the reference has a number, and what came of it."""
+
+    zero: Value
+    then: str
+
+
+def missed(zero: Value, then: str) -> Missed:
+    """What made a zero that the reference does not have; `then` says what came of it."""
+    mechanism, cause = zero_origin(zero)
+    bound = landed(cause) if mechanism == "vanished-constant" else None
+    if bound is not None and bound[1]:
+        measured, limit = abs(bound[0] - bound[1]), cause.outputs[0].roundoff * abs(bound[1])
+    else:
+        measured, limit = zero.largest_zeroed, half_tiniest(zero)
+    return Missed(mechanism=mechanism, operation=cause, measured=measured, limit=limit, zero=zero, then=then)
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Flooded(Fact):
+    """A tensor most of which became zero, and that does harm."""
+
+    value: Value
+
+
+class Floods:
+    """Tensors most of which became zero, where what they end up in goes wrong, or nothing reads them."""
+
+    def __init__(self) -> None:
+        self.unread: list[tuple[Operation, Value]] = []
+
+    def found(self, observation: Observation, spoiled: Collection[Value], readers: Readers) -> list[Flooded]:
+        """Those that are known now; of what is there still and unread, later."""
+        fresh = [(operation, value) for operation in observation.judged for value in operation.outputs if _flooded(operation, value, spoiled)]
+        waiting, self.unread, found = [*self.unread, *fresh], [], []
+        for operation, value in waiting:
+            if observation.undecided(value) and not readers.get(value):
+                self.unread.append((operation, value))
+            elif _drowns(value, readers):
+                found.append(Flooded(mechanism="underflow", operation=operation, measured=value.zeroed, limit=LOST, value=value))
+        return found
+
+
+def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> bool:
+    if not value.low or value.zeroed < LOST or value.maker is not operation or operation.phase != "forward" or value in spoiled:
+        return False
+    if value.largest_zeroed > smallest_normal(value):
+        return False  # the format could hold it: a threshold of zero that rounding moved values across
+    if operation.parameter and operation.base in MOVING:
+        return False  # weights are as given: a cast of ones that the format cannot hold at all is no fault of the code
+    return not any(source.zeros for source in operation.inputs) and determined(operation, value) and zero_origin(value)[0] == "underflow"
+
+
+def _drowns(value: Value, readers: Readers) -> bool:
+    """Whether the loss reaches what is more than zeros: products hand zeros on, a sum with something larger makes them good."""
+    waiting, seen = [value], {value}
+    while waiting:
+        lost = waiting.pop()
+        results = [made for reader in readers.get(lost, ()) for made in reader.outputs if made not in seen]
+        if not results and lost.alive and all(hands_on(reader, lost) for reader in readers.get(lost, ())):
+            return True
+        for made in results:
+            seen.add(made)
+            if made.zeroed >= LOST:
+                waiting.append(made)
+            elif made.drift > LOST:
+                return True
+    return False
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Starved(Fact):
+    """A parameter's gradient most of which became zero for want of a loss scale."""
+
+    parameter: str
+    scale: float  # that it was under
+
+
+def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> list[Starved]:
+    """Parameter gradients most of which were flushed to zero for want of a loss scale."""
+    found = []
+    for name, value, scale in observation.gradients.values():
+        maker = value.maker
+        if maker is None or value.zeroed <= LOST or value in spoiled or not determined(maker, value):
+            continue
+        rule, cause = zero_origin(value)
+        if rule == "cancellation":
+            continue  # no scale would have kept it
+        if any(made.low and made.zeroed and made.largest_zeroed > 2 * half_tiniest(made) for made in cause.outputs):
+            continue  # the format could hold it: the run has come to where the gradient is zero, and the reference beside it
+        found.append(
+            Starved(
+                mechanism="gradient-underflow", operation=cause, measured=value.zeroed, limit=LOST,
+                severity="warning" if scale > 1 else "error", parameter=name, scale=scale,  # a scaler may yet grow to where it fits
+            )
+        )  # fmt: skip
+    return found

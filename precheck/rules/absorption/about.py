@@ -1,0 +1,10 @@
+"""What the rule says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "absorption",
+    "additions left the accumulator unchanged while the reference moved: sums, averages, counters, merged weights",
+    "keep the accumulator in float32",
+    rank=90,
+)

@@ -1,0 +1,117 @@
+"""Additions that did not arrive: sums, moving averages, counters, merged weights.
+
+A correctly rounded sum of n terms errs by λ√n·u, λ about 1/4 to 0.4, until its terms fall below half a spacing of the sum;
+from there it stands still (bfloat16 after some 512 equal terms, float16 after 4 096). Judged is what of the reference's
+displacement arrived, never whether bits changed: stochastic rounding and Kahan summation leave most bits alone and are healthy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from precheck.analysis.causes import SWALLOWED
+from precheck.analysis.facts import Part, Readers
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import CONSTANTS, MOVING, PRODUCTS, SUMS, compensating, elements, felt, hands_on, percent
+from precheck.observe.shadow.operations import Absorbed, Operation, Value
+from precheck.rules.absorption.about import ABOUT
+from precheck.rules.rule import Candidate, Rule
+
+TIMES = Limit(4, "additions in a row", "that left at least half of the elements unchanged: one may be chance, and rounding to even takes two")
+ROUNDINGS = Limit(
+    8.0, "unit roundoffs", "of the accumulator's error: more than a sum of a thousand terms costs that is rounded right (0.25 √1024)"
+)  # fmt: skip
+UPDATES = Limit(8, "updates", "from which a share that arrived is told: of fewer, rounding by chance may bring home anything")
+ARRIVED = Limit(0.5, "share of the displacement", "below which most of what was meant did not happen")
+ASTRAY = Limit(
+    0.5, "relative error", "of what is added to from which it is not the reference's accumulator: its own error came before what it absorbs"
+)  # fmt: skip
+INTENDED = Limit(
+    2.0, "unit roundoffs",
+    """of what the accumulator held, that it was meant to move by, from which the format could have shown it. (What a Kahan summation's remainder
+    holds is all rounding error; its shadow does not move at all.)""",
+)  # fmt: skip
+HALF = Limit(0.5, "share of the elements", "that an addition leaves unchanged, from which it may have been absorbed")
+FEW = Limit(16, "elements", "below which half of them may be unchanged by luck")
+
+
+class Absorption(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (TIMES, ROUNDINGS, UPDATES, ARRIVED, ASTRAY, INTENDED, HALF, FEW, SWALLOWED)
+
+    def among(self, part: Part) -> Iterator[Candidate]:
+        yield from super().among(part)
+        for operation in part.observation.judged:
+            if operation.absorbed is None or not operation.outputs:
+                continue
+            readings = (reader for value in operation.outputs for reader in part.readers.get(value, ()))
+            if not any(_carries_on(reader, part.readers) for reader in readings):
+                candidate = _judged(operation, operation.outputs[0], operation.absorbed, part.readers)
+                yield from () if candidate is None else (candidate,)
+
+
+def _carries_on(reader: Operation, readers: Readers) -> bool:
+    """Whether an op takes the remainder of a sum, and that is added to something again."""
+    return compensating(reader) and any(later.base in SUMS for value in reader.outputs for later in readers.get(value, ()))
+
+
+def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers) -> Candidate | None:
+    u = felt(value)
+    if not value.roundoff or (operation.parameter and operation.in_optimizer):
+        return None  # updates of weights are judged by what of the whole step arrived
+    if operation.in_place and seen.first is not None and seen.first.inputs and seen.first.inputs[0].drift >= ASTRAY:
+        return None  # it was something else already
+    if not operation.in_place and _off_before(value, seen):
+        return None  # a stream of residuals, in which each branch is small
+    if seen.share >= HALF and seen.times >= TIMES and seen.drift >= ROUNDINGS * u and seen.intended >= INTENDED * u and seen.arrived < 1:
+        text = f"{seen.times} additions left at least half of it unchanged; it is {percent(seen.drift)} % off"
+        return Candidate("absorption", operation, text, seen.drift / u, ROUNDINGS)
+    if (
+        operation.in_place
+        and operation.phase != "backward"
+        and seen.additions >= UPDATES
+        and seen.arrived < ARRIVED
+        and seen.intended >= INTENDED * u
+    ):
+        text = (
+            f"{100 * max(0.0, seen.arrived):.0f} % of {seen.additions} updates arrived, the rest is less than half a spacing of what it is added to"
+        )
+        return Candidate("absorption", operation, text, seen.arrived, ARRIVED)
+    return _merged(operation, value, seen, readers)
+
+
+def _off_before(value: Value, seen: Absorbed) -> bool:
+    """Whether most of what it is off by it was off by before it absorbed anything, unless what did not arrive since is as much."""
+    held = seen.first.inputs[0] if seen.first is not None and seen.first.inputs else None
+    half = seen.drift * value.norm / 2
+    if held is None or held.drift * held.norm < half:
+        return False
+    return seen.arrived >= ARRIVED or seen.lost * seen.intended * held.norm < half
+
+
+def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers) -> Candidate | None:
+    """One addition to something kept, most of which is lost: a low-rank update merged into its weight.
+
+    Of what is just computed less than a rounding is rounding: noise against a division by zero, a branch that is scaled down.
+    """
+    if operation.base not in ("add", "sub") or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
+        return None
+    small = seen.additions == 1 and seen.intended < value.roundoff and elements(value) >= FEW
+    if small and seen.share > HALF and seen.lost > ARRIVED and _kept(operation, value, readers):
+        text = f"{100 * seen.lost:.0f} % of what is added is lost: {100 * seen.share:.0f} % of the elements keep their bits"
+        return Candidate("absorption", operation, text, seen.lost, ARRIVED)
+    return None
+
+
+def _kept(operation: Operation, value: Value, readers: Readers) -> bool:
+    """Whether something stored is added to where it is, or a weight, all of it, and what is made is used as one."""
+    if operation.in_place:
+        target = operation.inputs[0].maker
+        return target is None or target.base in MOVING | CONSTANTS
+    whole = any(source.maker is None and elements(source) == elements(value) for source in operation.inputs)
+    return bool(operation.parameter) and whole and all(_weighs(reader, value) for reader in readers.get(value, ()) if reader.phase == "forward")
+
+
+def _weighs(reader: Operation, value: Value) -> bool:
+    return hands_on(reader, value) or reader.base in MOVING or (reader.base in PRODUCTS and reader.inputs[-1] is value)

@@ -1,0 +1,83 @@
+"""Choices that fell otherwise than in the reference: scores that the format makes equal or blurs, and more flips than rounding explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from precheck.analysis import choices, decisions
+from precheck.analysis.choices import BLUR, BLURRED, ROWS
+from precheck.analysis.decisions import CHANCE, Place
+from precheck.analysis.decisions import SHARE as OF_DECISIONS
+from precheck.analysis.facts import Part
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import Origins, placed
+from precheck.analysis.noise import FAIL
+from precheck.findings import Finding, Severity
+from precheck.observe.shadow.operations import Flips, Operation
+from precheck.precisions import Precision
+from precheck.rules.decision_flip.about import ABOUT
+from precheck.rules.rule import Candidate, Rule
+
+SHARE = Limit(0.005, "share of the rows", "whose top-k changed through ties, at least: healthy programs changed 1 row of 32 at most")
+SWAPPED = Limit(
+    1 / 8, "share of what a row chooses",
+    """that ties must swap to matter: one of eight experts, beams or candidates. Of twenty neighbours, of fifty tokens to draw from or of the units of
+    a sparse code a tie swaps the last, and what is made of all of them is as it was.""",
+)  # fmt: skip
+
+
+class DecisionFlip(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (ROWS, SHARE, SWAPPED, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL)
+
+    def among(self, part: Part) -> Iterator[Candidate]:
+        """A choice among scores that the format made equal, or whose differences it made noise."""
+        for operation in part.observation.judged:
+            flips = operation.flips
+            if flips is None or operation.phase == "backward" or not operation.inputs or flips.changed < ROWS:
+                continue
+            if not part.spoiled.isdisjoint(operation.outputs):
+                continue
+            if operation.inputs[0].low and flips.ties >= ROWS and flips.ties / flips.total >= SHARE:
+                yield _tied(operation, flips)
+            elif choices.blurred(operation):
+                yield _blurred(operation, flips, part.origins)
+
+
+def _tied(operation: Operation, flips: Flips) -> Candidate:
+    text = f"{_changed(flips)}, {100 * flips.ties / flips.total:.1f} % because {operation.inputs[0].dtype} makes distinct scores equal"
+    severity: Severity = "error" if flips.swapped >= SWAPPED else "note"
+    return Candidate("decision-flip", operation, text, flips.ties / flips.total, SHARE, severity)
+
+
+def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:
+    """Noise that the cast of a weight brought in can be kept out by not casting it, and is an error. What computing brings in may be all that the
+    differences ever were, as in a model that has learnt nothing yet, and is a warning."""
+    scores = operation.inputs[0]
+    text = (f"{_changed(flips)}: rounding is {100 * flips.blur:.2g} % of what tells the scores apart, where one rounding is "
+            f"{100 * scores.rounded:.1g} %")  # fmt: skip
+    cause = origins.of(scores) or operation
+    text = f"its rounding decides {placed(operation)}: {text}" if cause is not operation else text
+    severity: Severity = "error" if cause.base == "_to_copy" and cause.parameter else "warning"
+    return Candidate("decision-flip", cause, text, flips.blur / scores.roundoff, BLUR, severity)
+
+
+def _changed(flips: Flips) -> str:
+    return f"{100 * flips.changed / flips.total:.1f} % of {flips.total} rows choose otherwise than the reference"
+
+
+def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
+    """The first place with too many flips, as an error; those after it may follow from it."""
+    first = next((place for place in suspects if place.too_many(precision)), None)
+    if first is None:
+        return []
+    where = f"in {first.call}" if first.call else "in the model's own forward"
+    return [
+        Finding(
+            "decision-flip", "error",
+            f"{first.op} {where}: {first.flipped} of {first.total} decisions ({first.flipped / first.total:.1%}) fell otherwise under "
+            f"{precision} than in float32, where correct rounding explains {first.expected / first.samples:.2g}",
+            op=first.op, module=first.call.split("#")[0], measured=float(first.flipped), limit=float(decisions.most(first.expected, first.samples)),
+        )
+    ]  # fmt: skip

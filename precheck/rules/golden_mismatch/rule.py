@@ -1,0 +1,34 @@
+"""A run that is off its golden, and within the floor along its own decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from precheck.analysis.drift import Comparison
+from precheck.analysis.labels import label
+from precheck.analysis.limit import Limit
+from precheck.analysis.noise import FAIL, REASSOCIATED
+from precheck.findings import Finding
+from precheck.precisions import Precision
+from precheck.rules.golden_mismatch.about import ABOUT
+from precheck.rules.rule import Rule, at
+
+
+class GoldenMismatch(Rule):
+    """`checking` asks for it, where a run is beside its golden as well as beside a reference."""
+
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (FAIL, REASSOCIATED)
+
+
+def mismatched(rows: Sequence[Comparison], precision: Precision, *, flips: int) -> list[Finding]:
+    """A note on a run that is off its golden, yet within its floor along its own decisions and from its own rounded buffers."""
+    off = [row for row in rows if row.failed and row.record.kind != "update"]
+    if not off:
+        return []
+    first = off[0]
+    text = (f"{label(first.record.kind, first.record.name)}: off its golden by {first.r:.3g} noise floors under {precision} "
+            f"({first.allowed:.3g} allowed; {len(off)} of {len(rows)} tensors are); {flips} decision(s) that fell otherwise than in float32, "
+            "and buffers rounded with the model, explain it")  # fmt: skip
+    return [at(first.record, "golden-mismatch", "note", text, measured=first.r, limit=first.allowed)]

@@ -1,0 +1,135 @@
+"""Whether a golden still belongs to the test that it is held against.
+
+The inputs, the settings and the float32 reference of today against those recorded. What moved by no more than float32 may
+between machines and library builds (2^-20, see `noise.REASSOCIATED`) has not moved. Nor has what float32 itself errs by as much on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from precheck.analysis import drift, noise
+from precheck.analysis.drift import Comparison
+from precheck.analysis.labels import label, phase_of
+from precheck.analysis.limit import Limit
+from precheck.findings import Finding
+from precheck.formats import BF16
+from precheck.observe.records import Record, Trace
+from precheck.observe.sketch import distance
+from precheck.precisions import PRECISIONS
+from precheck.rules.golden_stale.about import ABOUT
+from precheck.rules.rule import Rule
+from precheck.words import one_line
+
+UNLIKE = Limit(
+    0.5, "share of an update",
+    """that may differ before the optimizer must have changed. Adam's first steps are the signs of gradients, of which those near zero are float32's
+    luck; a learning rate that is off by a few percent is told by its recorded value.""",
+)  # fmt: skip
+
+
+class GoldenStale(Rule):
+    """`checking` asks for it before anything else: against a golden of something else nothing is measured."""
+
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (UNLIKE, noise.FAIL, noise.REASSOCIATED)
+
+
+
+def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Finding]:
+    """Inputs by name, each as a record of kind `input`: one finding that names the first that differs."""
+    for name, record in now.items():
+        before = recorded.get(name)
+        if before is None:
+            names = ", ".join(map(one_line, recorded)) or "none"
+            return [_stale(f"{name} was not among the inputs it was recorded with ({names})", phase="data", tensor=name)]
+        if before.shape != record.shape:
+            return [_stale(f"{name} has shape {record.shape}, and {before.shape} was recorded", phase="data", tensor=name)]
+        moved = distance(before.sketch, record.sketch)
+        if moved > noise.REASSOCIATED * before.norm:
+            share = f"{moved / before.norm:.2g} of its norm" if before.norm else "all of it"
+            return [_stale(f"{name} differs by {share} from the values it was recorded with", phase="data", tensor=name)]
+    gone = [name for name in recorded if name not in now]
+    return [_stale(f"{one_line(gone[0])} was among the inputs it was recorded with, and is not now", phase="data", tensor=gone[0])] if gone else []
+
+
+def settings(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Finding]:
+    """A check may ask for less than was recorded (no optimizer, fewer steps), not for more or for something else."""
+    if now["loss"] and not recorded["loss"]:
+        return [_stale("it was recorded without a loss, and this check has one")]
+    if now["optimizer"] and recorded["optimizer"] != now["optimizer"]:
+        return [_stale(f"it was recorded with {one_line(recorded['optimizer']) or 'no optimizer'}, and this check steps with {now['optimizer']}")]
+    if now["optimizer"] and now["steps"] > recorded["steps"]:
+        return [_stale(f"it holds {recorded['steps']} step(s), and this check runs {now['steps']}")]
+    if now["seed"] != recorded["seed"]:
+        return [_stale(f"it was recorded with seed={recorded['seed']}, and this check has seed={now['seed']}")]
+    return []
+
+
+def compare(recorded: Trace, spreads: Mapping[str, float], now: Trace, *, errors: Mapping[str, float] | None = None) -> list[Comparison]:
+    """Today's float32 reference beside the recorded one. `spreads` are those of noise of one unit roundoff, by record key.
+
+    Updates are allowed the noise of bfloat16: where a gradient is zero but for rounding (a key's bias), Adam's step is a coin's.
+    `errors`: how far today's float32 is from float64, where that was asked. Two machines may each be as far, to either side.
+    """
+    known = errors or {}
+    widened = {
+        key: math.hypot(spread * (BF16.unit_roundoff if key.startswith("update:") else noise.REASSOCIATED), math.sqrt(2) * known.get(key, 0.0))
+        for key, spread in spreads.items()
+    }
+    return drift.compare(now, recorded, widened, PRECISIONS["32-true"], samples=2)
+
+
+def moved(rows: Sequence[Comparison], recorded: Trace, now: Trace, *, weights_differ: bool) -> list[Finding]:
+    """The first record that is not what was recorded; for tensors that the golden lacks, that it belongs to another model."""
+    strange = [record for key, record in now.records.items() if key not in recorded.records or recorded.records[key].shape != record.shape]
+    if strange:
+        new = strange[0]
+        message = (
+            f"it belongs to another model: {len(strange)} of {len(now.records)} tensors are not in it, first "
+            f"{_the(new)} of shape {new.shape}"
+        )
+        return [_stale(message, phase=phase_of(new.kind), tensor=new.name, measured=float(len(strange)), limit=0.0)]
+    changed = [row for row in rows if _changed(row)]
+    if not changed:
+        return []
+    first = changed[0]
+    cause = "the weights are not those recorded" if weights_differ else "weights and inputs are those recorded, so the code or a library changed"
+    return [
+        _stale(
+            f"in float32 {_the(first.record)} moved by {first.relative:.2g} of its norm since ({len(changed)} of "
+            f"{len(rows)} tensors moved); {cause}",
+            phase=phase_of(first.record.kind), tensor=first.record.name, measured=first.r, limit=first.allowed,
+        )
+    ]  # fmt: skip
+
+
+def under(findings: Sequence[Finding], recorded: Mapping[str, Any]) -> list[Finding]:
+    """The same findings. Where another torch recorded the golden, each says so: torch's own initialisation or kernels may have changed."""
+    before, now = (str(each).partition("+")[0] for each in (recorded.get("torch", ""), torch.__version__))
+    if before == now:
+        return list(findings)
+    words = f" (it was recorded under torch {one_line(before)}, and this is torch {now})"
+    return [dataclasses.replace(finding, message=finding.message + words) for finding in findings]
+
+
+def _the(record: Record) -> str:
+    words = label(record.kind, record.name)
+    return words if words.startswith("the ") else f"the {words}"
+
+
+def _changed(row: Comparison) -> bool:
+    if row.record.nonfinite != row.reference.nonfinite:
+        return True
+    if row.record.kind == "update":
+        return row.failed and row.relative > UNLIKE
+    return row.r > row.allowed
+
+
+def _stale(what: str, **place: Any) -> Finding:
+    return Finding("golden-stale", "error", f"the golden is out of date: {what}", **place)

@@ -1,0 +1,62 @@
+"""float16 gradients that became zero for want of a loss scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import ClassVar
+
+from precheck import formats
+from precheck.analysis.boundaries import FLUSHED, NOTED, lost, needed, quantised, starved
+from precheck.analysis.facts import Fact, Part
+from precheck.analysis.limit import Limit
+from precheck.analysis.zeros import LOST, Starved
+from precheck.findings import Finding, Severity
+from precheck.observe.shadow.operations import Observation
+from precheck.rules.gradient_underflow.about import ABOUT
+from precheck.rules.rule import Candidate, Compared, Rule, at
+
+
+class GradientUnderflow(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (LOST, FLUSHED, NOTED)
+
+    def __init__(self) -> None:
+        self.room = ""
+
+    def among(self, part: Part) -> list[Candidate]:
+        self.room = _room(part.observation)
+        return [self.candidate(fact) for fact in part.facts.get("gradient-underflow", ())]
+
+    def words(self, fact: Fact) -> str:
+        if isinstance(fact, Starved):
+            under = f"under a loss scale of {fact.scale:g}" if fact.scale > 1 else "without a loss scale"
+            of = fact.parameter or "a parameter"
+            return f"{100 * fact.measured:.0f} % of the gradient of {of} is flushed to zero {under}, first here{self.room}"
+        return super().words(fact)
+
+    def beside(self, run: Compared) -> Iterator[Finding]:
+        """The first parameter gradient that lost its norm to zeros that the reference does not have.
+
+        An error if nothing brings it back; otherwise, from a tenth of the norm, a note. What float32 itself gets wrong is left out.
+        """
+        if run.precision.compute is not formats.FP16:
+            return
+        grave = [row.record.key for row in starved(run.seen, run.rows, run.precision)]
+        flushed = [
+            row for row in run.rows
+            if lost(row) > NOTED and row.record.key not in run.unstable and quantised(row, run.precision, run.seen.scale)
+        ]  # fmt: skip
+        for row in sorted(flushed, key=lambda row: row.record.key not in grave)[:1]:
+            zeros, scale = row.record.zeros - row.reference.zeros, run.seen.scale
+            text = (f"gradient of {row.record.name}: {zeros} of {row.record.numel} elements became zero under {run.precision} at loss scale "
+                    f"{scale:g}, {lost(row):.0%} of its norm is lost; a loss scale of {max(needed(row), 2 * scale):g} or more would "
+                    "keep it")  # fmt: skip
+            severity: Severity = "error" if row.record.key in grave else "note"
+            yield at(row.record, "gradient-underflow", severity, text, measured=lost(row), limit=FLUSHED)
+
+
+def _room(observation: Observation) -> str:
+    """Up to where a loss scale may grow."""
+    room = min((step.backward.room for step in observation.steps), default=math.inf)
+    return f"; the largest safe scale is 2^{math.floor(math.log2(room))}" if 0 < room < math.inf else ""

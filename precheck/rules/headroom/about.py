@@ -1,0 +1,10 @@
+"""What the rule says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "headroom",
+    "values come close to the largest that float16 holds",
+    "a few times larger and they overflow: keep this module in float32, or scale it down",
+    rank=170,
+)

@@ -1,0 +1,36 @@
+"""Values that come close to the largest that float16 holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import ClassVar
+
+from precheck import formats
+from precheck.analysis.labels import label
+from precheck.analysis.limit import Limit
+from precheck.findings import Finding
+from precheck.rules.headroom.about import ABOUT
+from precheck.rules.rule import Compared, Rule, at
+
+HEADROOM_BITS = Limit(
+    3.0, "bits",
+    """between the largest value and 65504. Healthy float16 models keep 11.0 to 14.2; hazards measured 3 to 9.8. Below 3 bits, values eight times as
+    large (another batch, a few more steps) overflow.""",
+)  # fmt: skip
+
+
+class Headroom(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (HEADROOM_BITS,)
+
+    def beside(self, run: Compared) -> Iterator[Finding]:
+        """A warning for the forward tensor closest to float16's maximum, if few bits are left."""
+        if run.precision.compute is not formats.FP16:
+            return
+        outputs = [record for record in run.seen.records.values() if record.kind == "output" and record.dtype == "float16" and record.amax > 0]
+        closest = max(outputs, key=lambda record: record.amax, default=None)
+        bits = math.inf if closest is None else math.log2(formats.FP16.max / closest.amax)
+        if closest is not None and bits < HEADROOM_BITS:
+            text = f"{label('output', closest.name)}: magnitudes reach {closest.amax:.4g}, {bits:.1f} bits below float16's 65504"
+            yield at(closest, "headroom", "warning", text, measured=bits, limit=HEADROOM_BITS)

@@ -1,0 +1,10 @@
+"""What the rule says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "integer-rounding",
+    "whole numbers (positions, indices, counts, labels, timesteps) are stored in a format that cannot hold them",
+    "keep them as integers, or in float32 until they have been turned into what the model reads",
+    rank=50,
+)

@@ -1,0 +1,29 @@
+"""Whole numbers in a format that cannot hold them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from precheck.analysis.facts import Fact
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import placed
+from precheck.analysis.wholes import FRACTIONAL, SEVERAL, MadeInteger, Moved
+from precheck.rules.integer_rounding.about import ABOUT
+from precheck.rules.rule import Rule
+
+
+class IntegerRounding(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (SEVERAL, FRACTIONAL)
+
+    def words(self, fact: Fact) -> str:
+        if isinstance(fact, Moved):
+            value = fact.value
+            return (f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds all only up to {1 / value.roundoff:.0f}: "
+                    f"{value.wholes_moved} or more moved")  # fmt: skip
+        if isinstance(fact, MadeInteger):
+            seen = fact.seen
+            several = f"; {seen.moved} different ones are others" if seen.moved > 1 else ""
+            return (f"{seen.was:.0f} becomes {seen.became:.0f} in {fact.dtype}, which holds all whole numbers only up to {seen.reach:.0f}, "
+                    f"and is made an integer by {placed(fact.converted)}{several}")  # fmt: skip
+        return super().words(fact)

@@ -1,0 +1,72 @@
+"""An op that errs by more than one rounding of its result; data that products move, under a precision that rounds their operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from precheck import formats
+from precheck.analysis.calls import OWN, OWNED, ROUNDED, OwnError
+from precheck.analysis.drift import Comparison
+from precheck.analysis.facts import Fact
+from precheck.analysis.labels import label
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import percent
+from precheck.analysis.rounding import SUM_ROUNDINGS, Misrounded
+from precheck.findings import Finding
+from precheck.observe.records import Trace
+from precheck.observe.selections import Selection
+from precheck.observe.sketch import distance
+from precheck.precisions import Precision
+from precheck.rules.local_drift.about import ABOUT
+from precheck.rules.rule import Rule
+
+LEFT = Limit(
+    1 / 8, "share of the error",
+    """of a result that may be left where its selections are exact. One product that computes, anywhere on the way to the result, leaves a rounding of
+    its own, as large as the error was.""",
+)  # fmt: skip
+SEEN = Limit(16.0, "roundoffs of float32", "of an error that is more than float32 costs; tf32 rounds to 8192 of them")
+
+
+WHOLE = Limit(0.5, "relative error", "of an op on the inputs that it has, from which its kernel may be wrong: no sum kept low errs by so much")
+
+
+class LocalDrift(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (SUM_ROUNDINGS, WHOLE, ROUNDED, OWNED, OWN, LEFT, SEEN)
+
+    def words(self, fact: Fact) -> str:
+        if isinstance(fact, Misrounded) and fact.how == "accumulated":
+            off = fact.value.local or 0.0
+            why = f"it accumulates in {fact.value.dtype}" + ("" if off < WHOLE else ", or its kernel is wrong on this device")
+            return f"on the inputs that it has the op itself is off by {percent(off)} %: {why}"
+        return super().words(fact)
+
+    def own_error(self, fact: OwnError) -> str:
+        return "this op makes it"
+
+
+def moved(rows: Sequence[Comparison], exact: Trace, selections: Sequence[Selection], precision: Precision) -> list[Finding]:
+    """A result of which nothing but selections made what it is off by: `exact` is the run with these carried out exactly.
+
+    Of a network this is never said, since what it selects goes through products that compute, and these round it anyway.
+    """
+    for row in rows:
+        was, norm, now = row.drift, row.reference.norm, exact.records.get(row.record.key)
+        if not row.record.is_result or now is None or not norm or was <= SEEN * formats.FP32.unit_roundoff * norm:
+            continue
+        left = distance(now.sketch, row.reference.sketch)
+        if left <= LEFT * was and selections:
+            first = selections[0]
+            return [
+                Finding(
+                    "local-drift", "error",
+                    f"{label('output', row.record.name)}: off by {was / norm:.2g} of its norm under {precision}, all of it by products that move "
+                    f"or select values (an identity, a permutation, one-hot rows): float32 does them exactly, {precision} rounds what they move; "
+                    f"{first.op} at {first.source} is the first of {len(selections)}; index instead, or keep tf32 off there",
+                    phase="forward", op=first.op, module=first.module, source=first.source, step=row.record.step, tensor=row.record.name,
+                    measured=was / norm, limit=SEEN * formats.FP32.unit_roundoff,
+                )
+            ]  # fmt: skip
+    return []

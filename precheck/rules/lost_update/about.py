@@ -1,0 +1,10 @@
+"""What the rule says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "lost-update",
+    "the optimizer's intended update of a parameter did not arrive",
+    "keep float32 master weights (bf16-master, bf16-mixed), or use stochastic rounding or Kahan summation",
+    rank=140,
+)

@@ -1,0 +1,101 @@
+"""Updates that the optimizer meant and the weights, or its own moments, did not get."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import ClassVar
+
+from precheck import formats
+from precheck.analysis.displacements import AIMLESS, LOST, LUCK, Displacement, displacements, is_lost, placed_at, update_share
+from precheck.analysis.facts import Fact, Part
+from precheck.analysis.labels import module_of
+from precheck.analysis.limit import Limit
+from precheck.findings import Finding
+from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.steps import Update
+from precheck.rules.lost_update.about import ABOUT
+from precheck.rules.lost_update.words import Numbers, horizon, worded
+from precheck.rules.rule import Candidate, Compared, Rule
+
+STALLED_STEPS = Limit(8, "steps", "from which a state that stands still is called so; as for other accumulators (`absorption.UPDATES`)")
+INTENDED = Limit(2.0, "unit roundoffs", "of a state that it was meant to move by, from which its format could have shown it")
+
+
+class LostUpdate(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (LOST, LUCK, AIMLESS, STALLED_STEPS, INTENDED)
+
+    def at_end(self, part: Part) -> Iterator[Candidate]:
+        yield from _unarrived(part.observation)
+        yield from _stalled(part.observation)
+
+    def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
+        """A step by hand that is lost is an addition that was absorbed: it is told once, as a lost update."""
+        steps = {each.operation.source for each in found if each.rule == "lost-update" and isinstance(each, Unarrived)}
+        return [each for each in found if each.rule != "absorption" or each.operation.source not in steps]
+
+    def beside(self, run: Compared) -> list[Finding]:
+        return lost(displacements(run.rows), run.seen.aged)
+
+
+class Unarrived(Candidate):
+    """A parameter whose steps did not arrive."""
+
+
+def lost(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]]) -> list[Finding]:
+    """Of `displacements` one finding, that names the worst parameter and counts the others.
+
+    `aged`: by parameter, what the optimizer alone brings home on a few of its elements, and after how many steps.
+    """
+    found = sorted((d for d in every if d.lost and aged.get(d.record.name, (0.0, 0))[0] < LOST), key=lambda d: d.arrived)
+    if not found:
+        return []
+    worst = found[0].record
+    count = math.sqrt(worst.numel)
+    numbers = Numbers(worst.dtype, worst.weight_norm / count, found[0].reference.norm / count / worst.step)
+    told = [(d.record.name, max(0.0, d.arrived)) for d in found]
+    squares = [(d.record.shape, d.arrived * d.reference.norm**2, d.reference.norm**2) for d in every]
+    return [
+        Finding(
+            "lost-update", "error", worded(told, squares, worst.step, numbers, horizon(aged.get(worst.name))), phase="optimizer",
+            module=module_of(worst.name, "update"), step=worst.step, tensor=worst.name, measured=found[0].arrived, limit=LOST,
+        )
+    ]  # fmt: skip
+
+
+def _unarrived(observation: Observation) -> list[Candidate]:
+    """Parameters of a watched run whose steps did not arrive, by the best witness for their health.
+
+    EDQ asks step by step, the displacement over all steps, which stochastic rounding and Kahan summation satisfy; where few
+    steps do not tell, the optimizer alone, grown old.
+    """
+    found = sorted((update for update in observation.updates if is_lost(update)), key=update_share)
+    if not found:
+        return []
+    worst = found[0]
+    count = math.sqrt(max(1, worst.sampled))
+    numbers = Numbers(worst.dtype, worst.size / count, math.sqrt(worst.wanted / worst.steps) / count, worst.rate)
+    further = f" ({worst.moved} of {worst.sampled} elements moved)" + horizon((worst.aged, worst.horizon) if worst.aged is not None else None)
+    told = [(update.parameter, max(0.0, update_share(update))) for update in found]
+    squares = [(update.shape, update.common, update.wanted) for update in observation.updates]
+    text = worded(told, squares, worst.steps, numbers, further)
+    return [Unarrived("lost-update", placed_at(worst), text, told[0][1], LOST, tensor=worst.parameter)]
+
+
+def _stalled(observation: Observation) -> Iterator[Candidate]:
+    """Moments that stand still although they were meant to move: of each name the worst."""
+    worst: dict[str, Update] = {}
+    for update in observation.updates:
+        u = formats.of_dtype(update.dtype).unit_roundoff
+        for name, state in update.states.items():
+            enough = state.steps >= STALLED_STEPS and state.intended >= INTENDED * u and update.gradient_drift < AIMLESS
+            if enough and state.arrived < min(LOST, worst[name].states[name].arrived if name in worst else LOST):
+                worst[name] = update
+    for name, update in worst.items():
+        state = update.states[name]
+        share = max(0.0, state.arrived)
+        of = update.parameter or "a parameter"
+        text = (f"{name} of {of}: {share:.0%} of what {state.steps} steps meant to change it by arrived ({state.moved:.0%} of its "
+                "elements moved): an average with small weights stands still in a format of few digits")  # fmt: skip
+        yield Candidate("lost-update", placed_at(update), text, share, LOST, tensor=update.parameter)

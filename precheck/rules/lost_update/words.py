@@ -1,0 +1,65 @@
+"""The words of a lost update."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from precheck import formats
+
+BEYOND = 2.0
+"""Times the dead zone from which a step, both as root mean squares, is not rounded away: what it comes to is in elements that move by at least
+as much, and a weight has to be more than twice the others' size to swallow that."""
+NAMED = 3
+"""Further parameters that a message lists: which kinds are hit (norms, biases, matrices) shows in the first few."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Numbers:
+    """Of a parameter, root mean squares of its elements and of what a step means to change them by; its learning rate, if known."""
+
+    dtype: str
+    weight: float
+    step: float
+    rate: float = 0.0
+
+    def __str__(self) -> str:
+        """The dead zone in numbers, and the rate that would leave it; or that the steps are beyond it, and something else has kept the weights."""
+        fmt = formats.of_dtype(self.dtype)
+        down, up = fmt.half_ulp(self.weight)
+        zone = f"{up:.2g}" if up == down else f"{up:.2g} up, {down:.2g} down"
+        text = f"weights are about {self.weight:.3g}, where {fmt.name} rounds away less than {zone}; a step is about {self.step:.2g}"
+        if self.step >= BEYOND * max(down, up):
+            return f"{text}, so rounding does not explain it: does the optimizer write these weights?"
+        enough = self.rate * down / self.step if self.step else 0.0
+        return text if not self.rate or enough <= self.rate else f"{text} (lr {self.rate:.2g}; it would take {enough:.1g})"
+
+
+def worded(
+    found: Sequence[tuple[str, float]], every: Sequence[tuple[tuple[int, ...], float, float]], steps: int, numbers: Numbers, further: str = ""
+) -> str:
+    """The message.
+
+    `found` are names and arrived shares, the worst first; `every` all shapes, with ⟨moved, meant⟩ and ⟨meant, meant⟩.
+    """
+    (name, share), others = found[0], found[1 : 1 + NAMED]
+    more = ", …" if len(found) > 1 + NAMED else ""
+    listed = " (" + ", ".join(f"{other or 'unnamed'} {part:.0%}" for other, part in others) + f"{more})" if others else ""
+    return (
+        f"{name or 'a parameter'}: {share:.0%} of the update of {steps} step(s) arrived in {numbers.dtype}{further}; {numbers}; "
+        f"{len(found)} of {len(every)} parameters lost more than half{listed}{_kinds(every)}"
+    )
+
+
+def _kinds(every: Sequence[tuple[tuple[int, ...], float, float]]) -> str:
+    """What arrived in vectors (norms, biases) and in matrices, each together; nothing where there is but one kind."""
+    parts = []
+    for kind, chosen in (("vectors", [each for each in every if len(each[0]) < 2]), ("matrices", [each for each in every if len(each[0]) > 1])):
+        meant = sum(each[2] for each in chosen)
+        if meant:
+            parts.append(f"{kind} {max(0.0, sum(each[1] for each in chosen) / meant):.0%}")
+    return f"; together, {', '.join(parts)}" if len(parts) > 1 else ""
+
+
+def horizon(aged: tuple[float, int] | None) -> str:
+    return "" if aged is None else f", and {max(0.0, aged[0]):.0%} would after {aged[1]}"

@@ -1,0 +1,10 @@
+"""What the rule says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "missing-gradient",
+    "a parameter has a gradient in the reference and none here",
+    "look for a cast through integers, .data or .item() that only this precision takes",
+    rank=130,
+)

@@ -1,0 +1,10 @@
+"""What the rule says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "nan",
+    "more NaN than the reference, with no overflow before it; as a warning: a loss or gradient that is not finite in float32 either",
+    "look for Inf - Inf, 0/0 or a row that is masked whole, and compute it in float32",
+    rank=20,
+)

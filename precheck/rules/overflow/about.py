@@ -1,0 +1,10 @@
+"""What the rule says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "overflow",
+    "finite inputs gave Inf or NaN where the reference is finite",
+    "compute this module in float32 (a nested torch.autocast(..., enabled=False) and .float()), or scale its input down",
+    rank=10,
+)

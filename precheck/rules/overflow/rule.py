@@ -1,0 +1,33 @@
+"""Inf and NaN where the reference is finite: a number beyond what the format holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from precheck.analysis.boundaries import NEAR
+from precheck.analysis.facts import Fact
+from precheck.analysis.limit import Limit
+from precheck.analysis.nonfinite import FILLS, WRONG, Broken
+from precheck.analysis.raised import Unstorable
+from precheck.findings import Finding
+from precheck.rules.overflow.about import ABOUT
+from precheck.rules.rule import Compared, Rule, broken_boundary
+
+
+class Overflow(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (WRONG, FILLS, NEAR)
+
+    def words(self, fact: Fact) -> str:
+        if isinstance(fact, Broken) and fact.how == "beyond the format":
+            return f"{fact.root.beyond:.4g} in the reference is beyond the largest {fact.root.dtype}, {fact.limit:.5g}"
+        if isinstance(fact, Broken) and fact.how == "infinite":
+            return f"{'NaN' if fact.root.nans else 'Inf'} where the reference has {fact.root.beyond:.4g}"
+        if isinstance(fact, Unstorable):
+            return f"{fact.scalar:.4g} is beyond the largest {fact.dtype}, {fact.limit:.5g}, and torch raises instead of storing it"
+        return super().words(fact)
+
+    def beside(self, run: Compared) -> Iterator[Finding]:
+        """The first boundary that is not finite, in the order of the run."""
+        yield from broken_boundary(self, run)

@@ -1,0 +1,10 @@
+"""What the rule says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "scaler-collapse",
+    "no loss scale down to 1 gave finite gradients",
+    "the overflow is in the model, not in the scale: compute the module named in float32",
+    rank=110,
+)

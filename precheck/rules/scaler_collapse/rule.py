@@ -1,0 +1,53 @@
+"""A loss scale that fell below 1, or under which no gradients were finite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precheck import formats
+from precheck.analysis.facts import Part
+from precheck.analysis.scaling import HALF_MAX, held, safe
+from precheck.findings import Finding
+from precheck.observe.shadow.steps import ScalerStep, ScalingEvent
+from precheck.rules.rule import Candidate, Compared, Rule
+from precheck.rules.scaler_collapse.about import ABOUT
+
+
+class ScalerCollapse(Rule):
+    about = ABOUT
+
+    def at_end(self, part: Part) -> Iterator[Candidate]:
+        collapses = [event for event in part.observation.scaling if event.kind == "collapsed"]
+        if collapses:
+            told = next((event for event in collapses if _writes_nan(event.factor)), collapses[0])
+            yield _collapsed(told, part.observation.steps)
+
+    def beside(self, run: Compared) -> Iterator[Finding]:
+        """GradScaler halved its scale down to 1 and gradients were still not finite, while float32's are."""
+        expected = (record for record in run.reference.records.values() if record.kind in ("loss", "parameter-gradient"))
+        if run.seen.collapsed and not any(record.nonfinite for record in expected):
+            text = f"gradients are not finite at any loss scale from 65536 down to 1 under {run.precision}"
+            yield Finding("scaler-collapse", "error", text, phase="scaler", measured=1.0, limit=1.0)
+
+
+def _collapsed(event: ScalingEvent, steps: list[ScalerStep]) -> Candidate:
+    """A scale below 1: an error, but a warning where float16 gradients alone explain it and steps go through again."""
+    scale = event.factor
+    skipped = [step for step in steps if step.skipped and step.scale != 1]  # a scale of 1 leaves no trace on what carries it
+    worst = max(skipped, key=lambda step: step.backward.beyond, default=None)
+    explained = worst is not None and all(step.backward.overflowed is not None for step in skipped) and worst.backward.beyond > HALF_MAX
+    text = f"the loss scale fell to {scale:.3g}: "
+    if _writes_nan(scale):
+        way = "divides by it" if scale == 0 else "multiplies by its reciprocal, which is Inf"
+        return Candidate("scaler-collapse", event.operation, f"{text}the next step {way}, and writes NaN into the weights without a word", scale, 1.0)
+    if worst is None or not explained:
+        text += "steps are skipped at any scale, so the gradients are not finite for another reason"
+        return Candidate("scaler-collapse", event.operation, text, scale, 1.0)
+    text += f"float16 holds no gradients of {worst.backward.beyond:.3g} at a scale of 1 either, {safe(worst.backward)}"
+    lived = all(held(step, steps) for step in skipped)
+    return Candidate("scaler-collapse", event.operation, text, scale, 1.0, "warning" if lived else "error")
+
+
+def _writes_nan(scale: float) -> bool:
+    """Whether the reciprocal, which unscales, is Inf in float32."""
+    return scale == 0 or 1 / scale > formats.FP32.max

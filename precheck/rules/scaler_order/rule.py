@@ -1,0 +1,101 @@
+"""Quantities under different loss scales that met, and scalers that went apart from their steps.
+
+Each follows from what a loss scale is: a factor that the loss, its gradients and all that is made of them carry until it is divided out. The wrong
+order of calls shows as factors that do not match.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import ClassVar
+
+from precheck.analysis.facts import Part
+from precheck.analysis.limit import Limit
+from precheck.analysis.scaling import OFTEN, count
+from precheck.findings import Severity
+from precheck.observe.shadow.steps import ScalerStep, ScalingEvent
+from precheck.rules.rule import Candidate, Rule
+from precheck.rules.scaler_order.about import ABOUT
+
+AHEAD = Limit(
+    3, "skipped steps", "that a schedule went on through. A scaler that starts too high skips once or twice and the schedule never notices."
+)  # fmt: skip
+FURTHER = Limit(
+    0.05, "sum of shares of the learning rate",
+    """that it moved by in these steps: a twentieth of it is seen in no training. Of a schedule of 10 000 steps six are 4e-7, of a warm-up of 8 three
+    are nearly all.""",
+)  # fmt: skip
+
+
+class ScalerOrder(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (AHEAD, FURTHER, OFTEN)
+
+    def at_end(self, part: Part) -> Iterator[Candidate]:
+        for event in part.observation.scaling:
+            if event.kind != "collapsed" and (event.kind != "scheduled" or (event.factor >= AHEAD and event.other >= FURTHER)):
+                yield _order(event)
+        yield from _begun_anew(part.observation.steps)
+
+
+def _begun_anew(steps: list[ScalerStep]) -> list[Candidate]:
+    """Steps skipped by scalers that were made while another had found what is safe for the same optimizer: in each epoch, or each step.
+
+    What was found is the scale of the last step that was taken, or half of one that was skipped. A new scaler that begins above
+    it has to find it again. Two that take turns, each for a loss of its own, were made before either of them stepped.
+    """
+    lost: list[tuple[ScalerStep, float]] = []
+    for optimizer in dict.fromkeys(step.optimizer for step in steps):
+        first = former = None
+        for step in (each for each in steps if each.optimizer == optimizer):
+            if first is None or former is None or step.scaler != former.scaler:
+                anew = first is not None and step.made is not None and step.made.number >= first.operation.number
+                first, found = step, _next(former) if anew and former is not None else math.inf
+            if step.skipped and step.scale > found:
+                lost.append((step, found))
+            former = step
+    if not lost:
+        return []
+    (worst, found), many = lost[0], len(lost)
+    text = (f"a scaler made anew begins at {worst.scale:g}, where the one before it had come to {found:g}, and has to find that again: "
+            f"{many} of {count(steps)} steps skipped; make one scaler for the whole training")  # fmt: skip
+    severity: Severity = "error" if many > max(1.0, OFTEN * count(steps)) else "warning"
+    return [Candidate("scaler-order", worst.made or worst.operation, text, many / count(steps), OFTEN, severity)]
+
+
+def _next(step: ScalerStep) -> float:
+    """The scale that a scaler of torch's own backoff tries after a step."""
+    return step.scale / 2 if step.skipped else step.scale
+
+
+def _order(event: ScalingEvent) -> Candidate:
+    scale, other, severity = _told(event.factor), _told(event.other), "error"
+    if event.kind == "mixed":
+        text = f"a quantity scaled by {scale} is added to one scaled by {other}: pass every loss through scaler.scale, or unscale_ first"
+    elif event.kind == "compared":
+        text = f"a quantity scaled by {scale} is compared with, or clipped by, one scaled by {other}: call scaler.unscale_(optimizer) first"
+    elif event.kind == "applied":
+        text = f"a step on gradients still scaled by {scale}: use scaler.step(optimizer), and scaler.update() only after every optimizer's step"
+    elif event.kind == "rescaled":
+        text = f"a quantity scaled by {scale} is divided by another scale, {other}: read the scale before scaler.update()"
+        severity = "warning"
+    elif event.kind == "read":
+        text, severity = f"Python reads a number that is scaled by {scale}", "warning"
+    elif event.kind == "half":
+        text = f"{event.factor:.0f} parameters are float16, and a GradScaler unscales float32 gradients only: keep weights in float32, use autocast"
+    elif event.kind == "repeated":
+        text = "this step has been taken already, on the same gradients: scaler.step(optimizer) calls optimizer.step(), so call only one of them"
+    elif event.kind == "fresh":
+        text = "the optimizer was resumed from a checkpoint and this scaler was not: restore it with scaler.load_state_dict"
+    elif event.kind == "scheduled":
+        text = f"the schedule went on {event.factor:.0f} times although the scaler had skipped the step: step it only after a step that was taken"
+    else:
+        text = f"the scaler refuses ({event.text}): unscale_ once an optimizer and step, after the last backward, and update() after every step"
+    chosen: Severity = "warning" if severity == "warning" else "error"
+    return Candidate("scaler-order", event.operation, text, event.factor, event.other, chosen)
+
+
+def _told(factor: float) -> str:
+    """A factor as people say it: 1024, 1/1024."""
+    return f"1/{1 / factor:g}" if 0 < factor < 1 else f"{factor:g}"

@@ -1,0 +1,10 @@
+"""What the rule says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "scaler-skip",
+    "GradScaler skipped steps for what no loss scale mends, or more often than calibration and growth explain",
+    "compute the op named in float32, or scale its input down; where only the scale is too high, lower init_scale or grow it less often",
+    rank=150,
+)

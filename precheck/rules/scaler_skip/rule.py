@@ -1,0 +1,82 @@
+"""Steps that GradScaler skipped for what no loss scale mends, and more often than calibration and growth explain.
+
+A scaler begins too high on purpose and halves until nothing overflows: ⌈log2(S₀/S)⌉ skips, S being the largest safe scale. From there it doubles
+every N steps, so one step in N + 1 is skipped; two standard deviations of that, and one more, are let pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import ClassVar
+
+from precheck.analysis.facts import Part
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import placed
+from precheck.analysis.scaling import HALF_MAX, OFTEN, burst, count, held, longest, power, safe, updates
+from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.steps import ScalerStep
+from precheck.rules.rule import Candidate, Rule
+from precheck.rules.scaler_skip.about import ABOUT
+
+IN_A_ROW = Limit(4, "skips in a row", "from which the scale is not being probed: growth is by two, so one step back is enough after it")
+FEW = Limit(3, "skips", "from which growth may be too frequent: fewer are no rate yet")
+
+
+class ScalerSkip(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (IN_A_ROW, OFTEN, FEW)
+
+    def at_end(self, part: Part) -> Iterator[Candidate]:
+        yield from skips(part.observation)
+
+
+def skips(observation: Observation) -> Iterator[Candidate]:
+    """Scaler by scaler. Where the scale has collapsed, that says it all but for the op that overflows."""
+    collapsed = any(event.kind == "collapsed" for event in observation.scaling)
+    for scaler in dict.fromkeys(step.scaler for step in observation.steps):
+        steps = updates(observation, scaler)
+        hopeless = _beyond_scaling(steps)
+        yield from hopeless or ([] if collapsed else _too_many(steps))
+
+
+def _beyond_scaling(steps: list[ScalerStep]) -> list[Candidate]:
+    """What overflows at a scale of 1 too, once for each op. A scale below 1, which a scaler may come to, mends it at the cost of small gradients."""
+    found: dict[str, Candidate] = {}
+    for step in steps:
+        back = step.backward
+        if step.skipped and back.overflowed is not None and back.beyond > HALF_MAX and not held(step, steps):
+            text = (f"the step is skipped, and would be at any loss scale from 1 up: this makes gradients of {back.beyond:.3g}, beyond the largest "
+                    f"float16, {HALF_MAX:.0f}; the first to become so is that of {back.parameter or 'no parameter'}")  # fmt: skip
+            operation = dataclasses.replace(back.overflowed, step=step.operation.step)
+            found.setdefault(placed(operation), Candidate("scaler-skip", operation, text, back.beyond, HALF_MAX))
+    return list(found.values())
+
+
+def _too_many(steps: list[ScalerStep]) -> list[Candidate]:
+    lost = [step for step in steps if step.skipped and step.backward.overflowed is None and not step.backward.parameter]
+    if lost:
+        text = (f"skipped: what {len(lost)} of {count(steps)} steps were to apply is not finite in float32 either, "
+                "so the loss or its data are at fault")  # fmt: skip
+        return [Candidate("scaler-skip", lost[0].operation, text, float(len(lost)), 0.0, "warning")]
+    rest, interval = steps[burst(steps) :], max(1, steps[0].interval)
+    skipped = [step for step in rest if step.skipped and step.backward.overflowed is not None]
+    expected = count(rest) / (interval + 1)
+    limit = 1 + expected + 2 * math.sqrt(expected)
+    run = longest(rest)
+    if len(skipped) <= limit and run <= IN_A_ROW:
+        return _oscillating(rest, skipped, interval)
+    worst = min(skipped or rest, key=lambda step: step.backward.room)
+    scales = sorted({step.scale for step in rest})
+    text = (f"{len(skipped)} of {count(rest)} steps skipped after calibration, {run} in a row, where growth every {interval} steps explains "
+            f"{limit:.0f}; the scale went between {scales[0]:g} and {scales[-1]:g}, {safe(worst.backward)}")  # fmt: skip
+    return [Candidate("scaler-skip", worst.operation, text, float(len(skipped)), limit, "error" if run > IN_A_ROW else "warning")]
+
+
+def _oscillating(rest: list[ScalerStep], skipped: list[ScalerStep], interval: int) -> list[Candidate]:
+    if len(skipped) < FEW or len(skipped) <= OFTEN * count(rest):
+        return []
+    text = (f"{len(skipped)} of {count(rest)} steps skipped: the scale grows every {interval} steps beyond what is safe, "
+            f"{power(skipped[0].backward.room)}, and falls back; the default growth_interval is 2000")  # fmt: skip
+    return [Candidate("scaler-skip", skipped[0].operation, text, len(skipped) / count(rest), OFTEN, "warning")]

@@ -1,0 +1,10 @@
+"""What the rule says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "underflow",
+    "a share of a tensor that matters is zero or subnormal here and not in the reference",
+    "compute it in float32, or scale it up before it is rounded",
+    rank=30,
+)

@@ -1,0 +1,58 @@
+"""Numbers that are zero or subnormal here and not in the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from precheck.analysis.calls import ADDED, COARSE, OWN, OWNED, ROUNDED, OwnError
+from precheck.analysis.displacements import placed_at
+from precheck.analysis.facts import Fact, Part
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import percent, placed
+from precheck.analysis.nonfinite import WRONG, Broken
+from precheck.analysis.rounding import FAIR, PLAIN, PLAIN_ROUNDINGS, STARVED, Misrounded
+from precheck.analysis.zeros import LOST, Flooded
+from precheck.observe.shadow.steps import Update
+from precheck.rules.rule import HEALED, Candidate, Rule
+from precheck.rules.underflow.about import ABOUT
+
+EMPTIED = Limit(
+    0.01, "share of the elements", "of a moment that is flushed to zero. One element in a hundred then steps by m / eps instead of m / √v."
+)  # fmt: skip
+
+
+class Underflow(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (
+        WRONG, LOST, FAIR, STARVED, PLAIN, PLAIN_ROUNDINGS, ADDED, ROUNDED, OWNED, OWN, COARSE, EMPTIED,
+    )  # fmt: skip
+
+    def words(self, fact: Fact) -> str:
+        if isinstance(fact, Broken) and fact.how == "small divisor":
+            return f"a divisor of {fact.measured:.3g} is below its format's smallest normal number: {fact.what}"
+        if isinstance(fact, Flooded):
+            lost = fact.value
+            return f"{100 * lost.zeroed:.0f} % of this tensor (up to {lost.largest_zeroed:.2g}) is zero in {lost.dtype}"
+        if isinstance(fact, Misrounded) and fact.how == "flushed":
+            return f"flushed or subnormal here; {100 * fact.value.dead:.0f} % of {placed(fact.shown)} keep no digit"
+        if isinstance(fact, Misrounded) and fact.how == "subnormal":
+            off = fact.value.drift / fact.value.roundoff
+            return f"subnormal here, where {fact.value.dtype} has few bits: off by {off:.0f} roundings{HEALED if fact.healed else ''}"
+        return super().words(fact)
+
+    def own_error(self, fact: OwnError) -> str:
+        return f"numbers become subnormal or zero here ({percent(min(fact.own, 1.0))} %)"
+
+    def at_end(self, part: Part) -> Iterator[Candidate]:
+        """Optimizer's states that the format holds as zero: of each name the worst."""
+        worst: dict[str, Update] = {}
+        for update in part.observation.updates:
+            for name, state in update.states.items():
+                if state.emptied > max(EMPTIED, worst[name].states[name].emptied if name in worst else 0.0):
+                    worst[name] = update
+        for name, update in worst.items():
+            share = update.states[name].emptied
+            text = (f"{name} of {update.parameter or 'a parameter'} is zero for {share:.0%} of its elements, whose averages are below the smallest "
+                    f"number of {update.dtype}")  # fmt: skip
+            yield Candidate("underflow", placed_at(update), text, share, EMPTIED, tensor=update.parameter)

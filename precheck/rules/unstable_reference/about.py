@@ -1,0 +1,10 @@
+"""What the rule says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "unstable-reference",
+    "float32 and float64 disagree as much as the low precision does",
+    "the computation is ill-conditioned in any format; reformulate it before judging precisions",
+    rank=200,
+)

@@ -1,0 +1,53 @@
+"""Where float32 itself is no yardstick: float64 contradicts it, or one rounding changes everything."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Set
+from typing import ClassVar
+
+from precheck.analysis.boundaries import UNSTABLE as CONTRADICTED
+from precheck.analysis.drift import UNDETERMINED, Sorted, share
+from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
+from precheck.analysis.facts import Fact
+from precheck.analysis.labels import label
+from precheck.analysis.limit import Limit
+from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
+from precheck.findings import Finding
+from precheck.rules.rule import Candidate, Compared, Rule, at
+from precheck.rules.unstable_reference.about import ABOUT
+
+
+class UnstableReference(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, CONTRADICTED, UNDETERMINED, UNSTABLE, SHAKEN, DIGIT)
+
+    def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
+        """What float32 does not determine is no error."""
+        return [self._doubted(each) if each.fact in undetermined else each for each in found]
+
+    @staticmethod
+    def _doubted(candidate: Candidate) -> Candidate:
+        text = f"float32 does not determine what follows from here either: {candidate.message}"
+        return dataclasses.replace(candidate, rule="unstable-reference", severity="note", message=text)
+
+    def beside(self, run: Compared) -> Iterator[Finding]:
+        yield from self._vague(run)
+        for row in Sorted.of(run.rows, run.precision, run.explained, run.unstable).unstable[:1]:
+            text = (f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} noise floors under {run.precision}, but float32 and float64 "
+                    "disagree there about as much")  # fmt: skip
+            yield at(row.record, "unstable-reference", "warning", text, measured=row.r, limit=row.allowed)
+
+    @staticmethod
+    def _vague(run: Compared) -> Iterator[Finding]:
+        """A result that one rounding changes by half, unless the loss or a gradient is not finite in the reference, which says more."""
+        if any(record.kind in ("loss", "parameter-gradient") and record.nonfinite for record in run.reference.records.values()):
+            return
+        results = (row for row in run.rows if (row.record.is_result or row.record.kind == "loss") and not row.excess_nonfinite)
+        first = next((row for row in results if row.undetermined and row.reference.norm > 0), None)
+        if first is not None and run.precision.is_low:
+            text = (f"{label(first.record.kind, first.record.name)}: roundings under {run.precision} change it by {share(first):.0%} of its norm, so "
+                    "nothing can be told from it; if the model is not chaotic, it gives something else every time it is called")  # fmt: skip
+            yield Finding(
+                "unstable-reference", "warning", text, step=first.record.step, tensor=first.record.name, measured=share(first), limit=UNDETERMINED
+            )

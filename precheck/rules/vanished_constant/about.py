@@ -1,0 +1,10 @@
+"""What the rule says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "vanished-constant",
+    "an eps, clamp bound, mask fill or decay given as a Python number is zero or a no-op in this format",
+    "give a constant that the format holds (float16: at least 6e-8, next to 1 at least 1e-3), or guard in float32",
+    rank=40,
+)

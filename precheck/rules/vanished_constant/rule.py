@@ -1,0 +1,33 @@
+"""A constant given as a Python number that the format holds as zero, or as the very number that it is to keep values off."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from precheck.analysis.facts import Fact
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import landed
+from precheck.analysis.nonfinite import WRONG, Broken
+from precheck.analysis.zeros import Missed
+from precheck.rules.rule import Rule
+from precheck.rules.vanished_constant.about import ABOUT
+
+
+class VanishedConstant(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (WRONG,)
+
+    def words(self, fact: Fact) -> str:
+        if isinstance(fact, Broken) and fact.how == "failed guard":
+            return f"its bound rounds onto the pole of {fact.where}, which it guards: {fact.what}"
+        if isinstance(fact, Missed):
+            return f"{self._constant(fact)} and guards nothing; {fact.then}"
+        return super().words(fact)
+
+    @staticmethod
+    def _constant(fact: Missed) -> str:
+        made = fact.operation.outputs[0]
+        bound = landed(fact.operation)
+        if bound is not None and bound[1]:
+            return f"{bound[0]:.6g} is {bound[1]:g} in {made.dtype}"
+        return f"{min(abs(each) for each in fact.operation.scalars if each):.3g} is zero in {made.dtype}"
