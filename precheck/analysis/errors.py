@@ -11,6 +11,7 @@ from collections.abc import Set
 from precheck.analysis import wholes
 from precheck.analysis.calls import Calls
 from precheck.analysis.excuses import Excuse, made_good, small
+from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import REDUCTIONS, SUMS, Origins
@@ -118,12 +119,30 @@ class Errors:
             return
         if value in self.mild:
             return
-        if fact is not None and operation.base in DECOMPOSED and fact.healed:
-            self.under[value] = (None,)  # vectors of a cluster are any, and what is made of all of them is right
+        if fact is not None and fact.healed and vectors_of_a_cluster(operation):
+            self.under[value] = (None,)
             return
         if fact is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):
             self.suspects.append(fact)
             self.under[value] = above if fact.healed else (fact,)  # what is made good excuses nothing that follows from it
             self.excuses[fact] = value, [small if fact.how == "a product" else made_good]
         elif fact is None and operation.base in SUMS | REDUCTIONS and self.ops.gain(operation, value) >= AMPLIFICATION / 2:
-            self.mild.add(value)  # a small difference of wide values: what it is fed with decides, not what follows
+            self.mild.update({value} if small_difference() else ())
+
+
+@exempts(
+    "amplified-rounding", "cancellation",
+    reason="eigenvectors of a cluster are any vectors of its space, and what is made of all of them is right", needed_by=(),
+)  # fmt: skip
+def vectors_of_a_cluster(operation: Operation) -> bool:
+    """Vectors of a decomposition, of whose results nothing is wrong in the end."""
+    return operation.base in DECOMPOSED
+
+
+@exempts(
+    "amplified-rounding", "cancellation", "accumulated-drift",
+    reason="a small difference of wide numbers is as wrong as what it is fed with, and so is all that follows from it", needed_by=(),
+)  # fmt: skip
+def small_difference() -> bool:
+    """What follows from a difference or reduction that makes an error eight times larger, and less than a fault."""
+    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from precheck.analysis.choices import blurred
+from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.reach import NEAR, ends_wrong, measured, outweighed
 from precheck.observe.shadow.operations import Value
@@ -17,22 +18,26 @@ a multiple of them may be whole and count nothing."""
 Excuse = Callable[[Fact, Value, Readers], bool]
 
 
+@exempts("integer-rounding", reason="draws lie on a grid of their format, so that multiples of them may be whole and count nothing", needed_by=())
 def drawn(fact: Fact, value: Value, readers: Readers) -> bool:
     """A multiple of what was drawn at random."""
     sources = fact.operation.inputs
     return bool(sources) and all(source.maker is not None and source.maker.base in DRAWN for source in sources)
 
 
+@exempts("integer-rounding", reason="a table that nobody reads harms nobody", needed_by=())
 def unread(fact: Fact, value: Value, readers: Readers) -> bool:
     """A buffer that was rounded with its module, and that no forward pass has read."""
     return not readers.get(value)
 
 
+@exempts("cancellation", reason="what follows adds it to larger things: no result and no number that Python reads is half wrong", needed_by=())
 def small(fact: Fact, value: Value, readers: Readers) -> bool:
     """A layer's small result beside which others are large."""
     return not ends_wrong(value, readers)
 
 
+@exempts("integer-rounding", reason="pixels and products that happen to be whole are measures, of which one rounding is one rounding", needed_by=())
 def scaled(fact: Fact, value: Value, readers: Readers) -> bool:
     """Whole numbers that are measures: one rounding is one rounding. What is made an integer in the end, and another one, is none."""
     return not _numbered(value, readers) and measured(value, readers, weighed=fact.operation.base not in SCALED)
@@ -51,6 +56,10 @@ def _numbered(value: Value, readers: Readers) -> bool:
     return False
 
 
+@exempts(
+    "cancellation", "amplified-rounding", "underflow", "accumulated-drift",
+    reason="beside what is added to it its error is none, and what is only compared is a decision, which is judged as one", needed_by=(),
+)  # fmt: skip
 def made_good(fact: Fact, value: Value, readers: Readers) -> bool:
     """A small difference to which something large is added, or that is only compared."""
     consumers = readers.get(value, ())

@@ -15,6 +15,7 @@ from typing import Literal
 
 from precheck import formats
 from precheck.analysis import causes, zeros
+from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import (
@@ -83,7 +84,7 @@ class Spread:
                 opened[root].append(value)
         asked = ((root, carried) for root, carried in opened.items() if root.maker is not None and root not in self.told)
         harmful = (root for root, carried in asked if _harmful(root, carried, readers, observation))
-        found = [root for root in harmful if not _scaled_only(root, observation)]
+        found = [root for root in harmful if not scaled_only(root, observation)]
         self.told.update(found)
         self.spoiled = descendants(observation, [*self.spoiled, *(value for root in found for value in (root, *opened[root]))])
         return found
@@ -107,7 +108,8 @@ def _carry(carriers: dict[Value, Value], operations: Iterable[Operation]) -> Non
                 carriers[value] = next((carriers[given] for given in operation.inputs if given in carriers), value)
 
 
-def _scaled_only(root: Value, observation: Observation) -> bool:
+@exempts("overflow", "nan", reason="the scaler skips the step and backs off, as it is meant to", needed_by=())
+def scaled_only(root: Value, observation: Observation) -> bool:
     """Too large by the loss scale alone: the scaler skips the step and backs off, as it is meant to. Below 1 too, if the run goes on there."""
     operation = _maker(root)
     if operation.phase != "backward" or largest(root) == math.inf:
@@ -126,10 +128,11 @@ def _harmful(root: Value, carried: list[Value], readers: Readers, observation: O
             return True
         if not consumers or (consumers == readings and not any(reader.outputs for reader in consumers)):
             open_ends.append(value)
-    return any(not _laid_down(root, maker, end) for end in open_ends if not observation.undecided(end))
+    return any(not laid_down(root, maker, end) for end in open_ends if not observation.undecided(end))
 
 
-def _laid_down(root: Value, maker: Operation, end: Value) -> bool:
+@exempts("overflow", "nan", reason="a mask is made of -Inf on purpose, and masks what is read after it", needed_by=())
+def laid_down(root: Value, maker: Operation, end: Value) -> bool:
     """Whether an Inf that nothing consumes is what a constant became, or its sum with something: a mask, or what it has masked.
 
     Gradients are no constants, NaN masks nothing; nor is it a mask, if it is there still when the block ends, that more numbers became,

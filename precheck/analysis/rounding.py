@@ -13,6 +13,7 @@ from typing import Literal
 
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
+from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import (
@@ -101,15 +102,14 @@ class Misroundings:
         """What this op does to the error of its result that rounding does not explain: the first of these that holds."""
         gain, roundings = self.gain(operation, value), value.drift / felt(value)
         stored = any(source.kept_low for source in operation.inputs)
-        if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not self._intended(operation, value):
+        if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not as_stored(operation, value):
             return self._difference(operation, value, roundings)
         starving = self._starving(operation, value)
         if starving or (value.zeroed >= FAIR and _flushed(value)):
             return self._starved(operation, value, starving)
         if self.local(operation, value):
             return self._fact("local-drift", "accumulated", operation, value, value.local or 0.0, self._accumulating(operation, value))
-        given = bool(operation.parameter) and operation.base in MOVING  # weights are judged by what of the step arrived
-        spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1 and not given
+        spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1 and not moved_weight(operation)
         if operation.base in PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
             return self._fact("cancellation", "a product", operation, value, gain, PLAIN)
         if operation.base in SUMS | REDUCTIONS | DIFFERENCES:  # what they lose beyond this is for cancellation, or to be healed, to say
@@ -140,8 +140,8 @@ class Misroundings:
         """A difference of near-equals. Its terms may have been rounded long before."""
         readers = {} if value in self._shown else self.readers
         shares = [normalised(power, readers) for power in exponentials(value, readers)]
-        if shares and all(shares):
-            return None  # a softmax written out
+        if softmax_written_out(shares):
+            return None
         severity: Severity = "error" if shares or value in self._shown or averaged(value, self.readers) else "note"
         term = max(operation.inputs, key=causes.absolute)
         cause = causes.entered(term, self.causes) if causes.kin(operation) else None
@@ -189,12 +189,6 @@ class Misroundings:
         severity: Severity = "error" if turns(value) >= RECURRENT else "note"
         return self._fact("accumulated-drift", "gradual", operation, value, value.dead, GONE, severity=severity)
 
-    @staticmethod
-    def _intended(operation: Operation, value: Value) -> bool:
-        """Wide arithmetic on numbers that were stored low, a number less its own rounding among it: what is left is what these hold."""
-        stored = [source for source in operation.inputs if source.kept_low]
-        return compensating(operation) or (not value.low and all(causes.given_low(source) for source in stored))
-
     def _starved(self, operation: Operation, value: Value, starving: list[Value]) -> Misrounded | None:
         if not starving or starving[0].maker is None or value.dead < STARVED or elements(value) < 2:
             return None
@@ -218,3 +212,28 @@ class Misroundings:
 def _flushed(*made: Value) -> bool:
     """Whether zeros are the end of the format's doing, not a threshold's at zero that rounding moved values across."""
     return any(value.zeros and value.largest_zeroed <= smallest_normal(value) for value in made)
+
+
+@exempts(
+    "cancellation", reason="what is subtracted from all scores of a row is divided out again by the row's sum: its error with it",
+    needed_by=(),
+)  # fmt: skip
+def softmax_written_out(shares: list[bool]) -> bool:
+    """A softmax written out. `shares`: of each exponential of the difference, whether it is divided by a sum of them."""
+    return bool(shares) and all(shares)
+
+
+@exempts(
+    "cancellation", reason="a number less its own rounding is that rounding, and a difference in float32 of numbers that were given low is what they "
+    "hold", needed_by=(),
+)  # fmt: skip
+def as_stored(operation: Operation, value: Value) -> bool:
+    """Wide arithmetic on numbers that were given low, a number less its own rounding among it."""
+    stored = [source for source in operation.inputs if source.kept_low]
+    return compensating(operation) or (not value.low and all(causes.given_low(source) for source in stored))
+
+
+@exempts("accumulated-drift", reason="weights are judged by what of each step arrived in them", needed_by=())
+def moved_weight(operation: Operation) -> bool:
+    """A weight that is only moved or cast."""
+    return bool(operation.parameter) and operation.base in MOVING

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from precheck.analysis.causes import SWALLOWED
+from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import CONSTANTS, MOVING, PRODUCTS, SUMS, compensating, elements, felt, hands_on, percent
@@ -46,12 +47,13 @@ class Absorption(Rule):
             if operation.absorbed is None or not operation.outputs:
                 continue
             readings = (reader for value in operation.outputs for reader in part.readers.get(value, ()))
-            if not any(_carries_on(reader, part.readers) for reader in readings):
+            if not any(remainder_carried_on(reader, part.readers) for reader in readings):
                 candidate = _judged(operation, operation.outputs[0], operation.absorbed, part.readers)
                 yield from () if candidate is None else (candidate,)
 
 
-def _carries_on(reader: Operation, readers: Readers) -> bool:
+@exempts("absorption", reason="Kahan summation adds what was lost to the next term", needed_by=())
+def remainder_carried_on(reader: Operation, readers: Readers) -> bool:
     """Whether an op takes the remainder of a sum, and that is added to something again."""
     return compensating(reader) and any(later.base in SUMS for value in reader.outputs for later in readers.get(value, ()))
 
@@ -60,10 +62,8 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
     u = felt(value)
     if not value.roundoff or (operation.parameter and operation.in_optimizer):
         return None  # updates of weights are judged by what of the whole step arrived
-    if operation.in_place and seen.first is not None and seen.first.inputs and seen.first.inputs[0].drift >= ASTRAY:
-        return None  # it was something else already
-    if not operation.in_place and _off_before(value, seen):
-        return None  # a stream of residuals, in which each branch is small
+    if astray(operation, seen) or (not operation.in_place and off_before(value, seen)):
+        return None
     if seen.share >= HALF and seen.times >= TIMES and seen.drift >= ROUNDINGS * u and seen.intended >= INTENDED * u and seen.arrived < 1:
         text = f"{seen.times} additions left at least half of it unchanged; it is {percent(seen.drift)} % off"
         return Candidate("absorption", operation, text, seen.drift / u, ROUNDINGS)
@@ -81,7 +81,8 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
     return _merged(operation, value, seen, readers)
 
 
-def _off_before(value: Value, seen: Absorbed) -> bool:
+@exempts("absorption", reason="a stream of residuals, in which each branch is small: its error came before what it absorbs", needed_by=())
+def off_before(value: Value, seen: Absorbed) -> bool:
     """Whether most of what it is off by it was off by before it absorbed anything, unless what did not arrive since is as much."""
     held = seen.first.inputs[0] if seen.first is not None and seen.first.inputs else None
     half = seen.drift * value.norm / 2
@@ -115,3 +116,9 @@ def _kept(operation: Operation, value: Value, readers: Readers) -> bool:
 
 def _weighs(reader: Operation, value: Value) -> bool:
     return hands_on(reader, value) or reader.base in MOVING or (reader.base in PRODUCTS and reader.inputs[-1] is value)
+
+
+@exempts("absorption", reason="an accumulator that is not the reference's any more absorbs other things than the reference's does", needed_by=())
+def astray(operation: Operation, seen: Absorbed) -> bool:
+    """What is added to where it is, and was something else already."""
+    return operation.in_place and seen.first is not None and bool(seen.first.inputs) and seen.first.inputs[0].drift >= ASTRAY

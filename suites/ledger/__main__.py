@@ -1,0 +1,94 @@
+"""Makes docs/limits-and-exemptions.md: what becomes of the zoo's verdicts where a limit is halved or doubled, or an exemption taken out.
+
+    python suites/ledger docs/limits-and-exemptions.md
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from programs import Program, corpus
+
+from precheck.analysis.exemption import LEDGER, without
+from precheck.analysis.limit import Limit
+from precheck.report.limits import all_limits
+from precheck.report.markdown import grid
+
+Errors = dict[str, frozenset[tuple[str, str]]]
+
+
+def main(out: Path) -> None:
+    programs = corpus()
+    before = judged(programs)
+    healthy = {each.name for each in programs if not each.faulty}
+    lines = ["<!-- made by python suites/ledger -->", "", "# Limits and exemptions, one by one", ""]
+    lines += [_counted(programs, before), "", "## Exemptions", ""]
+    lines += ["Each is healthy code that a rule would accuse. Without the exemption these programs are accused:", ""]
+    lines += grid(("exemption", "rules", "reason", "accused without it"), list(_exemptions(programs, before)))
+    lines += ["", "## Limits", "", "A limit that is moved by a factor of two either way changes so many verdicts: healthy programs that are accused,",
+              "bugs that are missed, and programs whose error has another rule or line.", ""]  # fmt: skip
+    lines += grid(("limit", "value", "halved", "doubled"), list(_limits(programs, before, healthy)))
+    out.write_text("\n".join(lines) + "\n", encoding="utf8")
+
+
+def judged(programs: Sequence[Program]) -> Errors:
+    """The errors of each program."""
+    return {each.name: each.errors() for each in programs}
+
+
+def _counted(programs: Sequence[Program], before: Errors) -> str:
+    bugs = [each for each in programs if each.faulty]
+    found = sum(bool(before[each.name]) for each in bugs)
+    return (f"From {len(bugs)} bugs of `suites/zoo` ({found} found) and {len(programs) - len(bugs)} healthy programs, each watched once and judged "
+            "again for each row. Rules on a run beside its reference are not asked here.")  # fmt: skip
+
+
+def _exemptions(programs: Sequence[Program], before: Errors) -> Iterator[tuple[str, ...]]:
+    for entry in LEDGER.values():
+        with without(entry.name):
+            after = judged(programs)
+        accused = [each.name for each in programs if not each.faulty and after[each.name] and not before[each.name]]
+        other = sum(after[each.name] != before[each.name] for each in programs) - len(accused)
+        listed = ", ".join(accused[:6]) + (f" and {len(accused) - 6} more" if len(accused) > 6 else "")
+        yield entry.name, ", ".join(entry.rules), entry.reason, f"{listed or 'none'}; {other} others change" if other else listed or "none"
+
+
+def _limits(programs: Sequence[Program], before: Errors, healthy: set[str]) -> Iterator[tuple[str, ...]]:
+    for (file, name), limit in all_limits().items():
+        changes = []
+        for factor in (0.5, 2.0):
+            with moved(limit, limit * factor):
+                changes.append(_changes(before, judged(programs), healthy))
+        yield f"`{name}` ({file})", f"{limit:g} {limit.unit}", *changes
+
+
+@contextmanager
+def moved(limit: Limit, value: float) -> Iterator[None]:
+    """In the block the limit has another value, wherever it is read."""
+    places = [(module, name) for module in list(sys.modules.values()) if getattr(module, "__name__", "").startswith("precheck.")
+              for name, each in list(vars(module).items()) if each is limit]  # fmt: skip
+    for module, name in places:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name in places:
+            setattr(module, name, limit)
+
+
+def _changes(before: Errors, after: Errors, healthy: set[str]) -> str:
+    accused = sum(bool(after[name]) and not before[name] for name in healthy)
+    missed = sum(bool(errors) and not after[name] for name, errors in before.items() if name not in healthy)
+    found = sum(not errors and bool(after[name]) for name, errors in before.items() if name not in healthy)
+    other = sum(bool(errors) and bool(after[name]) and errors != after[name] for name, errors in before.items())
+    words = ((accused, "accused"), (missed, "missed"), (found, "more found"), (other, "otherwise"))
+    return ", ".join(f"{count} {word}" for count, word in words if count) or "–"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
