@@ -10,7 +10,7 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING
 
-from precheck.findings import Rule
+from precheck.findings import Rule as About
 
 if TYPE_CHECKING:
     from precheck.rules import rule
@@ -22,7 +22,7 @@ def folders() -> list[str]:
 
 
 @functools.cache
-def catalogue() -> dict[str, Rule]:
+def catalogue() -> dict[str, About]:
     """Every rule by its name, those that explain others first."""
     about = [importlib.import_module(f"{__name__}.{folder}.about").ABOUT for folder in folders()]
     return {rule.name: rule for rule in sorted(about, key=lambda rule: (rule.rank, rule.name))}
@@ -31,8 +31,13 @@ def catalogue() -> dict[str, Rule]:
 @functools.cache
 def classes() -> tuple[type[rule.Rule], ...]:
     """What each rule does, in the order of the catalogue. Loads torch."""
-    from precheck.rules import rule
+    return tuple(sorted(map(_class, folders()), key=lambda each: (each.about.rank, each.about.name)))
 
-    for folder in folders():
-        importlib.import_module(f"{__name__}.{folder}.rule")
-    return tuple(sorted(rule.Rule.__subclasses__(), key=lambda each: (each.about.rank, each.about.name)))
+
+def _class(folder: str) -> type[rule.Rule]:
+    """The subclass of `Rule` that a folder defines."""
+    from precheck.rules.rule import Rule
+
+    module = importlib.import_module(f"{__name__}.{folder}.rule")
+    own = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Rule) and each.__module__ == module.__name__)
+    return next(own)

@@ -7,7 +7,7 @@ first addition that absorbed at least half of what it was given.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +15,9 @@ from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Cell, Memory
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.observe.shadow.statistics import norm, ratio, sampled, share
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
 
 ADDING = frozenset({"add", "sub", "rsub", "mul", "div", "lerp", "addcmul", "addcdiv", "index_add", "scatter_add", "native_batch_norm"})
 SAMPLE = 1024
@@ -56,7 +59,7 @@ class Accumulation:
                 kept[id(tensor)] = (_copied(tensor), _copied(self.memory.view(cell, tensor)))
         return kept
 
-    def after(self, call: Any, outputs: list[torch.Tensor], values: list[Value]) -> None:
+    def after(self, call: Call, outputs: list[torch.Tensor], values: list[Value]) -> None:
         """Tells the operation what its accumulator absorbed, if it has one: what it wrote into, or the operand that its result replaces."""
         if call.operation.base not in ADDING or (call.written and not call.before):
             return
@@ -71,7 +74,7 @@ class Accumulation:
         was, source = operand
         self._one(call, outputs[0], values[0], was, source)
 
-    def _one(self, call: Any, output: torch.Tensor, value: Value, was: Samples, source: Cell | None = None) -> None:
+    def _one(self, call: Call, output: torch.Tensor, value: Value, was: Samples, source: Cell | None = None) -> None:
         cell = self.memory.find(output)
         if cell is None or not value.low:
             return
@@ -87,7 +90,7 @@ class Accumulation:
 
         self.later([*was, sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE), *([] if given is None else [given])], resolved)
 
-    def _operand(self, call: Any, output: torch.Tensor) -> tuple[Samples, Cell] | None:
+    def _operand(self, call: Call, output: torch.Tensor) -> tuple[Samples, Cell] | None:
         """What was added to: the operand of the result's own shape and dtype that is largest."""
         fitting = [
             (tensor, cell)
@@ -155,7 +158,7 @@ def _floating(outputs: list[torch.Tensor], values: list[Value]) -> list[tuple[to
     return list(zip([output for output in outputs if output.is_floating_point()], values, strict=False))
 
 
-def _given(call: Any, output: torch.Tensor) -> torch.Tensor | None:
+def _given(call: Call, output: torch.Tensor) -> torch.Tensor | None:
     """Where the run's own addend is not zero; None where the op has no such operand."""
     if call.operation.base not in ("add", "sub", "rsub"):
         return None

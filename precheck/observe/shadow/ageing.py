@@ -12,7 +12,7 @@ import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -20,6 +20,9 @@ from precheck.observe import state
 from precheck.observe.listeners import doing
 from precheck.observe.shadow.replay import local
 from precheck.observe.shadow.statistics import norm, sampled
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.mode import Shadow
 
 ELEMENTS = 256
 """Looked at of each weight: of a move that rounding by chance makes, four deviations are then 4 √(spacing / (256 · 4 spacings)) = 12 %."""
@@ -94,7 +97,7 @@ class _Wide:
 class _Shadowed:
     """An optimizer of the user's own may treat float64 otherwise; a shadow follows what it does."""
 
-    shadow: Any
+    shadow: Shadow
     low: torch.Tensor
     forgetful: bool = False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,6 +13,11 @@ from precheck.observe.shadow.operations import Operation, Phase, Value
 from precheck.observe.shadow.replay import FOLLOWED, MOVES, NEVER, PAYLOADS, OpPlan, addressable, continuous, tensors_in, with_written, written_in
 from precheck.observe.shadow.statistics import compare
 from precheck.torch_internals import backward_node, in_backward, storage_key
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.accumulation import Samples
+    from precheck.observe.shadow.mode import Shadow
+    from precheck.observe.shadow.restarts import Called
 
 EPSILONS = {torch.finfo(dtype).eps for dtype in (torch.bfloat16, torch.float16)}
 _GUARDS = frozenset({"add", "clamp_min", "clamp"})
@@ -27,17 +32,17 @@ class Call:
     )  # fmt: skip
 
     def __init__(
-        self, mode: Any, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor], cells: list[Any]
+        self, mode: Shadow, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor], cells: list[Cell | None]
     ) -> None:
         self.mode, self.func, self.plan, self.args, self.kwargs = mode, func, planned, args, kwargs
         self.floats, self.cells = floats, cells
         self.inputs: tuple[Value, ...] = ()
         self.written: list[torch.Tensor] = []
         self.shadows: dict[int, torch.Tensor] = {}
-        self.before: Any = None
+        self.before: dict[int, Samples] | None = None
         self.held: dict[int, torch.Tensor] = {}  # what it is about to add to, by the tensor's id
         self.why = ""  # the shadow cannot follow
-        self.called: Any = None  # the call of a user's function that it belongs to
+        self.called: Called | None = None  # the call of a user's function that it belongs to
         self.results: list[torch.Tensor] = []  # and what it has written
 
     def prepare(self) -> None:
@@ -90,7 +95,7 @@ class Call:
         self.operation = self._described()
         if self.written and mode.twins and any(cell is not None and cell.twin is not None for cell in self.cells):
             for tensor, cell in zip(self.floats, self.cells, strict=True):
-                if id(tensor) in written and cell.twin is None:
+                if cell is not None and id(tensor) in written and cell.twin is None:
                     cell.twin = cell.flat.clone()
         self.before = mode.accumulation.before(self.operation, planned, self.floats, self.cells, written)
         self.held = measuring.held(self)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from precheck.observe.shadow import measuring
 from precheck.observe.shadow.operations import Value
 
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
 
-def meant(call: Any, output: torch.Tensor) -> bool:
+
+def meant(call: Call, output: torch.Tensor) -> bool:
     """The way back of a round trip on one line, `x.bfloat16().float()`: a rounding that the program means, so the reference rounds too."""
     mode, before, cell = call.mode, call.floats[0], call.cells[0]
     there = None if cell is None else cell.value.maker
@@ -27,7 +30,7 @@ def meant(call: Any, output: torch.Tensor) -> bool:
     return one_line
 
 
-def moved(call: Any, output: torch.Tensor) -> bool:
+def moved(call: Call, output: torch.Tensor) -> bool:
     """A cast or copy of something with a shadow: the reference has it already. Measured only if it rounds anew."""
     mode, source, cell = call.mode, call.floats[0], call.cells[0]
     same = source.shape == output.shape and source.stride() == output.stride() and source.storage_offset() == 0 == output.storage_offset()

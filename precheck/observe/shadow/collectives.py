@@ -8,7 +8,7 @@ the addends, which tells what the reduction itself lost.
 from __future__ import annotations
 
 import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,9 @@ from precheck.observe.shadow.exchange import REDUCING, Exchange, works
 from precheck.observe.shadow.ranks import Ranks
 from precheck.observe.shadow.replay import OpPlan, addressable, continuous, tensors_in
 from precheck.torch_internals import awaited, finished_work, in_backward
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.mode import Shadow
 
 CARRIED = REDUCING | frozenset({"broadcast_", "allgather_", "_allgather_base_", "allgather_into_tensor_coalesced_", "allgather_coalesced_",
                                 "alltoall_base_", "scatter_", "broadcast", "all_gather_into_tensor", "all_gather_into_tensor_out",
@@ -27,7 +30,7 @@ CARRIED = REDUCING | frozenset({"broadcast_", "allgather_", "_allgather_base_", 
 class Collectives:
     """The collectives of a watched run. Without `ranks` that watch together, what comes from others starts the shadow afresh."""
 
-    def __init__(self, mode: Any) -> None:
+    def __init__(self, mode: Shadow) -> None:
         self.mode = mode
         self.ranks: Ranks | None = None
 

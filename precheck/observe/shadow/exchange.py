@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,9 @@ from precheck.observe.shadow.replay import OpPlan, tensors_in
 from precheck.observe.shadow.statistics import compare
 from precheck.torch_internals import TorchDispatchMode, awaited, group_named
 
+if TYPE_CHECKING:
+    from precheck.observe.shadow.mode import Shadow
+
 REDUCING = frozenset({"allreduce_", "allreduce_coalesced_", "reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_",
                       "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "reduce_scatter_tensor",
                       "reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_out"})  # fmt: skip
@@ -28,7 +31,7 @@ _FIGURES = ("drift", "norm", "nonfinite", "nans", "zeros", "zeroed", "largest_ze
 class Exchange:
     """One collective of the program, carried out again on shadows."""
 
-    def __init__(self, mode: Any, ranks: Ranks, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, mode: Shadow, ranks: Ranks, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.mode, self.ranks, self.func, self.plan, self.args, self.kwargs = mode, ranks, func, planned, args, kwargs
         self.given: list[tuple[Value, Value]] = []  # what this rank sends: where it is from, and how it is
         self.shadows: dict[int, torch.Tensor] = {}  # by the identity of the program's tensor, on the host
@@ -88,7 +91,9 @@ class Exchange:
         call.inputs = call.operation.inputs = (*sources, *heard)
         call.operation.derived = False  # nobody's derivative, in whatever pass it is made
         for output in call.written:
-            mode.memory.find(output).twin = None  # which other ranks may not have
+            cell = mode.memory.find(output)
+            if cell is not None:
+                cell.twin = None  # which other ranks may not have
         call.store(outputs, [shadow.to(output.device) for shadow, output in zip(shadows, outputs, strict=True)], None)
         mode.record(call.operation)
         mode.later.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,6 +12,9 @@ from precheck.observe.shadow import masked
 from precheck.observe.shadow.operations import Flips, Operation, Renumbered
 from precheck.observe.shadow.replay import PAYLOADS, OpPlan, chosen, continuous
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
 
 COUNTED = frozenset({"argmax", "argmin", "searchsorted", "bucketize"})
 """Ops with integers alone for results whose flips are counted. Those of comparisons show in what they mask."""
@@ -24,7 +27,7 @@ NEARLY = 8.0
 """Spacings of the reference that a whole number may be off, having been divided and multiplied on its way."""
 
 
-def decided(call: Any, outputs: list[torch.Tensor]) -> None:
+def decided(call: Call, outputs: list[torch.Tensor]) -> None:
     """Of an op that makes no floats."""
     if not outputs:
         return
@@ -64,7 +67,7 @@ def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torc
         operation.renumbered = Renumbered(different, float(sizes.max()), float(wide[first]), float(low[first]), 1 / unit)
 
 
-def followed(call: Any, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
+def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
     """Values that an op chose by index follow the run's indices, and masked rows the run's; `inputs` are what `shadows` were made of."""
     masked.followed(call, outputs, shadows)
     if len(outputs) < 2 or not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.packet in PAYLOADS:
@@ -78,7 +81,7 @@ def followed(call: Any, outputs: list[torch.Tensor], shadows: list[torch.Tensor]
         shadows[0] = picked
 
 
-def counted(call: Any, outputs: list[torch.Tensor]) -> None:
+def counted(call: Call, outputs: list[torch.Tensor]) -> None:
     """Of a step function, or of argmax and its kind: where the reference would have come out elsewhere."""
     if not call.plan.mutable:
         own = call.mode.replay.call(call.func, call.plan, call.args, call.kwargs, call.shadow_of)
@@ -90,7 +93,7 @@ def counted(call: Any, outputs: list[torch.Tensor]) -> None:
             call.operation.flips = of_values(outputs[0], own[0])
 
 
-def _choice(call: Any, mine: torch.Tensor, theirs: torch.Tensor) -> None:
+def _choice(call: Call, mine: torch.Tensor, theirs: torch.Tensor) -> None:
     scores = call.floats[0]
     if call.mode.later.defers(scores):  # how many, and no more: what a choice could see is not kept
         if mine.shape == theirs.shape:
@@ -99,7 +102,7 @@ def _choice(call: Any, mine: torch.Tensor, theirs: torch.Tensor) -> None:
     call.operation.flips = of_choice(call.plan, call.args, call.kwargs, scores, call.shadows[id(scores)], mine, theirs)
 
 
-def _noted(call: Any, changed: torch.Tensor, total: int) -> None:
+def _noted(call: Call, changed: torch.Tensor, total: int) -> None:
     operation = call.operation
     call.mode.later([changed], lambda count: setattr(operation, "flips", Flips(int(count), total)))
 

@@ -7,9 +7,12 @@ anything: it is the row of a padded query, which nobody reads. Rows that are not
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
 
 SOFTMAXES = frozenset({"_softmax", "_log_softmax"})
 MASKED = -(2.0**13)
@@ -17,7 +20,7 @@ MASKED = -(2.0**13)
 beside these no score can be told from another."""
 
 
-def followed(call: Any, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
+def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
     """Gives the shadow the run's rows that are masked as a whole, where other rows of the call are not: an offset of all is no mask."""
     if call.plan.packet not in SOFTMAXES or not call.inputs[0].roundoff or not call.floats[0].dim():
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,6 +13,9 @@ from precheck.observe.shadow.later import SAMPLE as LATER
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import MOVES
 from precheck.observe.shadow.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
 
 SUSPECT = 0.01
 """Share of elements without a digit from which a value gets a twin, to tell whether float32 determines what follows."""
@@ -37,7 +40,7 @@ def roundoff(dtype: torch.dtype, low: frozenset[torch.dtype]) -> float:
     return _ROUNDOFF.get(dtype, 0.0) if dtype in low else 0.0
 
 
-def fresh(call: Any, output: torch.Tensor) -> Value:
+def fresh(call: Call, output: torch.Tensor) -> Value:
     """The value of a result of a call, not measured yet.
 
     An emulated format rounds inside products and is stored in a wider one: what it cost stays with all that follows.
@@ -60,7 +63,7 @@ def suspicious(operation: Operation, value: Value) -> bool:
     return value.dead >= SUSPECT and operation.phase == "forward" and not value.zeros
 
 
-def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None, place: int) -> None:
+def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None, place: int) -> None:
     """Fills in the value of the output that a call has at that place."""
     operation, inputs = call.operation, call.inputs
     if operation.packet.startswith("_amp_"):  # the scaler's own arithmetic: what is not finite stays so
@@ -92,7 +95,7 @@ def measure(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor,
         value.local = off(output, exact(call, place))
 
 
-def _in_parts(call: Any, value: Value) -> float | None:
+def _in_parts(call: Call, value: Value) -> float | None:
     """How far off what a call reads is, where some of it is part of a storage, whose value is that of its last op: a neighbour's perhaps.
 
     None where all is whole. Of a part that the call has written over, nothing is left to ask: it may have been as far off.
@@ -109,7 +112,7 @@ def _in_parts(call: Any, value: Value) -> float | None:
     return max(drifts) if parted else None
 
 
-def _turned(call: Any, output: torch.Tensor, shadow: torch.Tensor, place: int) -> torch.Tensor:
+def _turned(call: Call, output: torch.Tensor, shadow: torch.Tensor, place: int) -> torch.Tensor:
     """Eigenvectors and singular vectors have no sign of their own: each as it lies nearer to its shadow."""
     dim = _VECTORS.get((call.plan.packet, place))
     if dim is None or output.is_complex() or not output.numel():
@@ -122,17 +125,17 @@ def _limit(operation: Operation, output: torch.Tensor) -> int:
     return LATER if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
 
 
-def cast(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
+def cast(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
     """Of a cast: what rounding alone did."""
     (_measure_later if call.mode.later.defers(output) else _measure_now)(call, value, output, shadow, twin)
 
 
-def _measure_now(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
+def _measure_now(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
     compare(value, output, shadow, twin)
     call.mode.exponents.opened(call.operation, value, shadow)
 
 
-def _measure_later(call: Any, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
+def _measure_later(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
     """The same from samples that are fetched later. What an op would do on the inputs that it had is not asked then: they are gone."""
     operation, mode = call.operation, call.mode
     if operation.in_optimizer and not value.low and not isinstance(output, torch.nn.Parameter):
@@ -171,21 +174,21 @@ def _starved(operation: Operation, divisor: torch.Tensor) -> None:
     operation.starved = float(sizes.min()) if sizes.numel() else 0.0
 
 
-def held(call: Any) -> dict[int, torch.Tensor]:
+def held(call: Call) -> dict[int, torch.Tensor]:
     """Copies of what a call is about to add to, in a low format, by the tensor's id."""
     if call.plan.packet not in ADDING_UP or call.plan.argument("accumulate", call.args, call.kwargs) is False:
         return {}
     return {id(tensor): tensor.clone() for tensor in call.written if tensor.dtype in call.mode.low and not call.mode.later.defers(tensor)}
 
 
-def among(call: Any, known: dict[int, torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
+def among(call: Call, known: dict[int, torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
     """What stands for an operand in a replay; what has nothing to, as a sparse one, is taken as the run has it, in the reference precision."""
     if id(tensor) in known:
         return known[id(tensor)]
     return tensor.to(call.mode.replay.wide(tensor.dtype)) if tensor.dtype in call.mode.low else tensor
 
 
-def exact(call: Any, place: int = 0) -> torch.Tensor:
+def exact(call: Call, place: int = 0) -> torch.Tensor:
     """What exact arithmetic makes of the inputs that the op had: the result at that place."""
     replay = call.mode.replay
     wide = {id(tensor): call.held.get(id(tensor), tensor).to(replay.wide(tensor.dtype)) for tensor in call.floats}

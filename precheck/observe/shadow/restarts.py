@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,10 +22,13 @@ from precheck.observe.shadow.source import Frames
 from precheck.observe.shadow.statistics import norm, ratio, sampled
 from precheck.torch_internals import MODULE_CALLS
 
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
+
 _numbers = itertools.count(1)
 
 
-class _Called:
+class Called:
     """Marks the frame of one call, and is freed with it. A frame holds one object for whoever may debug it, its local trace function; Python calls
     that only while a debugger is on, and then this does nothing."""
 
@@ -44,7 +47,7 @@ class Restarts:
     def __init__(self, frames: Frames) -> None:
         self.frames = frames
         self.outside: set[int] = set()  # frames of the user's that were there when the block began
-        self.traced: tuple[Any, _Called | None] = (None, None)  # the last call whose frame a debugger holds
+        self.traced: tuple[Any, Called | None] = (None, None)  # the last call whose frame a debugger holds
 
     def begin(self) -> None:
         """The block begins: what is on the stack now is no call in it."""
@@ -54,7 +57,7 @@ class Restarts:
                 self.outside.add(id(frame))
             frame = frame.f_back
 
-    def before(self, call: Any, depth: int = 2) -> dict[int, torch.Tensor]:
+    def before(self, call: Call, depth: int = 2) -> dict[int, torch.Tensor]:
         """Before the op runs: what its operands are in the second shadow, where they are there, by their ids."""
         operation = call.operation
         if operation.phase not in ("forward", "data") or operation.in_optimizer or call.why or not call.plan.known or call.plan.packet in NEVER:
@@ -74,18 +77,18 @@ class Restarts:
                 seen[id(tensor)] = memory.view(cell, tensor)
         return seen
 
-    def after(self, call: Any, seen: dict[int, torch.Tensor]) -> None:
+    def after(self, call: Call, seen: dict[int, torch.Tensor]) -> None:
         """After it has run and been shadowed: the same op in the second shadow, and both compared. Raises nothing."""
         if call.called is None or call.why:
             return
         try:
-            self._follow(call, seen)
+            self._follow(call, call.called.memory, seen)
         except Exception:
             for tensor in call.written:
                 call.called.memory.drop(tensor)
 
-    def _follow(self, call: Any, seen: dict[int, torch.Tensor]) -> None:
-        mode, plan, memory, operation = call.mode, call.plan, call.called.memory, call.operation
+    def _follow(self, call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> None:
+        mode, plan, operation = call.mode, call.plan, call.operation
         outputs = [tensor for tensor in call.results if addressable(tensor)]
         if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
             return
@@ -105,7 +108,7 @@ class Restarts:
             run, shadow = sampled(call.results[0]), sampled(made[0])
             value.restarted = ratio(norm(torch.nan_to_num(run.to(shadow.dtype) - shadow, nan=0.0, posinf=0.0, neginf=0.0)), norm(shadow))
 
-    def _called(self, depth: int) -> _Called | None:
+    def _called(self, depth: int) -> Called | None:
         """The call that the op belongs to; None where no function of the user's is on the stack."""
         frame: Any = sys._getframe(depth)
         found = inner = None
@@ -121,24 +124,24 @@ class Restarts:
             frame = frame.f_back
         return None if found is None else self._marked(found)
 
-    def _marked(self, frame: Any) -> _Called:
+    def _marked(self, frame: Any) -> Called:
         mark = frame.f_trace
         if mark is None:
-            mark = frame.f_trace = _Called()
-        if isinstance(mark, _Called):
+            mark = frame.f_trace = Called()
+        if isinstance(mark, Called):
             return mark
         place = id(frame), frame.f_code
         if self.traced[0] != place or self.traced[1] is None:
-            self.traced = place, _Called()
+            self.traced = place, Called()
         return self.traced[1]  # type: ignore[return-value]
 
 
-def _given(call: Any) -> bool:
+def _given(call: Call) -> bool:
     """Whether a cast stores low what the call has been given, or laid down itself, as it stores data and weights: they are what they are then."""
     if call.plan.packet not in ("_to_copy", "copy_"):
         return False
     maker = call.inputs[-1].maker if call.inputs else None
-    return maker is None or maker.call != call.called.number or maker.base in MOVES
+    return maker is None or maker.call != call.operation.call or maker.base in MOVES
 
 
 _NOTHING = Value(None, (), "", 0.0)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from precheck.observe.shadow import flips, measuring
 from precheck.observe.shadow.replay import PAYLOADS
 
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
 
-def of(call: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
+
+def of(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
     """The op on the twins of its inputs; None where none has one."""
     if not any(cell is not None and cell.twin is not None for cell in call.cells):
         return None
@@ -21,7 +24,7 @@ def of(call: Any, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
     return twins
 
 
-def shaken(call: Any, place: int) -> torch.Tensor | None:
+def shaken(call: Call, place: int) -> torch.Tensor | None:
     """A twin's beginning: the result on disturbed inputs, so that the op's own condition shows. None where it cannot be had."""
     if call.written or call.plan.packet in PAYLOADS or place > 0:
         return None
