@@ -32,8 +32,9 @@ class Call:
     )  # fmt: skip
 
     def __init__(
-        self, mode: Shadow, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor], cells: list[Cell | None]
-    ) -> None:
+        self, mode: Shadow, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor],
+        cells: list[Cell | None],
+    ) -> None:  # fmt: skip
         self.mode, self.func, self.plan, self.args, self.kwargs = mode, func, planned, args, kwargs
         self.floats, self.cells = floats, cells
         self.inputs: tuple[Value, ...] = ()
