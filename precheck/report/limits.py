@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 import math
 import pkgutil
+import sys
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -33,6 +35,19 @@ def rule_of(name: str) -> type[Rule]:
 def limits_of(name: str) -> tuple[Row, ...]:
     """The limits that a rule lists, in its order."""
     return tuple(_row(limit) for limit in rule_of(name).limits)
+
+
+_TOOLS = frozenset({"limit", "facts", "labels", "lineage", "exemption"})
+"""Of the analyses those that tell nothing by themselves."""
+
+
+def analyses_of(name: str) -> list[tuple[str, str]]:
+    """The analyses that a rule's code takes facts from: each file below precheck/, and what it says of itself first."""
+    used = {getattr(each, "__module__", "") for each in vars(sys.modules[rule_of(name).__module__]).values()}
+    used |= {limit.module for limit in rule_of(name).limits}
+    modules = [each for each in _modules() if each.__name__ in used and each.__name__.startswith(f"{analysis.__name__}.")]
+    told = (each for each in modules if each.__name__.rpartition(".")[2] not in _TOOLS)
+    return [(_file(each), " ".join((inspect.getdoc(each) or "").partition("\n\n")[0].split())) for each in told]
 
 
 def all_limits() -> dict[tuple[str, str], Limit]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from precheck import rules
 from precheck.findings import RULES, Rule
-from precheck.report.limits import limits_of, rule_of
+from precheck.report.limits import analyses_of, limits_of, rule_of
 from precheck.report.markdown import grid
 
 _MADE = "<!-- made by python -m precheck rules --write docs/rules -->"
@@ -33,7 +33,8 @@ def _page(rule: Rule) -> str:
     lines = [_MADE, "", f"# `{rule.name}`", "", _sentence(rule.meaning), "", f"**Cure**: {rule.remedy}.", ""]
     lines += ["## Example", "", "```python", shown, "```", ""]
     lines += ["## How it is told", "", inspect.getdoc(inspect.getmodule(rule_of(rule.name))) or "", ""]
-    lines += [f"The code: `precheck/rules/{rule.name.replace('-', '_')}/rule.py`."]
+    lines += [f"The code: `precheck/rules/{rule.name.replace('-', '_')}/rule.py`. What it goes by:", ""]
+    lines += [f"- `precheck/{file}`: {summary}" for file, summary in analyses_of(rule.name)]
     return "\n".join([*lines, "", *_limits(rule), *_in_tests(rule)])
 
 
