@@ -6,7 +6,11 @@ import dataclasses
 
 from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
+from precheck.analysis.calls import OwnError
 from precheck.analysis.lineage import placed, via
+from precheck.analysis.nonfinite import Broken
+from precheck.analysis.rounding import Misrounded
+from precheck.analysis.zeros import Missed
 from precheck.findings import Finding
 from precheck.judge.ops import finding_of
 from precheck.observe.records import Record
@@ -26,7 +30,7 @@ def explained(finding: Finding, observation: Observation, candidates: list[Candi
     place = None if record is None else record.place
     fitting = [each for each in candidates if each.severity == "error" and _fits(finding, each) and _of(each.operation, place)]
     if fitting:
-        first = finding_of(fitting[0])
+        first = finding_of(next((each for each in fitting if _leads_to(finding, each, place)), fitting[0]))
         cause = f"{first.rule}: {first.message}"
         module = finding.module or (first.module if place is not None else "")
         return dataclasses.replace(finding, op=first.op, module=module, source=first.source, via=first.via, cause=cause, cause_rule=first.rule)
@@ -57,6 +61,15 @@ def _fits(finding: Finding, candidate: Candidate) -> bool:
     if finding.rule == "gradient-underflow":
         return candidate.rule == "gradient-underflow"
     return candidate.operation.phase in ("forward", "data") or candidate.operation.phase == finding.phase
+
+
+def _leads_to(finding: Finding, candidate: Candidate, place: tuple[str, int, int] | None) -> bool:
+    """Whether what a candidate shows is on the way to the boundary. What makes Inf or NaN comes before a mere error, if that is what the boundary
+    shows; a rounding in a function that only an op outside of it shows is not what the function's result is off by."""
+    if finding.rule in _KIN and not isinstance(candidate.fact, (Broken, Missed)):
+        return False
+    shown = candidate.fact.shown if isinstance(candidate.fact, (Misrounded, OwnError)) else candidate.operation
+    return _of(shown, place)
 
 
 def _shown(finding: Finding, observation: Observation, record: Record | None) -> tuple[Operation, Value] | None:
