@@ -1,0 +1,80 @@
+"""The registry as a table: its names are torch's, its rows agree with themselves, and each fact is held against torch on some call."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from torch_calls import Calls
+
+from precheck import ops
+
+ELSEWHERE = {
+    "set", "resize", "resize_as", "is_same_size", "sym_size", "sym_stride", "record_stream", "_has_same_storage_numel", "_version", "_reshape_alias",
+    "cudnn_batch_norm", "miopen_batch_norm", "_cudnn_rnn", "_cudnn_rnn_backward", "miopen_rnn", "miopen_rnn_backward",
+    "mkldnn_convolution", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward", "_scaled_dot_product_flash_attention_for_cpu_backward",
+    "_amp_update_scale", "_amp_foreach_non_finite_check_and_unscale",
+}  # fmt: skip
+"""Ops that run on a GPU or in float32 alone, are a scaler's, ask about a form, or are derivatives of a kernel that hands its bytes on."""
+
+
+@pytest.mark.parametrize("name", ops.REGISTRY)
+def test_every_name_is_an_op_of_torch(name: str) -> None:
+    import torch.distributed
+    import torch.distributed._functional_collectives
+
+    row = ops.REGISTRY[name]
+    if row.across and not torch.distributed.is_available():
+        pytest.skip("this torch has no torch.distributed")
+    namespace, bare = getattr(torch.ops, row.library), name.rpartition("::")[2]
+    assert any(hasattr(namespace, packet) for packet in (bare, f"{bare}_")), f"torch {torch.__version__} has neither {name} nor {name}_"
+
+
+def test_the_registry_needs_no_torch() -> None:
+    code = "import sys, precheck.ops; assert not {'torch', 'numpy'} & set(sys.modules), 'heavy'"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_names_are_base_names() -> None:
+    wrong = [name for name in ops.REGISTRY if ops.base_name(name) != name]
+    assert not wrong, f"{wrong} would never be looked up"
+
+
+def test_no_name_has_two_rows() -> None:
+    from precheck.ops import registry
+
+    names = [row.name for row in registry._ROWS]
+    assert len(names) == len(set(names)), {name for name in names if names.count(name) > 1}
+
+
+def test_a_name_in_place_or_of_lists_is_the_same_op() -> None:
+    assert [ops.base_name(packet) for packet in ("mul", "mul_", "_foreach_mul_", "__and__", "_softmax")] == ["mul", "mul", "mul", "__and", "_softmax"]
+
+
+@pytest.mark.parametrize("law", sorted({row.law for row in ops.REGISTRY.values()} - {""}))
+def test_laws_can_be_read(law: str) -> None:
+    assert ops.terms(law, "ab")
+
+
+def test_the_terms_of_a_law() -> None:
+    assert ops.terms("a + b/c") == [{"a": 1}, {"b": 1, "c": -1}]
+    assert ops.terms("a^-0.5") == [{"a": -0.5}]
+    assert ops.terms("a*b + c") == [{"a": 1, "b": 1}, {"c": 1}]
+    assert ops.terms("a + ...", "abc") == [{"a": 1}, {"b": 1}, {"c": 1}]
+    assert ops.terms("") == []
+    with pytest.raises(ValueError, match=re.escape("'a-b' is no term of a law, in 'a-b'")):
+        ops.terms("a-b")
+
+
+def test_nearly_every_row_is_held_against_calls(calls: Calls) -> None:
+    unseen = {name for name, row in ops.REGISTRY.items() if row.library == "aten" and not calls.get(name)}
+    assert unseen <= ELSEWHERE, f"no call of {sorted(unseen - ELSEWHERE)} is known; give one in conftest.py"
+
+
+def test_queries_are_of_ops_that_are_known() -> None:
+    for query in (name for name in ops.__all__ if name.isupper() and name not in ("REGISTRY", "VECTORS")):
+        members = getattr(ops, query)
+        assert members, f"{query} is empty"
+        assert set(members) <= set(ops.REGISTRY), f"{query} has {set(members) - set(ops.REGISTRY)}, which no row describes"
