@@ -1,4 +1,8 @@
-"""Rows of kernels that do several things at once: losses, softmax, norms, attention, decompositions and derivatives."""
+"""Rows of kernels that do several things at once: losses, softmax, norms, attention, decompositions and derivatives.
+
+A recurrent layer of float32 is one kernel on a CPU: its factors are its input and weights; its own hidden states are products' operands too, and
+no argument of it.
+"""
 
 from __future__ import annotations
 

@@ -20,6 +20,10 @@ ELSEWHERE = {
 """Ops that run on a GPU or in float32 alone, are a scaler's, ask about a form, or are derivatives of a kernel that hands its bytes on."""
 
 
+NEWER = {"_c10d_functional::reduce_scatter_tensor_out"}
+"""Ops that torch 2.9, the oldest that is supported, does not have yet."""
+
+
 @pytest.mark.parametrize("name", ops.REGISTRY)
 def test_every_name_is_an_op_of_torch(name: str) -> None:
     import torch.distributed
@@ -28,6 +32,8 @@ def test_every_name_is_an_op_of_torch(name: str) -> None:
     row = ops.REGISTRY[name]
     if row.across and not torch.distributed.is_available():
         pytest.skip("this torch has no torch.distributed")
+    if name in NEWER and torch.__version__.startswith("2.9."):
+        pytest.skip("torch 2.9 does not have it yet")
     namespace, bare = getattr(torch.ops, row.library), name.rpartition("::")[2]
     assert any(hasattr(namespace, packet) for packet in (bare, f"{bare}_")), f"torch {torch.__version__} has neither {name} nor {name}_"
 
