@@ -53,8 +53,10 @@ WHOLE_COPIES = where(lambda op: op.whole)
 """Ops whose result is their input, whole, in another dtype or layout."""
 MOVING = GATHERED | where(lambda op: op.kind in (Kind.MOVE, Kind.JOIN) and op.exact)
 """Ops whose result holds elements of what they are given, in other places, dtypes or signs, whatever these elements are."""
-CONSTANTS = MOVING - GATHERED | where(lambda op: op.constant)
+CONSTANTS = MOVING - GATHERED | where(lambda op: bool(op.constant))
 """Ops that lay a constant down, or carry it about: what a mask is made of."""
+UNROUNDED = where(lambda op: (op.exact and not op.casts) or (op.kind is Kind.FACTORY and op.constant != "range")) | {"copy"}
+"""Ops whose result is as exact as what they are given. A copy into another tensor is taken to be of one dtype; a cast is there to round."""
 FRESH = where(lambda op: op.form)
 """Ops that take the form of a tensor and none of its content."""
 DRAWN = where(lambda op: op.kind is Kind.DRAW and op.real)
@@ -77,6 +79,8 @@ RECIPROCALS = frozenset({"div", "reciprocal"})
 # decisions
 STEPS = where(lambda op: op.kind in (Kind.ROUNDING, Kind.JUMP))
 """Ops whose floating result jumps."""
+COUNTS = where(lambda op: op.kind is Kind.COUNT)
+"""Ops whose bins are a decision, and whose counts are not."""
 CUTS = where(lambda op: op.kind in (Kind.ROUNDING, Kind.REMAINDER))
 """Ops that cut numbers at multiples of something, and leave them what they are: coordinates, times, phases."""
 COMPARISONS = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY))

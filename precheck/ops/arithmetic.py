@@ -86,7 +86,8 @@ _STEPS = (
     OpSpec("floor_divide", Kind.ROUNDING, poles=(Pole("b", 0, "value"),)),
     OpSpec("frac", Kind.REMAINDER),
     *each("remainder fmod", OpSpec("", Kind.REMAINDER, "a + ...", poles=(Pole("b", 0, "value"),))),
-    *each("sign sgn heaviside histc", OpSpec("", Kind.JUMP)),
+    *each("sign sgn heaviside", OpSpec("", Kind.JUMP)),
+    OpSpec("histc", Kind.COUNT),
 )
 
 ROWS = (*_SUMS, *_PRODUCTS, *_CONTRACTIONS, *_REDUCTIONS, *_LOGARITHMS, *_POWERS, *_FUNCTIONS, *_PIECEWISE, *_STEPS)

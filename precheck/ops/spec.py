@@ -31,6 +31,7 @@ class Kind(enum.Enum):
     ROUNDING = "the nearest whole number, up or down"
     REMAINDER = "what rounding to a multiple leaves"
     JUMP = "a floating result that takes a few values alone"
+    COUNT = "how many elements lie in each of some bins"
     ORDER = "which of two elements is larger"
     EQUALITY = "whether two elements are the same"
     TEST = "a yes or no about elements: finite, close, negative"
@@ -88,7 +89,7 @@ class OpSpec:
         argument says so, or updates running "statistics".
     subtracts: it takes operands from each other, or from their mean, within.
     form: it takes a tensor's form and none of its content.
-    constant: all of what it makes was given as a number, or as a range.
+    constant: what it makes is a "number" that is given or named, all over, or a "range" of numbers.
     real: it draws real numbers, not whole ones.
     chooses: by what it chooses: the largest or smallest elements ("extreme"), the order of all ("rank"), or a place among bounds ("place").
     values: of a choice, whether the elements at the places are a result as well, before these.
@@ -114,7 +115,7 @@ class OpSpec:
     accumulates: Literal["", "adds", "scales", "scatters", "may scatter", "statistics"] = ""
     subtracts: bool = False
     form: bool = False
-    constant: bool = False
+    constant: Literal["", "number", "range"] = ""
     real: bool = False
     chooses: Literal["", "extreme", "rank", "place"] = ""
     values: bool = False

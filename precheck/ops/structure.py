@@ -37,8 +37,9 @@ _FORMS = each(
 )
 
 _FACTORIES = (
-    *each("full scalar_tensor fill zero zeros ones arange", OpSpec("", Kind.FACTORY, constant=True)),
-    *each("full_like zeros_like ones_like new_full new_zeros new_ones", OpSpec("", Kind.FACTORY, form=True, constant=True)),
+    *each("full scalar_tensor fill zero zeros ones", OpSpec("", Kind.FACTORY, constant="number")),
+    OpSpec("arange", Kind.FACTORY, constant="range"),
+    *each("full_like zeros_like ones_like new_full new_zeros new_ones", OpSpec("", Kind.FACTORY, form=True, constant="number")),
     *each("empty_like new_empty new_empty_strided", OpSpec("", Kind.FACTORY, form=True)),
     *each("empty empty_strided empty_permuted _efficientzerotensor", OpSpec("", Kind.FACTORY)),
 )

@@ -178,7 +178,7 @@ class Call:
             return None
         if planned.steps:
             flips.counted(self, outputs)
-            if planned.packet == "histc":
+            if planned.base in ops.COUNTS:
                 return [measuring.exact(self)]  # bins are the run's choice, how many of each it counts is not
             return self._where_finite(outputs)
         if planned.draws(self.args, self.kwargs):

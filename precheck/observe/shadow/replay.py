@@ -95,7 +95,7 @@ def plan(func: Any) -> OpPlan:
         tagged=torch.Tag.nondeterministic_seeded in func.tags,
         names=tuple(argument.name for argument in signature.arguments),
         defaults=tuple(argument.default_value if argument.has_default_value() else None for argument in signature.arguments),
-        steps=base in ops.STEPS or (base == "div" and overload(func).endswith("_mode")),
+        steps=base in ops.STEPS | ops.COUNTS or (base == "div" and overload(func).endswith("_mode")),
     )
 
 
