@@ -57,6 +57,8 @@ CONSTANTS = MOVING - GATHERED | where(lambda op: bool(op.constant))
 """Ops that lay a constant down, or carry it about: what a mask is made of."""
 UNROUNDED = where(lambda op: (op.exact and not op.casts) or (op.kind is Kind.FACTORY and op.constant != "range")) | {"copy"}
 """Ops whose result is as exact as what they are given. A copy into another tensor is taken to be of one dtype; a cast is there to round."""
+REPLACING = where(lambda op: op.replaces)
+"""Ops that in place leave nothing of what they are given, and give it a number or another tensor's content."""
 FRESH = where(lambda op: op.form)
 """Ops that take the form of a tensor and none of its content."""
 DRAWN = where(lambda op: op.kind is Kind.DRAW and op.real)
@@ -73,7 +75,7 @@ BOUNDS_BELOW = where(lambda op: op.kind is Kind.BOUND and op.bound in ("lower", 
 """Bounds that hold numbers above something."""
 GUARDS_BELOW = where(lambda op: op.bound in ("lower", "both"))
 """Guards that make a small number larger: where an epsilon stands."""
-RECIPROCALS = frozenset({"div", "reciprocal"})
+RECIPROCALS = where(lambda op: op.law in ("a/b", "a^-1"))
 """Ops whose result overflows where their last operand is too small."""
 
 # decisions

@@ -81,6 +81,7 @@ class OpSpec:
     exact: each element of the result is an element of an operand or a number that is given, up to its sign; a cast aside, nothing is rounded.
     whole: the result is all of the operand, in another dtype or layout.
     casts: the result may have another dtype than the operand.
+    replaces: in place, it leaves nothing of what it is given first.
     factors: the places of the arguments whose elements are multiplied with each other, of a contraction.
     engine: what multiplies these: "matrix" (two matrices), "batch" (pairs of matrices), "window" (a convolution), "vector", or the kernel of a
         whole layer, "attention" or "recurrent".
@@ -109,6 +110,7 @@ class OpSpec:
     exact: bool = False
     whole: bool = False
     casts: bool = False
+    replaces: bool = False
     factors: tuple[int, ...] = ()
     engine: Literal["", "matrix", "batch", "window", "vector", "attention", "recurrent"] = ""
     bound: Literal["", "lower", "upper", "both"] = ""

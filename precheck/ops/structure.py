@@ -6,7 +6,7 @@ from precheck.ops.spec import Kind, OpSpec, each
 
 _MOVES = (
     OpSpec("_to_copy", Kind.MOVE, "a", linear="a", exact=True, whole=True, casts=True),
-    OpSpec("copy", Kind.MOVE, "b", linear="ab", exact=True, casts=True),
+    OpSpec("copy", Kind.MOVE, "b", linear="ab", exact=True, casts=True, replaces=True),
     *each("clone contiguous", OpSpec("", Kind.MOVE, "a", linear="a", exact=True, whole=True)),
     *each("gather index index_select take masked_select embedding repeat repeat_interleave flip roll tril triu squeeze",
           OpSpec("", Kind.MOVE, "a", linear="a", exact=True)),
@@ -37,7 +37,8 @@ _FORMS = each(
 )
 
 _FACTORIES = (
-    *each("full scalar_tensor fill zero zeros ones", OpSpec("", Kind.FACTORY, constant="number")),
+    *each("full scalar_tensor zeros ones", OpSpec("", Kind.FACTORY, constant="number")),
+    *each("fill zero", OpSpec("", Kind.FACTORY, constant="number", replaces=True)),
     OpSpec("arange", Kind.FACTORY, constant="range"),
     *each("full_like zeros_like ones_like new_full new_zeros new_ones", OpSpec("", Kind.FACTORY, form=True, constant="number")),
     *each("empty_like new_empty new_empty_strided", OpSpec("", Kind.FACTORY, form=True)),

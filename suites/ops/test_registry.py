@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from torch_calls import Calls
@@ -77,6 +79,35 @@ def test_the_terms_of_a_law() -> None:
 def test_nearly_every_row_is_held_against_calls(calls: Calls) -> None:
     unseen = {name for name, row in ops.REGISTRY.items() if row.library == "aten" and not calls.get(name)}
     assert unseen <= ELSEWHERE, f"no call of {sorted(unseen - ELSEWHERE)} is known; give one in conftest.py"
+
+
+TABLES = {"precheck/autocast.py": "CUDA's policy, which op runs in which dtype", "precheck/observe/shadow/attention.py": "definitions of kernels"}
+"""Files outside the registry that may list ops, and what of these they say."""
+
+
+def listed(tree: ast.AST) -> list[list[str]]:
+    """Sets, tuples and lists of three or more strings, and keys of dictionaries, all of which are ops that the registry knows."""
+    found = []
+    for node in ast.walk(tree):
+        parts = node.elts if isinstance(node, (ast.Set, ast.Tuple, ast.List)) else node.keys if isinstance(node, ast.Dict) else []
+        names = [part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+        if len(names) >= 3 and all(ops.base_name(name) in ops.REGISTRY for name in names):
+            found.append(names)
+    return found
+
+
+def test_no_other_file_keeps_a_table_of_ops() -> None:
+    package = Path(ops.__file__).parent.parent
+    for path in package.rglob("*.py"):
+        place = path.relative_to(package.parent).as_posix()
+        if not place.startswith("precheck/ops/") and place not in TABLES:
+            found = listed(ast.parse(path.read_text(encoding="utf8")))
+            assert not found, f"{place} lists {found[0]}: say in precheck/ops what is true of these, and ask for it by name"
+
+
+def test_a_table_of_ops_would_be_found() -> None:
+    assert listed(ast.parse('SUMS = {"add", "sub", "rsub"}')) == [["add", "sub", "rsub"]]
+    assert not listed(ast.parse('PHASES = ("forward", "data", "add")'))
 
 
 def test_queries_are_of_ops_that_are_known() -> None:

@@ -63,6 +63,12 @@ def test_fresh_tensors_do_not_depend_on_content(calls: Calls) -> None:
             assert all(torch.equal(one, two) for one, two in zip(call(), other(), strict=True)), name
 
 
+def test_what_replaces_leaves_nothing_of_what_it_is_given(calls: Calls) -> None:
+    for name, call in named(ops.REPLACING, calls):
+        first, *others = call.operands
+        assert all(torch.equal(one, two) for one, two in zip(call(), call.with_operands([first + 1, *others])(), strict=True)), name
+
+
 def test_constants_are_numbers_that_were_given(calls: Calls) -> None:
     for name, call in named(ops.where(lambda op: bool(op.constant)), calls):
         for result in call():

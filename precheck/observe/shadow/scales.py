@@ -78,8 +78,8 @@ class Scales:
         if bare and (by_hand := self._by_hand(base, args)) != 1:
             return [by_hand]
         if bare:
-            return [1.0] if base in ("copy", "zero", "fill") else []
-        if base in ("zero", "fill", "copy") and _part(given[0]) and (len(given) == 1 or _nothing(given[1])):
+            return [1.0] if base in ops.REPLACING else []
+        if base in ops.REPLACING and _part(given[0]) and (len(given) == 1 or _nothing(given[1])):
             return []  # zeros into a part: the rest of the storage is what it was
         if planned.packet == "_local_scalar_dense":
             if storage_key(given[0]) not in self.own and not math.isnan(self.of(given[0])):
