@@ -230,6 +230,15 @@ def test_factors_of_matrix_products_scale_the_product(calls: Calls) -> None:
             assert all(torch.equal(one, two) for one, two in zip(call.with_operands(operands)(), call.with_operands(without)(), strict=True)), name
 
 
+def test_what_subtracts_does_not_see_an_offset(calls: Calls) -> None:
+    """Operands that are taken from each other, or from their mean, may all be moved by the same number."""
+    for name, call in named(ops.where(lambda op: op.subtracts and op.kind in (ops.Kind.LOSS, ops.Kind.MOMENT)), calls):
+        moved = call.with_operands([operand + 0.5 for operand in call.operands])
+        torch.testing.assert_close(moved()[0], call()[0], rtol=1e-9, atol=1e-9, equal_nan=True, msg=name)
+    for name in ("mse_loss", "var"):
+        assert any(call()[0].any() for call in calls[name]), f"no call of {name} tells anything"
+
+
 def test_averages_make_one_number_of_many(calls: Calls) -> None:
     for name in ops.AVERAGES:
         if ops.REGISTRY[name].kind is ops.Kind.REDUCTION:
