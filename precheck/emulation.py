@@ -13,26 +13,17 @@ from typing import Any
 
 import torch
 
-from precheck import float32
+from precheck import float32, ops
 from precheck.formats import TF32, Format
 from precheck.sparse import with_values
 from precheck.torch_internals import TorchDispatchMode
 
-aten = torch.ops.aten
-_DENSE = {aten.mm: (0, 1), aten.addmm: (1, 2)}
-_ALL_PRODUCTS = _DENSE | {
-    aten.bmm: (0, 1),
-    aten.baddbmm: (1, 2),
-    aten.addbmm: (1, 2),
-    aten.mkldnn_rnn_layer: (0, 1, 2),  # float32 LSTMs are one kernel; its own hidden states stay unrounded
-    aten.mkldnn_rnn_layer_backward: (0, 1, 2, 10),
-    aten.convolution: (0, 1),
-    aten.convolution_backward: (0, 1, 2),
-    aten._scaled_dot_product_flash_attention_for_cpu: (0, 1, 2),
-    aten._scaled_dot_product_flash_attention_for_cpu_backward: (0, 1, 2, 3),
-}
-_NAMES = {dense: frozenset(str(op).rpartition(".")[2] for op in ops) for dense, ops in ((True, _DENSE), (False, _ALL_PRODUCTS))}
 _open: list[Format] = []
+
+
+def _products(fmt: Format) -> dict[str, tuple[int, ...]]:
+    """The products whose operands are rounded to a format, and the places of these."""
+    return ops.TILED_PRODUCTS if fmt is TF32 else ops.DENSE_PRODUCTS
 
 
 def active() -> bool:
@@ -42,7 +33,7 @@ def active() -> bool:
 
 def roundoff(packet: str) -> float:
     """Unit roundoff of the operands of the op of that name ("addmm") in the blocks that are open; 0 where they stay as they are."""
-    return max((fmt.unit_roundoff for fmt in _open if packet in _NAMES[fmt is not TF32]), default=0.0)
+    return max((fmt.unit_roundoff for fmt in _open if packet in _products(fmt)), default=0.0)
 
 
 def rounded(tensor: torch.Tensor, fmt: Format) -> torch.Tensor:
@@ -83,7 +74,8 @@ class GemmInputs(TorchDispatchMode):
     def __init__(self, change: Callable[[torch.Tensor], torch.Tensor], *, dense_only: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.change = change
-        self.operands = _DENSE if dense_only else _ALL_PRODUCTS
+        operands = ops.DENSE_PRODUCTS if dense_only else ops.TILED_PRODUCTS
+        self.operands = {getattr(torch.ops.aten, name): places for name, places in operands.items()}
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:

@@ -18,7 +18,7 @@ from precheck.precisions import ALIASES
 PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example.py")  # which rules' pages show, as a user writes them
 FLOORS = [
-    {"formats", "torch_internals", "files", "words"},
+    {"formats", "ops", "torch_internals", "files", "words"},
     {"overrides", "interrupts"},
     {"precisions", "findings", "autocast", "emulation", "float32", "sparse"},
     {"observe"},

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from precheck import ops
 from precheck.analysis import causes
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import SUMS, elements
@@ -24,7 +25,7 @@ TOGETHER = Limit(
 )  # fmt: skip
 GROWN = Limit(4.0, "times", "Times that a difference makes an error larger from which its terms cancel: two bits.")
 UNCHANGED = Limit(1e-6, "relative difference", "Relative difference of two errors that are the same: a rounding more would change the seventh digit.")
-ADDITIVE = SUMS | frozenset({"sum", "mean", "cumsum", "cat", "stack", "where", "masked_fill", "lerp", "_chunk_cat"})
+ADDITIVE = ops.ADDITIVE
 """Ops into whose result an input brings its absolute error. All others bring it its relative one."""
 
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Literal
 
+from precheck import ops
 from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.facts import Fact, Readers
@@ -120,7 +121,7 @@ class Calls:
     def _limit(self, cause: Operation) -> float:
         made = cause.outputs[0]
         multiplied = any(reader.base in PRODUCTS for reader in self.readers.get(made, ()))
-        cast = cause.base in ("_to_copy", "copy") and not any(source.low for source in cause.inputs)
+        cast = cause.base in ops.CASTS and not any(source.low for source in cause.inputs)
         return ADDED if cast and not multiplied else ROUNDED
 
     def _leaves(self, operation: Operation, value: Value) -> bool:

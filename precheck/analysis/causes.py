@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from precheck import formats
+from precheck import formats, ops
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import CONSTANTS, GUARDS, MOVING, REDUCTIONS, SUMS, elements, passed, zero_origin
 from precheck.observe.shadow.operations import Operation, Past, Value
@@ -17,7 +17,7 @@ HALF = Limit(
     0.5, "share of the error",
     """Share of an error from which it is an op's own; the rest of it, √(1 - ½²), is what came in.""",
 )  # fmt: skip
-ADDING = SUMS | MOVING | GUARDS | frozenset({"floor", "ceil", "round", "trunc", "frac", "floor_divide", "remainder", "fmod"})
+ADDING = SUMS | MOVING | GUARDS | ops.CUTS
 """Ops that add to numbers, or cut them, and leave them what they are: coordinates, times, phases."""
 SWALLOWED = Limit(0.25, "ratio of root mean squares", "of a sum's error to its smaller term, from which less than two bits of what it adds arrive")
 BEHIND = 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from precheck import ops
 from precheck.analysis.limit import Limit
 from precheck.observe.shadow.operations import Operation
 
@@ -12,7 +13,7 @@ BLUR = Limit(
     """of rounding error over the spread of a row's scores: four bits of what a choice can see are lost, as when an offset common to all scores takes
     them. Healthy routers and classifiers lose about one.""",
 )  # fmt: skip
-BY_DIFFERENCE = frozenset({"topk", "argmax", "argmin", "max", "min"})
+BY_DIFFERENCE = ops.EXTREMES
 
 
 def blurred(operation: Operation) -> bool:

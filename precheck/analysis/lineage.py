@@ -5,32 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from precheck import formats
+from precheck import formats, ops
 from precheck.analysis.limit import Limit
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import packaged, shortened
 from precheck.observe.shadow.window import LONGEST
 
-REDUCED = frozenset({"c10d::allreduce", "c10d::allreduce_coalesced", "c10d::reduce_scatter", "c10d::_reduce_scatter_base",
-                     "c10d::reduce_scatter_tensor_coalesced", "_c10d_functional::all_reduce", "_c10d_functional::all_reduce_coalesced",
-                     "_c10d_functional::reduce_scatter_tensor", "_c10d_functional::reduce_scatter_tensor_coalesced"})  # fmt: skip
-"""Sums over ranks."""
-SUMS = frozenset({"add", "sub", "rsub"}) | REDUCED
-GATHERED = frozenset({"c10d::broadcast", "c10d::allgather", "c10d::_allgather_base", "c10d::allgather_coalesced", "c10d::alltoall_base",
-                      "c10d::allgather_into_tensor_coalesced", "c10d::scatter", "_c10d_functional::broadcast",
-                      "_c10d_functional::all_gather_into_tensor", "_c10d_functional::all_gather_into_tensor_coalesced",
-                      "_c10d_functional::all_to_all_single"})  # fmt: skip
-"""Copies from other ranks."""
-MOVING = frozenset({"_to_copy", "clone", "copy", "gather", "index", "index_select", "cat", "stack", "expand_copy", "slice_copy", "select_copy",
-                    "neg", "abs", "squeeze", "where", "masked_fill", "embedding", "_chunk_cat", "split_with_sizes_copy"}) | GATHERED  # fmt: skip
-REDUCTIONS = frozenset(
-    {"mm", "bmm", "addmm", "baddbmm", "sum", "mean", "convolution", "mkldnn_convolution", "cumsum", "linalg_vector_norm", "dot", "mv"}
-)
-PRODUCTS = frozenset({"mm", "bmm", "addmm", "convolution", "convolution_backward", "dot", "mv"})
-CONSTANTS = frozenset({"_to_copy", "copy", "full", "fill", "scalar_tensor", "full_like", "masked_fill", "where", "arange", "clone"})
-"""Ops that lay a constant down, or carry it about: what a mask is made of."""
-GUARDS = frozenset({"add", "clamp", "clamp_min", "clamp_max", "maximum", "minimum"})
-LOGARITHMS = frozenset({"log", "log2", "log10", "log1p"})
+SUMS = ops.SUMS
+MOVING = ops.MOVING
+REDUCTIONS = ops.REDUCTIONS
+PRODUCTS = ops.PRODUCTS
+CONSTANTS = ops.CONSTANTS
+GUARDS = ops.GUARDS
+LOGARITHMS = ops.LOGARITHMS
 
 
 def half_tiniest(value: Value) -> float:
@@ -166,7 +153,7 @@ def _kind_of_zero(operation: Operation, value: Value) -> str:
     return "gradient-underflow" if unscaled else "underflow"
 
 
-SCALING = frozenset({"mul", "div"})
+SCALING = ops.SCALING
 
 
 def determined(operation: Operation, value: Value) -> bool:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Set
 from typing import Literal
 
-from precheck import formats
+from precheck import formats, ops
 from precheck.analysis import causes, zeros
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
@@ -22,7 +22,6 @@ from precheck.analysis.lineage import (
     CONSTANTS,
     GUARDS,
     MOVING,
-    PRODUCTS,
     SUMS,
     descendants,
     half_tiniest,
@@ -32,11 +31,10 @@ from precheck.analysis.lineage import (
     zero_origin,
 )  # fmt: skip
 from precheck.analysis.zeros import LOST
-from precheck.observe.shadow.operations import FRESH, Observation, Operation, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
 
-POLES = frozenset({"log", "log2", "log10", "log1p", "sqrt", "rsqrt", "pow", "div", "reciprocal", "acos", "asin", "acosh", "atanh", "logit",
-                   "linalg_vector_norm", "addcdiv", "xlogy", "erfinv", "tan", "lgamma", "digamma", "special_entr"})  # fmt: skip
-LINEAR = PRODUCTS | SUMS | frozenset({"mul", "addcmul", "mean", "sum"})
+POLES = ops.POLES
+LINEAR = ops.POLYNOMIAL
 """Ops that make neither Inf nor NaN of a zero and finite numbers."""
 WRONG = Limit(0.25, "relative error", "of what reads it, from which Inf or NaN has not been healed: not one digit of the result is right")
 FILLS = Limit(
@@ -122,7 +120,7 @@ def scaled_only(root: Value, observation: Observation) -> bool:
 def _harmful(root: Value, carried: list[Value], readers: Readers, observation: Observation) -> bool:
     maker, open_ends = _maker(root), []
     for value in carried:
-        readings = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in FRESH]
+        readings = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in ops.FRESH]
         consumers = [reader for reader in readings if not hands_on(reader, value)]
         if any(_harms(reader, maker) for reader in consumers):
             return True

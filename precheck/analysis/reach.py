@@ -7,22 +7,23 @@ the run ends: results, gradients, numbers that Python reads.
 
 from __future__ import annotations
 
+from precheck import ops
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import LOGARITHMS, MOVING, PRODUCTS, REDUCTIONS, SUMS, felt, hands_on
-from precheck.observe.shadow.operations import FRESH, Observation, Operation, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
 
 ROUNDINGS = Limit(8.0, "unit roundoffs", "of an end's error, that a few ordinary ops cost as well: what `rounding.SUM_ROUNDINGS` is to a difference")
 DEAD = Limit(
     0.01, "share of the elements",
     """Share of an end's elements without a digit from which it shows.""",
 )  # fmt: skip
-COMPARED = frozenset({"gt", "lt", "ge", "le", "eq", "ne", "isnan", "isinf", "isfinite", "equal", "allclose", "isclose"})
+COMPARED = ops.COMPARED
 """Ops that give a yes or no for each element. Other results without floats, as indices are, are ends: the shadow takes them over."""
 GARBAGE = Limit(
     0.5, "share of the elements",
     "of a step without a digit, which is harm however large the weight is that it is added to: the weight shows it after many steps only",
 )  # fmt: skip
-AVERAGES = frozenset({"sum", "mean", "nll_loss_forward", "nanmean", "nansum"})
+AVERAGES = ops.AVERAGES
 """Ops that make one number of many."""
 NEAR = 64
 """Values looked at on the way from an exponential to its normalisation."""
@@ -35,7 +36,7 @@ def shown(observation: Observation) -> set[Value]:
     Ends are what no op reads, what Python reads or is made whole numbers of, gradients of parameters, and what the shadow could not
     follow. What is only compared is a decision of the run, which the shadow takes over; flips are judged by themselves.
     """
-    reading = [operation for operation in observation.operations if operation.base not in FRESH]
+    reading = [operation for operation in observation.operations if operation.base not in ops.FRESH]
     read = {value for operation in reading for value in operation.inputs if value not in operation.outputs}  # a copy is no reader
     dropped = _dropped(observation)
     found = {value for _, value in observation.made() if value not in read and value not in dropped and _shows(value)}
@@ -79,7 +80,7 @@ def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Va
     found: list[Value] = []
     while waiting:
         for reader in readers.get(waiting.pop(), ()):
-            if reader.base in ("exp", "expm1", "exp2"):
+            if reader.base in ops.EXPONENTIALS:
                 found += reader.outputs
             elif reader.base in MOVING or (reader.base == "mul" and reader.phase == "forward"):
                 fresh = {made for made in reader.outputs if made not in seen}

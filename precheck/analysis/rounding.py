@@ -11,6 +11,7 @@ import dataclasses
 import math
 from typing import Literal
 
+from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.exemption import exempts
@@ -53,9 +54,9 @@ STARVED = Limit(0.25, "share of the elements", "without a correct digit downstre
 FAIR = Limit(
     0.05, "share of the norm", "that must have become zero for zeros to be what ails a tensor: a fifth of what makes `nonfinite.WRONG` of a result"
 )  # fmt: skip
-DIFFERENCES = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
+DIFFERENCES = ops.DIFFERENCES
 """Losses that subtract within: near zero they are small differences of what they are given, as they should be."""
-DECOMPOSED = frozenset({"_linalg_eigh", "_linalg_svd", "linalg_eig", "linalg_qr"})
+DECOMPOSED = ops.DECOMPOSED
 """Ops all results of which are results. By Davis and Kahan (1970) an eigenvector turns by what its matrix is off by over the gap to the next
 eigenvalue: a thousandth of the largest is the whole of a small one."""
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from precheck import ops
 from precheck.observe.boundaries import LOW, Position
 from precheck.observe.profiling import unprofiled
 from precheck.observe.shadow.source import Frames
@@ -28,18 +29,6 @@ from precheck.observe.substitutes import SUBSTITUTED, substitute
 from precheck.torch_internals import TorchDispatchMode, address, in_backward, innermost_mode, overload, schema, storage_key, without_innermost_mode
 
 aten = torch.ops.aten
-STEP_FUNCTIONS = {aten.round, aten.floor, aten.ceil, aten.trunc, aten.sign, aten.sgn, aten.heaviside, aten.floor_divide,
-                  aten.round_, aten.floor_, aten.ceil_, aten.trunc_, aten.sign_, aten.sgn_, aten.heaviside_, aten.floor_divide_,
-                  aten.eq_, aten.ne_, aten.lt_, aten.le_, aten.gt_, aten.ge_, aten.logical_and_, aten.logical_or_, aten.logical_not_}  # fmt: skip
-"""Ops whose floating result jumps; in place, comparisons are among them."""
-MASKED_GRADIENTS = {aten.threshold_backward: 1, aten.hardtanh_backward: 1, aten.hardshrink_backward: 1, aten.softshrink_backward: 1}
-"""Backward kernels that let a gradient through by where their second argument lies; the mask is the decision."""
-UNROUNDED = {aten.detach, aten.clone, aten.copy_, aten.fill_, aten.zero_, aten.masked_fill, aten.where, aten.cat, aten.stack, aten.gather,
-             aten.index_select, aten.embedding, aten.relu, aten.neg, aten.abs, aten.max_pool2d_with_indices, aten.constant_pad_nd,
-             aten.zeros_like, aten.ones_like, aten.new_zeros, aten.zeros, aten.ones, aten.full, aten.empty, aten.empty_like, aten.topk,
-             aten.sort, aten.index, aten.roll, aten.flip, aten.tril, aten.triu, aten.clamp, aten.amax, aten.amin, aten.repeat}  # fmt: skip
-"""Ops that move values or choose among them; their results are as exact as their inputs."""
-
 UNDECIDED = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adagrad,
              torch.optim.Adadelta, torch.optim.RMSprop, torch.optim.ASGD}  # fmt: skip
 """Torch's own optimizers that compare nothing and draw nothing."""
@@ -80,16 +69,18 @@ class Nature:
 @functools.cache
 def nature(func: Any) -> Nature:
     packet, name = func.overloadpacket, schema(func).name
-    rounds_quotient = packet in (aten.div, aten.div_) and overload(func).endswith("_mode")
+    base = name.removeprefix("aten::").rstrip("_")
+    rounds_quotient = base == "div" and overload(func).endswith("_mode")
+    overwrites = name.endswith("_") and base in ops.DECIDING_IN_PLACE
     return Nature(
         name=str(packet),
         draws=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in name,  # attention kernels carry the tag where they draw nothing
-        steps=packet in STEP_FUNCTIONS or rounds_quotient,
-        moves=func.is_view or packet in UNROUNDED,
+        steps=base in ops.STEPS or overwrites or rounds_quotient,
+        moves=func.is_view or base in ops.UNROUNDED,
         workspace=func.is_view or "attention" in name or "rnn" in name or "empty" in name or name.endswith("_like"),
         mutable=schema(func).is_mutable,
         recurrent="rnn" in name or "lstm" in name,
-        masked=packet in MASKED_GRADIENTS,
+        masked=base in ops.MASKED_SIDES,
         substituted=packet in SUBSTITUTED,
         view=func.is_view,
     )
@@ -223,7 +214,7 @@ def discrete(func: Any, outputs: list[torch.Tensor]) -> tuple[torch.Tensor | Non
 
 
 def gradient_mask(func: Any, args: Any) -> torch.Tensor:
-    """Which elements a kernel of MASKED_GRADIENTS lets through."""
+    """Which elements a kernel of `ops.MASKED_SIDES` lets through."""
     values = args[1]
     if func.overloadpacket is aten.threshold_backward:
         return torch.as_tensor(values > args[2])

@@ -12,13 +12,12 @@ from typing import Any
 
 import torch
 
-from precheck import float32
+from precheck import float32, ops
 from precheck.observe.boundaries import Position
 from precheck.observe.shadow.source import Frames, shortened
 from precheck.torch_internals import TorchDispatchMode, in_backward, without_modes
 
-aten = torch.ops.aten
-_FACTORS = {aten.mm: (0, 1), aten.bmm: (0, 1), aten.addmm: (1, 2), aten.baddbmm: (1, 2)}
+_FACTORS = {getattr(torch.ops.aten, name): places for name, places in ops.MATRIX_PRODUCTS.items()}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Cell, Memory
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
@@ -19,7 +20,6 @@ from precheck.observe.shadow.statistics import norm, ratio, sampled, share
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
-ADDING = frozenset({"add", "sub", "rsub", "mul", "div", "lerp", "addcmul", "addcdiv", "index_add", "scatter_add", "native_batch_norm"})
 SAMPLE = 1024
 ABSORBING = 0.5
 """Share of the moved elements that kept their bits, from which an addition counts as absorbed."""
@@ -45,10 +45,9 @@ class Accumulation:
 
     def before(self, operation: Operation, planned: Any, floats: list[torch.Tensor], cells: list[Any], written: set[int]) -> dict[int, Samples]:
         """Samples of what an op is about to write over, by the tensor's id. What a step does to a weight is followed by `updates`."""
-        base = planned.packet.removeprefix("_foreach_").rstrip("_")
         if not written:
             return {}
-        if base not in ADDING or (operation.in_optimizer and operation.parameter) or not _adds_in_place(planned, floats, written):
+        if planned.base not in ops.ACCUMULATING or (operation.in_optimizer and operation.parameter) or not _adds_in_place(planned, floats, written):
             for tensor, cell in zip(floats, cells, strict=True):
                 if id(tensor) in written and cell is not None:
                     cell.accumulator = None
@@ -61,7 +60,7 @@ class Accumulation:
 
     def after(self, call: Call, outputs: list[torch.Tensor], values: list[Value]) -> None:
         """Tells the operation what its accumulator absorbed, if it has one: what it wrote into, or the operand that its result replaces."""
-        if call.operation.base not in ADDING or (call.written and not call.before):
+        if call.operation.base not in ops.ACCUMULATING or (call.written and not call.before):
             return
         if call.before:
             for tensor, value in _floating(outputs, values):
@@ -160,7 +159,7 @@ def _floating(outputs: list[torch.Tensor], values: list[Value]) -> list[tuple[to
 
 def _given(call: Call, output: torch.Tensor) -> torch.Tensor | None:
     """Where the run's own addend is not zero; None where the op has no such operand."""
-    if call.operation.base not in ("add", "sub", "rsub"):
+    if call.operation.base not in ops.ADDITIONS:
         return None
     others = [tensor for tensor in call.floats if tensor is not output]
     if len(others) != (1 if call.before else 2) or others[-1].shape != output.shape:

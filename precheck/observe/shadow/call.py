@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow import casts, flips, measuring, twins
 from precheck.observe.shadow.identities import is_parameter
 from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Phase, Value
-from precheck.observe.shadow.replay import FOLLOWED, MOVES, NEVER, PAYLOADS, OpPlan, addressable, continuous, tensors_in, with_written, written_in
+from precheck.observe.shadow.replay import OpPlan, addressable, continuous, tensors_in, with_written, written_in
 from precheck.observe.shadow.statistics import compare
 from precheck.torch_internals import backward_node, in_backward, storage_key
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.restarts import Called
 
 EPSILONS = {torch.finfo(dtype).eps for dtype in (torch.bfloat16, torch.float16)}
-_GUARDS = frozenset({"add", "clamp_min", "clamp"})
 
 
 class Call:
@@ -144,7 +144,7 @@ class Call:
             flips.decided(self, outputs)
             mode.record(operation)
             return
-        if planned.packet in MOVES and self.floats and (casts.meant(self, outputs[0]) or casts.moved(self, outputs[0])):
+        if planned.packet in ops.WHOLE_COPIES and self.floats and (casts.meant(self, outputs[0]) or casts.moved(self, outputs[0])):
             mode.record(operation)
             return
         shadows = self._replayed(outputs)
@@ -170,7 +170,7 @@ class Call:
 
     def _replayed(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
         mode, planned = self.mode, self.plan
-        if planned.packet in NEVER:
+        if planned.base in ops.PACKED:
             self.operation.opaque = "the kernel packs its weights and workspace in a form of its own"
             return None
         if not planned.known:
@@ -178,7 +178,7 @@ class Call:
             return None
         if planned.steps:
             flips.counted(self, outputs)
-            if planned.packet == "histc":
+            if planned.base in ops.COUNTS:
                 return [measuring.exact(self)]  # bins are the run's choice, how many of each it counts is not
             return self._where_finite(outputs)
         if planned.draws(self.args, self.kwargs):
@@ -203,7 +203,7 @@ class Call:
         Not of float32's, which is what one asks for; nor where one of torch's optimizers chooses so, as Adafactor does.
         """
         where, wide = self.mode.where, self.mode.replay.reference is torch.float64
-        if wide or self.operation.base not in _GUARDS or not self.operation.scalars or (where.optimizing and where.shipped):
+        if wide or self.operation.base not in ops.GUARDS_BELOW or not self.operation.scalars or (where.optimizing and where.shipped):
             return self.args
         lent = [arg for arg in self.args if isinstance(arg, float) and arg in EPSILONS]
         if lent:
@@ -219,7 +219,7 @@ class Call:
     def shadow_of(self, tensor: torch.Tensor) -> torch.Tensor:
         shadow: torch.Tensor | None = self.shadows.get(id(tensor))
         if shadow is not None:
-            place = FOLLOWED.get(self.plan.packet)
+            place = ops.SIDES.get(self.plan.base)
             if place is not None and place < len(self.args) and self.args[place] is tensor:
                 shadow = tensor.to(shadow.dtype)
             return shadow
@@ -227,7 +227,7 @@ class Call:
             return tensor.to(self.mode.replay.wide(tensor.dtype))  # a gradient's numbers, as the run has them
         if not addressable(tensor):
             raise TypeError(f"a {'nested' if tensor.is_nested else tensor.layout} tensor has no shadow")
-        if self.plan.packet in PAYLOADS and tensor.dtype == torch.uint8:
+        if self.plan.base in ops.PAYLOADS and tensor.dtype == torch.uint8:
             payload: torch.Tensor | None = self.mode.memory.payload(tensor)
             if payload is None:
                 raise RuntimeError("the forward kernel's workspace has no replayed twin")
@@ -250,7 +250,7 @@ class Call:
             if not addressable(output):
                 continue
             if not continuous(output):
-                if shadows is not None and self.plan.packet in PAYLOADS and output.dtype == torch.uint8:
+                if shadows is not None and self.plan.base in ops.PAYLOADS and output.dtype == torch.uint8:
                     mode.memory.entrust(output, shadows[place])
                 continue
             shadow = shadows[place] if shadows is not None and place < len(shadows) else None

@@ -12,19 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow import ranks as company
-from precheck.observe.shadow.exchange import REDUCING, Exchange, works
+from precheck.observe.shadow.exchange import Exchange, works
 from precheck.observe.shadow.ranks import Ranks
 from precheck.observe.shadow.replay import OpPlan, addressable, continuous, tensors_in
 from precheck.torch_internals import awaited, finished_work, in_backward
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
-
-CARRIED = REDUCING | frozenset({"broadcast_", "allgather_", "_allgather_base_", "allgather_into_tensor_coalesced_", "allgather_coalesced_",
-                                "alltoall_base_", "scatter_", "broadcast", "all_gather_into_tensor", "all_gather_into_tensor_out",
-                                "all_gather_into_tensor_coalesced", "all_to_all_single"})  # fmt: skip
-"""Collectives whose results every rank has. Messages from one rank to another, and `reduce`, leave what they write without a shadow."""
 
 
 class Collectives:
@@ -46,7 +42,7 @@ class Collectives:
                 self._forget(tensors)
         result = func(*args, **kwargs)
         with self.mode.apart():
-            done, result = self._ended(planned, args, kwargs, result) if planned.packet in CARRIED else (False, result)
+            done, result = self._ended(planned, args, kwargs, result) if planned.base in ops.CARRIED else (False, result)
             if exchange is not None:
                 exchange.finish(result, done)
                 if exchange.failed:
@@ -54,7 +50,7 @@ class Collectives:
         return result
 
     def _agreed(self, planned: OpPlan, tensors: list[torch.Tensor]) -> bool:
-        carried = self.ranks is not None and not self.ranks.lost and planned.packet in CARRIED
+        carried = self.ranks is not None and not self.ranks.lost and planned.base in ops.CARRIED
         return carried and bool(tensors) and all(continuous(tensor) and addressable(tensor) for tensor in tensors)
 
     def _forget(self, tensors: list[torch.Tensor]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from precheck import ops
 from precheck.observe.shadow import ranks as company
 from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.measuring import off
@@ -20,9 +21,6 @@ from precheck.torch_internals import TorchDispatchMode, awaited, group_named
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
 
-REDUCING = frozenset({"allreduce_", "allreduce_coalesced_", "reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_",
-                      "all_reduce", "all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_", "reduce_scatter_tensor",
-                      "reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_out"})  # fmt: skip
 _GROUPS = ("process_group", "group_name")
 _FIGURES = ("drift", "norm", "nonfinite", "nans", "zeros", "zeroed", "largest_zeroed", "dead", "roundoff", "kept_low")
 """What ranks tell each other of what they send: its errors are theirs, not the reduction's."""
@@ -61,7 +59,7 @@ class Exchange:
                 sent = Value(None, value.shape, value.dtype, value.roundoff, value.low, value.kept_low)
                 compare(sent, _copy(tensor), self.shadows[id(tensor)], zeros=True)  # all of a bucket, whose value is that of its newest part
                 self.given.append((value, sent))
-        if planned.packet in REDUCING and floats[0].dtype in mode.low:
+        if planned.base in ops.REDUCED and floats[0].dtype in mode.low:
             self.exact = {id(tensor): _copy(tensor.to(mode.replay.wide(tensor.dtype))) for tensor in floats}
 
     def finish(self, result: Any, done: bool) -> None:

@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow import masked
 from precheck.observe.shadow.operations import Flips, Operation, Renumbered
-from precheck.observe.shadow.replay import PAYLOADS, OpPlan, chosen, continuous
+from precheck.observe.shadow.replay import OpPlan, chosen, continuous
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
-COUNTED = frozenset({"argmax", "argmin", "searchsorted", "bucketize"})
-"""Ops with integers alone for results whose flips are counted. Those of comparisons show in what they mask."""
-ASKING = frozenset({"gt", "lt", "ge", "le", "eq", "ne", "all", "any"})
-"""Questions, whose answers are counted where a zero is asked that the reference does not have: an exception may hang on it."""
-TO_INTEGERS = frozenset({"_to_copy", "copy_"})
 CHANCE = 10.0
 """Bits of evidence that numbers are whole because they count something: by chance they would be once in a thousand casts."""
 NEARLY = 8.0
@@ -31,10 +27,10 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
     """Of an op that makes no floats."""
     if not outputs:
         return
-    asked = call.plan.packet in ASKING and outputs[0].numel() <= WHOLES and any(value.zeros for value in call.inputs)
-    if call.plan.packet in COUNTED or asked:
+    asked = call.plan.base in ops.ASKING and outputs[0].numel() <= WHOLES and any(value.zeros for value in call.inputs)
+    if call.plan.base in ops.PLACES or asked:
         counted(call, outputs)
-    elif call.plan.packet in TO_INTEGERS and outputs[0].dtype is not torch.bool and len(call.floats) == 1:
+    elif call.plan.base in ops.CASTS and outputs[0].dtype is not torch.bool and len(call.floats) == 1:
         unit = call.inputs[0].roundoff
         if unit and call.operation.phase != "backward":
             given, limits = call.floats[0], torch.iinfo(outputs[0].dtype)
@@ -70,7 +66,7 @@ def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torc
 def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
     """Values that an op chose by index follow the run's indices, and masked rows the run's; `inputs` are what `shadows` were made of."""
     masked.followed(call, outputs, shadows)
-    if len(outputs) < 2 or not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.packet in PAYLOADS:
+    if len(outputs) < 2 or not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.base in ops.PAYLOADS:
         return
     if inputs is call.shadows:
         _choice(call, outputs[1], shadows[1])
@@ -85,7 +81,7 @@ def counted(call: Call, outputs: list[torch.Tensor]) -> None:
     """Of a step function, or of argmax and its kind: where the reference would have come out elsewhere."""
     if not call.plan.mutable:
         own = call.mode.replay.call(call.func, call.plan, call.args, call.kwargs, call.shadow_of)
-        if call.plan.packet in COUNTED:
+        if call.plan.base in ops.PLACES:
             _choice(call, outputs[0], own[0])
         elif call.mode.later.defers(outputs[0]):
             _noted(call, (outputs[0] != own[0]).sum(), outputs[0].numel())
@@ -124,7 +120,7 @@ def of_choice(
     if mine.shape != theirs.shape or scores.dim() == 0 or "max_pool" in planned.packet:
         return of_values(mine, theirs) if mine.shape == theirs.shape else Flips(0, mine.numel())
     given = planned.argument("dim", args, kwargs)
-    dim = None if given is None and planned.packet in COUNTED else int(given if given is not None else -1)
+    dim = None if given is None and planned.base in ops.PLACES else int(given if given is not None else -1)
     kept = mine.dim() == scores.dim()
     rows = (mine.sort(dim).values != theirs.sort(dim).values).any(dim) if dim is not None and kept else mine != theirs
     changed = int(rows.sum())

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from precheck import ops
+
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
-SOFTMAXES = frozenset({"_softmax", "_log_softmax"})
 MASKED = -(2.0**13)
 """No score of a row is above this: the power of two under the smallest mask in use, 10⁴. Spacings there are 4 in float16, 32 in bfloat16:
 beside these no score can be told from another."""
@@ -22,7 +23,7 @@ beside these no score can be told from another."""
 
 def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
     """Gives the shadow the run's rows that are masked as a whole, where other rows of the call are not: an offset of all is no mask."""
-    if call.plan.packet not in SOFTMAXES or not call.inputs[0].roundoff or not call.floats[0].dim():
+    if call.plan.base not in ops.SOFTMAXES or not call.inputs[0].roundoff or not call.floats[0].dim():
         return
     dim = int(call.plan.argument("dim", call.args, call.kwargs))
     scores = call.floats[0].detach()

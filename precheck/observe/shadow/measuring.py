@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck import emulation
+from precheck import emulation, ops
 from precheck.formats import FORMATS
 from precheck.observe.shadow.later import SAMPLE as LATER
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.replay import MOVES
 from precheck.observe.shadow.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
 
 if TYPE_CHECKING:
@@ -21,13 +20,6 @@ SUSPECT = 0.01
 """Share of elements without a digit from which a value gets a twin, to tell whether float32 determines what follows."""
 GLANCE = 4096
 """Elements of a wide tensor looked at in an optimizer step, whose arithmetic is as far off as the gradients it is given."""
-ADDING_UP = frozenset({"put_", "index_put_", "_index_put_impl_", "index_add_", "scatter_add_", "scatter_reduce_", "index_reduce_"})
-"""Kernels that add many elements into one, in place: into what they were given, of which they leave nothing to ask again with."""
-
-_MOVING = MOVES | frozenset({"copy_", "_foreach_copy_", "gather", "index", "index_select", "cat", "stack", "neg", "abs", "where", "masked_fill",
-                             "embedding", "split_with_sizes_copy", "_chunk_cat"})  # fmt: skip
-_VECTORS = {("_linalg_eigh", 1): -2, ("_linalg_svd", 0): -2, ("_linalg_svd", 2): -1}
-"""Results that hold vectors, and along which dimension each lies."""
 _ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.name != "tf32"}
 
 
@@ -47,7 +39,7 @@ def fresh(call: Call, output: torch.Tensor) -> Value:
     """
     packet, low = call.plan.packet, output.dtype in call.mode.low
     coarsest = max((value.roundoff for value in call.inputs), default=0.0)
-    kept = low or (packet in _MOVING and any(value.kept_low for value in call.inputs))
+    kept = low or (call.operation.base in ops.MOVING and any(value.kept_low for value in call.inputs))
     unit = roundoff(output.dtype, call.mode.low) if low else coarsest
     if emulation.active():
         unit = max(unit, coarsest, emulation.roundoff(packet))
@@ -88,7 +80,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
     if value.drift > DOUBTFUL * max(value.roundoff, operation.drift_in):
         operation.parts = _in_parts(call, value)
     call.mode.exponents.opened(operation, value, shadow)
-    if value.nonfinite and operation.base in ("div", "reciprocal"):
+    if value.nonfinite and operation.base in ops.RECIPROCALS:
         _starved(operation, call.floats[-1])
     jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
     if jumped and operation.phase == "forward" and (call.held or not call.written):
@@ -114,7 +106,7 @@ def _in_parts(call: Call, value: Value) -> float | None:
 
 def _turned(call: Call, output: torch.Tensor, shadow: torch.Tensor, place: int) -> torch.Tensor:
     """Eigenvectors and singular vectors have no sign of their own: each as it lies nearer to its shadow."""
-    dim = _VECTORS.get((call.plan.packet, place))
+    dim = ops.VECTORS.get((call.plan.base, place))
     if dim is None or output.is_complex() or not output.numel():
         return output
     return output * torch.where((output * shadow).sum(dim, keepdim=True) < 0, -1.0, 1.0)
@@ -176,7 +168,7 @@ def _starved(operation: Operation, divisor: torch.Tensor) -> None:
 
 def held(call: Call) -> dict[int, torch.Tensor]:
     """Copies of what a call is about to add to, in a low format, by the tensor's id."""
-    if call.plan.packet not in ADDING_UP or call.plan.argument("accumulate", call.args, call.kwargs) is False:
+    if call.plan.base not in ops.SCATTERING or call.plan.argument("accumulate", call.args, call.kwargs) is False:
         return {}
     return {id(tensor): tensor.clone() for tensor in call.written if tensor.dtype in call.mode.low and not call.mode.later.defers(tensor)}
 

@@ -14,11 +14,9 @@ from typing import Literal
 from precheck.findings import Binades, Loss
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Update
+from precheck.ops import base_name
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
-FRESH = frozenset({"ones_like", "zeros_like", "full_like", "rand_like", "randn_like", "randint_like", "empty_like", "new_zeros", "new_ones",
-                   "new_empty", "new_empty_strided", "new_full"})  # fmt: skip
-"""Ops that take the form of a tensor and none of its content."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -166,7 +164,7 @@ class Operation:
     @property
     def base(self) -> str:
         """The name without in-place underscore and foreach prefix: "mul" of "_foreach_mul_.Scalar"."""
-        return self.packet.removeprefix("_foreach_").rstrip("_") or self.packet
+        return base_name(self.packet)
 
     @property
     def title(self) -> str:

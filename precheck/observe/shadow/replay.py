@@ -13,31 +13,11 @@ from typing import Any
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow import attention
 from precheck.torch_internals import NO_DISPATCH, has_kernel, overload, schema
 
 LOW = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})
-ALIASES = frozenset({"detach", "alias", "lift_fresh", "_unsafe_view", "_reshape_alias", "set_", "resize_", "resize_as_", "is_same_size",
-                     "sym_size", "sym_stride", "record_stream", "_has_same_storage_numel", "prim_layout", "_version",
-                     "wait_tensor", "_wrap_tensor_autograd"})  # fmt: skip
-MOVES = frozenset({"clone", "_to_copy", "contiguous"})
-"""Ops whose result is their input, whole, in another dtype or layout."""
-UNSHADOWED = frozenset({"_amp_update_scale_"})
-HIDDEN_WRITES = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
-"""Arguments that kernels write although their schemas do not say so: running statistics."""
-PAYLOADS = frozenset({"mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"})
-"""Kernels that hand bytes to their own backward. Run again in another dtype on the run's bytes they corrupt the heap; the
-replayed backward gets the bytes that the replayed forward made."""
-NEVER = frozenset({"_cudnn_rnn", "_cudnn_rnn_backward", "miopen_rnn", "miopen_rnn_backward"})
-"""The same, with weights packed in an order of their own as well."""
-FOLLOWED = {"threshold_backward": 1, "hardtanh_backward": 1, "hardshrink_backward": 1, "softshrink_backward": 1, "leaky_relu_backward": 1,
-            "hardsigmoid_backward": 1, "elu_backward": 5}  # fmt: skip
-"""Backward kernels that ask on which side of a threshold the forward was: the run's own side is followed."""
-STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "heaviside", "floor_divide", "histc"})
-"""Floating results that jump: decisions of the run, which the shadow takes over."""
-CHOOSERS = frozenset({"topk", "sort", "max", "min", "median", "kthvalue", "mode", "cummax", "cummin", "nanmedian"})
-FACTORIES = ("empty", "new_empty", "_efficientzerotensor")
-"""Results without contents of their own, by the beginnings of their names."""
 COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 RECEIVING = ("output", "tensors")
 """Beginnings of the names of the arguments that collectives write."""
@@ -55,6 +35,7 @@ class OpPlan:
 
     name: str  # "mul.Tensor"
     packet: str
+    base: str  # its name in the registry of ops: "mul" of "_foreach_mul_"
     passes: bool  # a view, an alias, or nothing to shadow
     known: bool  # whether it may be carried out again
     collective: bool  # writes what other processes send, when it comes
@@ -94,15 +75,17 @@ def plan(func: Any) -> OpPlan:
     library, _, packet = signature.name.rpartition("::")
     composite = _has(func, "CompositeImplicitAutograd") and not _has(func, "CPU") and not _has(func, "CUDA")
     written = [place for place, argument in enumerate(signature.arguments) if argument.alias_info is not None and argument.alias_info.is_write]
-    written += HIDDEN_WRITES.get(packet, ())
+    base = ops.base_name(packet if library in FOLLOWED_LIBRARIES else signature.name)
+    written += ops.HIDDEN_WRITES.get(base, ())
     collective = library in COLLECTIVES
     if collective:  # whose schemas keep quiet about it
         written += [place for place, argument in enumerate(signature.arguments) if argument.name.startswith(RECEIVING)]
-    mutable = bool(signature.is_mutable or packet in HIDDEN_WRITES or (collective and written))
+    mutable = bool(signature.is_mutable or base in ops.HIDDEN_WRITES or (collective and written))
     return OpPlan(
         name=f"{packet if library == 'aten' else signature.name}.{overload(func) or 'default'}",
         packet=packet,
-        passes=func.is_view or packet in ALIASES or packet in UNSHADOWED or packet.startswith(FACTORIES),
+        base=base,
+        passes=func.is_view or base in ops.FORMS or base in ops.EMPTY or base == "_amp_update_scale",
         written=tuple(written),
         written_names=tuple(signature.arguments[place].name for place in written),
         mutable=mutable,
@@ -112,7 +95,7 @@ def plan(func: Any) -> OpPlan:
         tagged=torch.Tag.nondeterministic_seeded in func.tags,
         names=tuple(argument.name for argument in signature.arguments),
         defaults=tuple(argument.default_value if argument.has_default_value() else None for argument in signature.arguments),
-        steps=packet.rstrip("_") in STEPS or (packet.rstrip("_") == "div" and overload(func).endswith("_mode")),
+        steps=base in ops.STEPS | ops.COUNTS or (base == "div" and overload(func).endswith("_mode")),
     )
 
 
@@ -178,7 +161,7 @@ class Replay:
         """
         if self.reference is not torch.float64 or planned.mutable:
             return self._call(func, planned, args, kwargs, change)
-        if planned.packet not in PAYLOADS:
+        if planned.base not in ops.PAYLOADS:
             with contextlib.suppress(RuntimeError):  # NotImplementedError is one
                 return self._call(func, planned, args, kwargs, change)
         return self._call(func, planned, args, kwargs, lambda tensor: _single(change(tensor)))
@@ -193,7 +176,7 @@ class Replay:
             return list(special(planned, again, named))
         if planned.packet == "nextafter":  # asks about the run's own format, as rounding by chance does
             return [own.to(self.wide(own.dtype)) for own in tensors_in(func(*args, **kwargs))]
-        if planned.packet in ("_softmax", "_log_softmax"):
+        if planned.names[2:3] == ("half_to_float",):  # a softmax that widens as it goes: its operand is wide already
             again = (again[0], again[1], False)
         if planned.packet == "_amp_foreach_non_finite_check_and_unscale_":
             for gradient in again[0]:
@@ -227,7 +210,7 @@ def chosen(
     planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], shadow: torch.Tensor, own: torch.Tensor, indices: torch.Tensor
 ) -> torch.Tensor | None:
     """The shadow's values at the run's own indices; None where the op is not understood to choose by them."""
-    if planned.packet in CHOOSERS:
+    if planned.base in ops.CHOOSERS:
         if shadow.dim() == 0:
             return shadow.reshape(own.shape)
         dim = planned.argument("dim", args, kwargs)

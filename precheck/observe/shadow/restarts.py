@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow import flips, measuring
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Value
-from precheck.observe.shadow.replay import MOVES, NEVER, addressable, continuous
+from precheck.observe.shadow.replay import addressable, continuous
 from precheck.observe.shadow.source import Frames
 from precheck.observe.shadow.statistics import norm, ratio, sampled
 from precheck.torch_internals import MODULE_CALLS
@@ -60,7 +61,7 @@ class Restarts:
     def before(self, call: Call, depth: int = 2) -> dict[int, torch.Tensor]:
         """Before the op runs: what its operands are in the second shadow, where they are there, by their ids."""
         operation = call.operation
-        if operation.phase not in ("forward", "data") or operation.in_optimizer or call.why or not call.plan.known or call.plan.packet in NEVER:
+        if operation.phase not in ("forward", "data") or operation.in_optimizer or call.why or not call.plan.known or call.plan.base in ops.PACKED:
             return {}
         called = None if any(tensor.is_complex() for tensor in call.floats) else self._called(depth)
         if called is None:
@@ -138,10 +139,10 @@ class Restarts:
 
 def _given(call: Call) -> bool:
     """Whether a cast stores low what the call has been given, or laid down itself, as it stores data and weights: they are what they are then."""
-    if call.plan.packet not in ("_to_copy", "copy_"):
+    if call.plan.base not in ops.CASTS:
         return False
     maker = call.inputs[-1].maker if call.inputs else None
-    return maker is None or maker.call != call.operation.call or maker.base in MOVES
+    return maker is None or maker.call != call.operation.call or maker.base in ops.WHOLE_COPIES
 
 
 _NOTHING = Value(None, (), "", 0.0)

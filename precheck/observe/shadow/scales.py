@@ -15,27 +15,11 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from precheck.observe.shadow.operations import FRESH
+from precheck import ops
 from precheck.observe.shadow.replay import OpPlan, continuous, tensors_in
 from precheck.observe.shadow.steps import ScalingEvent
 from precheck.torch_internals import address, in_backward, storage_key
 
-PRODUCTS = frozenset({"mul", "mm", "bmm", "dot", "mv", "outer", "convolution", "multiply"})
-QUOTIENTS = frozenset({"div", "true_divide", "divide"})
-SUMS = frozenset({"add", "sub", "rsub", "lerp"})
-FUSED_SUMS = {"addmm": 1, "baddbmm": 1, "addmv": 1, "addbmm": 1, "addcmul": 1, "addcdiv": -1}
-"""Ops a + b·c and a + b/c, by the exponent of c."""
-POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0}
-KEPT = frozenset({"neg", "abs", "sum", "mean", "norm", "linalg_vector_norm", "clone", "_to_copy", "contiguous", "cumsum", "max", "min", "amax",
-                  "amin",
-                  "index", "gather", "index_select", "relu", "squeeze", "median", "sort", "topk", "std", "expand_copy", "repeat", "masked_select",
-                  "slice_backward", "select_backward",
-                  "flip", "roll", "tril", "triu", "trace", "repeat_interleave", "unfold_backward", "pixel_shuffle",
-                  "pixel_unshuffle", "channel_shuffle", "im2col", "col2im", "take", "nan_to_num", "constant_pad_nd", "native_dropout",
-                  "_chunk_cat", "split_with_sizes_copy"})  # fmt: skip
-COMPARISONS = frozenset({"gt", "lt", "ge", "le", "clamp", "clamp_min", "clamp_max", "maximum", "minimum"})
-JOINED = frozenset({"cat", "stack", "where", "masked_fill", "index_put", "scatter", "scatter_add", "index_add", "index_copy", "slice_scatter",
-                    "select_scatter", "diagonal_scatter", "index_fill", "put"})  # fmt: skip
 WHOLE_SHARES = 1024
 """Division by the scale times a whole number up to this is unscaling too: the mean over micro-batches, made in one go."""
 ANY = (0, math.inf, -math.inf)
@@ -88,14 +72,14 @@ class Scales:
     def before(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], where: Locate) -> list[float]:
         """Before an op runs: what its results will carry, one for each. `where()` describes the op, if something is the matter."""
         given = [tensor for tensor in tensors_in(*args, *kwargs.values()) if continuous(tensor)]
-        base = planned.packet.removeprefix("_foreach_").rstrip("_")
+        base = planned.base
         self._mixture = next((each for each in map(self.mixture, given) if each is not None), None) if self.mixtures else None
-        bare = base in FRESH or planned.packet.startswith("_fused_") or all(self.of(tensor) == 1 for tensor in given)
+        bare = base in ops.FRESH or planned.packet.startswith("_fused_") or all(self.of(tensor) == 1 for tensor in given)
         if bare and (by_hand := self._by_hand(base, args)) != 1:
             return [by_hand]
         if bare:
-            return [1.0] if base in ("copy", "zero", "fill") else []
-        if base in ("zero", "fill", "copy") and _part(given[0]) and (len(given) == 1 or _nothing(given[1])):
+            return [1.0] if base in ops.REPLACING else []
+        if base in ops.REPLACING and _part(given[0]) and (len(given) == 1 or _nothing(given[1])):
             return []  # zeros into a part: the rest of the storage is what it was
         if planned.packet == "_local_scalar_dense":
             if storage_key(given[0]) not in self.own and not math.isnan(self.of(given[0])):
@@ -133,7 +117,7 @@ class Scales:
         return [self._combined(planned, lane, where) for lane in lanes]
 
     def _combined(self, planned: OpPlan, operands: list[Any], where: Locate) -> float:
-        base = planned.packet.removeprefix("_foreach_").rstrip("_")
+        base = planned.base
         values = [value for operand in operands for value in (operand if isinstance(operand, (list, tuple)) else (operand,)) if _is_number(value)]
         carried = [self.of(value) for value in values if isinstance(value, torch.Tensor) and continuous(value)]
         first = carried[0] if carried else 1.0
@@ -143,27 +127,27 @@ class Scales:
             return 1.0
         if any(math.isnan(factor) for factor in carried):
             return math.nan
-        if base.endswith(("_backward", "_backward_data")) and base not in KEPT:
+        if base.endswith(("_backward", "_backward_data")) and base not in ops.KEPT:
             return first  # linear in the gradient that comes first
-        if base in PRODUCTS:
+        if base in ops.SCALED_PRODUCTS:
             return math.prod(carried) * (self._number(values, first, where, inverse=False) if len(carried) == 1 else 1.0)
-        if base in QUOTIENTS:
+        if base in ops.SCALED_QUOTIENTS:
             return first / carried[1] if len(carried) > 1 else self._quotient(values, first, where)
-        if base in FUSED_SUMS and len(carried) >= 3:
-            return self._sum(values[0], carried[0], None, carried[1] * float(carried[2] ** FUSED_SUMS[base]), where)
-        if base in SUMS:
+        if base in ops.FUSED_SUMS and len(carried) >= 3:
+            return self._sum(values[0], carried[0], None, carried[1] * float(carried[2] ** ops.FUSED_SUMS[base]), where)
+        if base in ops.SCALED_SUMS:
             return self._sum(values[0], first, values[1], carried[1], where) if len(carried) > 1 else first
         if base == "copy":
             return float(carried[-1])
-        if base in COMPARISONS:
+        if base in ops.ORDERINGS:
             return self._compared(base, values, first, where)
         if base == "pow":
             return float(first ** float(values[1])) if len(values) > 1 and not isinstance(values[1], torch.Tensor) else math.nan
-        if base in POWERS:
-            return float(first ** POWERS[base])
-        if base in KEPT:
+        if base in ops.POWERS:
+            return float(first ** ops.POWERS[base])
+        if base in ops.KEPT:
             return first
-        return self._joined(values, carried) if base in JOINED else math.nan
+        return self._joined(values, carried) if base in ops.JOINED else math.nan
 
     def _joined(self, values: list[Any], carried: list[float]) -> float:
         """Parts side by side: the factor that they share, zeros aside."""
@@ -233,7 +217,7 @@ class Scales:
 
     def _compared(self, base: str, values: list[Any], first: float, where: Locate) -> float:
         for other in values[1:]:
-            if base in ("clamp", "clamp_min", "maximum") and _guards(values[0], other):
+            if base in ops.BOUNDS_BELOW and _guards(values[0], other):
                 continue
             if isinstance(other, torch.Tensor) and continuous(other):
                 if not _same(self.of(other), first) and not _nothing(other):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow import flips, measuring
-from precheck.observe.shadow.replay import PAYLOADS
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
@@ -26,7 +26,7 @@ def of(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
 
 def shaken(call: Call, place: int) -> torch.Tensor | None:
     """A twin's beginning: the result on disturbed inputs, so that the op's own condition shows. None where it cannot be had."""
-    if call.written or call.plan.packet in PAYLOADS or place > 0:
+    if call.written or call.plan.base in ops.PAYLOADS or place > 0:
         return None
     disturbed = {number: call.mode.disturbed(shadow) for number, shadow in call.shadows.items()}
     args, replay = call.reference_args(), call.mode.replay

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from precheck import formats
+from precheck import formats, ops
 from precheck.observe.shadow import ageing
 from precheck.observe.shadow.identities import Identities, Reference
 from precheck.observe.shadow.later import SAMPLE as LATER
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Memory
-from precheck.observe.shadow.operations import FRESH, Operation, Value
+from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.optimizers import parameters, rate, states
 from precheck.observe.shadow.replay import addressable, local
 from precheck.observe.shadow.statistics import norm, ratio, sampled, share
@@ -280,7 +280,7 @@ def _made_of(new: Value, old: Value | None, seen: int) -> set[Value]:
         value = ahead.pop()
         if value.maker is None or value.maker.number <= seen:
             continue
-        inputs = value.maker.inputs if value.maker.base not in FRESH else ()
+        inputs = value.maker.inputs if value.maker.base not in ops.FRESH else ()
         if value.maker.base == "copy":
             inputs = inputs[len(inputs) // 2 :]
         elif value.maker.base == "split_with_sizes_copy":  # FSDP's, into the weights that it has gathered

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
+from precheck import ops
 from precheck.analysis.causes import SWALLOWED
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Part, Readers
@@ -96,7 +97,7 @@ def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
 
     Of what is just computed less than a rounding is rounding: noise against a division by zero, a branch that is scaled down.
     """
-    if operation.base not in ("add", "sub") or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
+    if operation.base not in ops.ADDITIONS or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
         return None
     small = seen.additions == 1 and seen.intended < value.roundoff and elements(value) >= FEW
     if small and seen.share > HALF and seen.lost > ARRIVED and _kept(operation, value, readers):

@@ -1,0 +1,46 @@
+"""Rows of kernels that do several things at once: losses, softmax, norms, attention, decompositions and derivatives.
+
+A recurrent layer of float32 is one kernel on a CPU: its factors are its input and weights; its own hidden states are products' operands too, and
+no argument of it.
+"""
+
+from __future__ import annotations
+
+from precheck.ops.spec import Kind, OpSpec, each
+
+_LOSSES = (
+    *each("mse_loss l1_loss smooth_l1_loss huber_loss", OpSpec("", Kind.LOSS, subtracts=True)),
+    *each("nll_loss_forward nll_loss2d_forward", OpSpec("", Kind.LOSS, linear="ab")),
+    OpSpec("binary_cross_entropy", Kind.LOSS),
+)
+
+_LAYERS = (
+    *each("_softmax _log_softmax _safe_softmax", OpSpec("", Kind.SOFTMAX)),
+    *each("native_batch_norm cudnn_batch_norm miopen_batch_norm",
+          OpSpec("", Kind.NORMALIZATION, hidden_writes=(3, 4), accumulates="statistics", subtracts=True)),
+    *each("_native_batch_norm_legit _batch_norm_with_update", OpSpec("", Kind.NORMALIZATION, accumulates="statistics", subtracts=True)),
+    OpSpec("_scaled_dot_product_flash_attention_for_cpu", Kind.ATTENTION, linear="c", factors=(0, 1, 2), engine="attention"),
+    OpSpec("_scaled_dot_product_flash_attention_for_cpu_backward", Kind.ATTENTION, linear="a", factors=(0, 1, 2, 3), engine="attention"),
+    OpSpec("mkldnn_rnn_layer", Kind.RECURRENT, factors=(0, 1, 2), engine="recurrent", workspace="payload"),
+    OpSpec("mkldnn_rnn_layer_backward", Kind.RECURRENT, factors=(0, 1, 2, 10), engine="recurrent", workspace="payload"),
+    *each("_cudnn_rnn _cudnn_rnn_backward miopen_rnn miopen_rnn_backward", OpSpec("", Kind.RECURRENT, workspace="packed")),
+)  # fmt: skip
+
+_DECOMPOSITIONS = (
+    OpSpec("_linalg_eigh", Kind.DECOMPOSITION, vectors=((1, -2),)),
+    OpSpec("_linalg_svd", Kind.DECOMPOSITION, vectors=((0, -2), (2, -1))),
+    *each("linalg_eig linalg_qr", OpSpec("", Kind.DECOMPOSITION)),
+)
+"""Vectors of `linalg_eig` are complex, and of any phase; those of `linalg_qr` have the sign that LAPACK's convention gives them."""
+
+_GRADIENTS = (
+    OpSpec("threshold_backward", Kind.GRADIENT, "a", linear="a", side=1, masks=True),
+    *each("hardtanh_backward hardshrink_backward softshrink_backward", OpSpec("", Kind.GRADIENT, "a", linear="a", side=1, masks=True)),
+    *each("leaky_relu_backward hardsigmoid_backward hardswish_backward", OpSpec("", Kind.GRADIENT, "a", linear="a", side=1)),
+    OpSpec("elu_backward", Kind.GRADIENT, "a", linear="a", side=5),
+    *each("unfold_backward col2im", OpSpec("", Kind.GRADIENT, "a", linear="a")),
+)
+
+_SCALER = each("_amp_update_scale _amp_foreach_non_finite_check_and_unscale", OpSpec("", Kind.SCALER))
+
+ROWS = (*_LOSSES, *_LAYERS, *_DECOMPOSITIONS, *_GRADIENTS, *_SCALER)
