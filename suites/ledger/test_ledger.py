@@ -1,0 +1,50 @@
+"""Every exemption is needed: without it a healthy program of the zoo is accused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from programs import Program, named
+
+import precheck
+from precheck import rules
+from precheck.analysis.exemption import LEDGER, without
+from precheck.findings import RULES
+from precheck.report.limits import all_limits
+
+PAGE = Path(precheck.__file__).parent.parent / "docs" / "limits-and-exemptions.md"
+rules.classes()  # which enter their exemptions
+EVERY = pytest.mark.parametrize("name", LEDGER)
+
+
+def errors(program: Program) -> set[str]:
+    return {f"{rule} at {source}" for rule, source in program.errors()}
+
+
+@EVERY
+def test_an_exemption_says_what_it_is_and_which_rules_it_holds_back(name: str) -> None:
+    entry = LEDGER[name]
+    assert entry.what.endswith(".")
+    assert len(entry.reason) > 20
+    assert set(entry.rules) <= RULES.keys()
+
+
+@EVERY
+def test_without_an_exemption_the_programs_that_need_it_are_accused(name: str) -> None:
+    entry = LEDGER[name]
+    assert entry.needed_by, f"nothing needs {name}: delete it"
+    for each in entry.needed_by:
+        program = named(each)
+        assert not errors(program), f"{each} is accused although {name} holds"
+        with without(name):
+            found = {rule for rule, _ in program.errors()}
+        assert found & set(entry.rules), f"{each} is not accused of {entry.rules} without {name}, but of {found or 'nothing'}"
+    assert entry.in_force
+
+
+def test_the_page_has_every_exemption_and_every_limit() -> None:
+    """Type python suites/ledger docs/limits-and-exemptions.md"""
+    page = PAGE.read_text(encoding="utf8")
+    missing = [name for name in LEDGER if f"| {name} |" not in page] + [name for file, name in all_limits() if f"| `{name}` ({file}) |" not in page]
+    assert not missing
