@@ -74,7 +74,10 @@ def residual_stream(state: State) -> bool:
     return state.network and not state.scaled
 
 
-@exempts("accumulated-drift", reason="Kahan summation's remainder is nothing in float32, and gives back what the sum lost", needed_by=())
+@exempts(
+    "accumulated-drift", needed_by=("textbook_compensation",),
+    reason="Kahan summation's remainder is nothing in float32, and gives back what the sum lost",
+)  # fmt: skip
 def carries_a_remainder(state: State) -> bool:
     """A state made of what a sum, or a rounding, has lost."""
     return state.compensated

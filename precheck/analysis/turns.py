@@ -73,7 +73,7 @@ class Turns:
             (old.turns if old else 0) + 1, last,
             (old.lines if old else frozenset()) | {each.blamed for each in way.operations},
             bool(old and old.scaled) or any(each.base in SCALING for each in way.operations),
-            bool(old and old.compensated) or any(_remainder(each) for each in way.operations),
+            bool(old and old.compensated) or any(_with_remainder(each) for each in way.operations),
             bool(old and old.network) or _through_weights(operation, last),
         )  # fmt: skip
 
@@ -89,6 +89,11 @@ class Turns:
 
 def _key(operation: Operation) -> Key:
     return operation.module, operation.source, operation.name
+
+
+def _with_remainder(operation: Operation) -> bool:
+    """Whether it makes a remainder, or is made with one."""
+    return _remainder(operation) or any(source.maker is not None and _remainder(source.maker) for source in operation.inputs)
 
 
 def _remainder(operation: Operation) -> bool:
