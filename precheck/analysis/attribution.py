@@ -27,6 +27,10 @@ GROWN = Limit(4.0, "times", "Times that a difference makes an error larger from 
 UNCHANGED = Limit(1e-6, "relative difference", "Relative difference of two errors that are the same: a rounding more would change the seventh digit.")
 ADDITIVE = ops.ADDITIVE
 """Ops into whose result an input brings its absolute error. All others bring it its relative one."""
+MIXED = frozenset({"lerp"})
+SCALED = frozenset({"mul", "div"})
+UNCHANGING = SUMS | SCALED | ops.CASTS
+"""Ops whose result has the error that an input brings, relative or, of sums, absolute, if only one of them brings any, and the rest is a number."""
 
 
 Errors = Callable[[Value], float]
@@ -55,7 +59,7 @@ class Attribution:
                 self.shares[source.past.rounding] += part
 
     def _split(self, operation: Operation, made: Value, part: float, waiting: dict[Value, float]) -> None:
-        brought = {source: _brought(operation, made, source, self.error) ** 2 for source in operation.inputs if self.error(source)}
+        brought = {source: _brought(operation, made, source, self.error) ** 2 for source in causes.taken(operation) if self.error(source)}
         total = sum(brought.values())
         kept = _kept(operation, made, brought, self.error) if total else 1.0
         self.shares[operation] += kept * part
@@ -114,11 +118,36 @@ def _kept(operation: Operation, value: Value, brought: Collection[Value], error:
     whole = error(value)
     if not whole or (len(brought) == 1 and math.isclose(whole, max(map(error, brought)), rel_tol=UNCHANGED)):
         return 0.0
-    return min(1.0, (own(operation, value) / whole) ** 2)
+    own_share = min(1.0, (own(operation, value) / whole) ** 2)
+    return max(own_share, _added(operation, value, brought, error)) if own_share else 0.0
+
+
+def _added(operation: Operation, value: Value, brought: Collection[Value], error: Errors) -> float:
+    """By how much the square of an error has grown in an op that hands on what it is given as it is.
+
+    Roundings that all go one way, as those of a sum that stands still, add up by themselves: more than their squares do.
+    """
+    if len(brought) != 1 or operation.base not in UNCHANGING or (operation.base in SCALED and len(operation.inputs) > 1):
+        return 0.0
+    (source,) = brought
+    before, after = _brought(operation, value, source, error), error(value)
+    if operation.base in SUMS:
+        after *= value.norm / math.sqrt(elements(value) or 1)
+    return max(0.0, 1 - (before / after) ** 2)
 
 
 def _brought(operation: Operation, value: Value, source: Value, error: Errors) -> float:
     """What an input's error is in the result: for a sum of tensors as many elements of it as the result has, since it may be a part of a storage."""
-    if operation.base in SUMS:
-        return error(source) * source.norm / math.sqrt(elements(source) or 1)
+    if operation.base in SUMS | MIXED:
+        return error(source) * _times(operation, source) * source.norm / math.sqrt(elements(source) or 1)
     return error(source) * (source.norm if operation.base in ADDITIVE else 1.0)
+
+
+def _times(operation: Operation, source: Value) -> float:
+    """What a sum of two multiplies a term by: the number that it is given as alpha, or as the weight of its second term."""
+    if len(operation.inputs) != 2 or len(operation.scalars) != 1 or operation.inputs[0] is operation.inputs[1]:
+        return 1.0
+    weight, second = abs(operation.scalars[0]), source is operation.inputs[1]
+    if operation.base in MIXED:
+        return weight if second else abs(1 - operation.scalars[0])
+    return weight if second else 1.0

@@ -109,7 +109,7 @@ class Calls:
         made: Making = "a rounding"
         if difference is not None:
             made = "a difference"
-        elif own == cause.outputs[0].local:
+        elif not own or own == cause.outputs[0].local:
             made = "the op itself"
         elif _below(cause):
             made = "small numbers"

@@ -53,9 +53,14 @@ def own(value: Value) -> float:
     return max(value.rounded, subnormal(value)) if value.low else 0.0
 
 
+def taken(operation: Operation) -> tuple[Value, ...]:
+    """What an op makes its result of: its inputs, but for what a copy writes over."""
+    return operation.inputs[-1:] if operation.base == "copy" else operation.inputs
+
+
 def only_moved(operation: Operation, value: Value) -> bool:
     """Whether an op has moved numbers that were stored in that format before, and rounded none."""
-    return operation.base in MOVING and any(source.dtype == value.dtype for source in operation.inputs)
+    return operation.base in MOVING and any(source.dtype == value.dtype for source in taken(operation))
 
 
 def kind(cause: Operation) -> str:
@@ -77,7 +82,7 @@ def kin(operation: Operation) -> bool:
     """
     if operation.base not in SUMS or len(operation.inputs) != 2:
         return False
-    one, other = (_moved(value) for value in operation.inputs)
+    one, other = (moved(value) for value in operation.inputs)
     return one is other or _made_of(one, other) or _made_of(other, one)
 
 
@@ -89,7 +94,7 @@ def absolute(value: Value) -> float:
 def _carrier(operation: Operation) -> Value | None:
     """The input that most of the error comes with."""
     by = absolute if operation.base in SUMS | MOVING else _relative
-    source = max(operation.inputs, key=by, default=None)
+    source = max(taken(operation), key=by, default=None)
     return source if source is not None and source.drift else None
 
 
@@ -113,7 +118,7 @@ def _its_own(operation: Operation, value: Value, source: Value) -> bool:
     return own(value) >= HALF * value.drift and carried <= math.sqrt(1 - HALF**2) * total
 
 
-def _moved(value: Value) -> Value:
+def moved(value: Value) -> Value:
     """What was moved about, or cast, to become the value."""
     while value.maker is not None and value.maker.base in MOVING and value.maker.inputs:
         value = value.maker.inputs[0]
@@ -125,7 +130,7 @@ def _made_of(value: Value, other: Value) -> bool:
     while waiting and len(seen) < BEHIND:
         maker = waiting.pop(0).maker
         for source in maker.inputs if maker is not None and maker.base in ADDING else ():
-            if source is other or _moved(source) is other:
+            if source is other or moved(source) is other:
                 return True
             if source not in seen:
                 seen.add(source)

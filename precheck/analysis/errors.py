@@ -64,6 +64,10 @@ class Errors:
             self.origins.trace(operation)
         return self._settled()
 
+    def explained(self) -> set[Value]:
+        """Values that descend from a fault, or whose error is none."""
+        return {value for value, above in self.under.items() if above}
+
     def keep(self, values: Set[Value]) -> None:
         """Only these can be read any more."""
         self.under = {value: above for value, above in self.under.items() if above and value in values}

@@ -8,6 +8,7 @@ from precheck.analysis import causes, nonfinite, raised, zeros
 from precheck.analysis.errors import Errors
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.lineage import Origins
+from precheck.analysis.recurrence import Recurrence
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
 
 
@@ -20,7 +21,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.origins, self.spread, self.floods = Origins(), nonfinite.Spread(), zeros.Floods()
-        self.errors = Errors(self.origins)
+        self.errors, self.recurrence = Errors(self.origins), Recurrence()
 
     def part(self, observation: Observation, *, last: bool = False) -> Part:
         """The facts of `observation.judged`; with `last` those too that are known once the run has ended."""
@@ -30,6 +31,7 @@ class Watched:
         found: list[Fact] = [nonfinite.made_by(root) for root in roots]
         found += self.floods.found(observation, spoiled, readers)
         found += self.errors.facts(observation, spoiled, readers)  # traces the origins on its way
+        found += self.recurrence.facts(observation, readers, spoiled | self.errors.explained())
         if last:
             found += [*zeros.starved_gradients(observation, spoiled), *raised.behind(observation)]
         facts: dict[str, list[Fact]] = defaultdict(list)
@@ -56,7 +58,7 @@ class Watched:
     def keep(self, values: set[Value], told: set[Fact]) -> None:
         """Only these values are left; `told` are facts that findings have been made of."""
         self.origins.known = {value: operation for value, operation in self.origins.known.items() if value in values}
-        for each in (self.spread, self.errors):
+        for each in (self.spread, self.errors, self.recurrence):
             each.keep(values)
         followed = {fact for above in self.errors.under.values() for fact in above if fact is not None}
         self.errors.unstable &= {*told, *self.errors.suspects, *followed}

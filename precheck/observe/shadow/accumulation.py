@@ -1,7 +1,7 @@
 """Additions that leave bits unchanged although the shadow moves: sums, moving averages, counters, merged weights.
 
-An accumulator is whatever is added to, in place or by rebinding a name. Its displacement is followed on a sample, from the
-first addition that absorbed at least half of what it was given.
+An accumulator is whatever is added to, in place or by rebinding a name, or stored low again after it was read and computed wide (`stores`).
+Its displacement is followed on a sample, from the first addition that absorbed at least half of what it was given.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.observe.shadow import stores
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Cell, Memory
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
@@ -41,13 +42,15 @@ class Accumulation:
     """Follows the accumulators of a run."""
 
     def __init__(self, memory: Memory, later: Later) -> None:
-        self.memory, self.later = memory, later
+        self.memory, self.later, self.stores = memory, later, stores.Stores()
 
     def before(self, operation: Operation, planned: Any, floats: list[torch.Tensor], cells: list[Any], written: set[int]) -> dict[int, Samples]:
         """Samples of what an op is about to write over, by the tensor's id. What a step does to a weight is followed by `updates`."""
         if not written:
             return {}
-        if planned.base not in ops.ACCUMULATING or (operation.in_optimizer and operation.parameter) or not _adds_in_place(planned, floats, written):
+        stored = planned.base == "copy" and bool(cells) and stores.again(operation, cells[0])
+        adding = planned.base in ops.ACCUMULATING or stored
+        if not adding or (operation.in_optimizer and operation.parameter) or not _adds_in_place(planned, floats, written):
             for tensor, cell in zip(floats, cells, strict=True):
                 if id(tensor) in written and cell is not None:
                     cell.accumulator = None
@@ -60,7 +63,7 @@ class Accumulation:
 
     def after(self, call: Call, outputs: list[torch.Tensor], values: list[Value]) -> None:
         """Tells the operation what its accumulator absorbed, if it has one: what it wrote into, or the operand that its result replaces."""
-        if call.operation.base not in ops.ACCUMULATING or (call.written and not call.before):
+        if (call.operation.base not in ops.ACCUMULATING or call.written) and not call.before:
             return
         if call.before:
             for tensor, value in _floating(outputs, values):
@@ -72,6 +75,23 @@ class Accumulation:
             return
         was, source = operand
         self._one(call, outputs[0], values[0], was, source)
+
+    def stored(self, call: Call, output: torch.Tensor, value: Value) -> None:
+        """After a cast to a low format: whether it stores again what it stored a turn before, and what of the turn that absorbed."""
+        latest = self.stores.latest(call, value)
+        if latest is None:
+            return
+        before, now = latest
+        now.samples = _copied(output), sampled(self.memory.view(self.memory.find(output), output), SAMPLE).clone()  # type: ignore[arg-type]
+        if before is None or before.samples is None:
+            return
+
+        def resolved(*host: torch.Tensor) -> None:
+            now.accumulator = None if before.accumulator is None else dataclasses.replace(before.accumulator)
+            found = None if value.nonfinite else self._followed(call.operation, now, (host[0], host[1]), (host[2], host[3]), value, None)
+            call.operation.absorbed = None if found is None else dataclasses.replace(found, carried=True)
+
+        self.later([*before.samples, *now.samples], resolved)
 
     def _one(self, call: Call, output: torch.Tensor, value: Value, was: Samples, source: Cell | None = None) -> None:
         cell = self.memory.find(output)
@@ -107,7 +127,9 @@ class Accumulation:
         now = sampled(output, SAMPLE)
         return any(cell.accumulator is not None or share(now == sampled(tensor, SAMPLE)) for tensor, cell in fitting)
 
-    def _followed(self, operation: Operation, cell: Cell, was: Samples, now: Samples, value: Value, given: torch.Tensor | None) -> Absorbed | None:
+    def _followed(
+        self, operation: Operation, cell: Cell | stores.Stored, was: Samples, now: Samples, value: Value, given: torch.Tensor | None
+    ) -> Absorbed | None:
         accumulator: Accumulator | None = cell.accumulator
         same = now[0] == was[0]
         unchanged = share(same)

@@ -119,11 +119,12 @@ class Call:
         if phase == "forward" and where.entered and not where.stack and not torch.is_grad_enabled():
             phase = "data"
         scalars = tuple(float(value) for value in (*self.args, *self.kwargs.values()) if isinstance(value, float))
+        casts = self.plan.packet == "_to_copy"
         return Operation(
             mode.observation.seen, self.plan.name, phase, module, line, where.step, self.inputs, (), scalars, self.plan.mutable, where.optimizing > 0,
             scale=where.scale if backward else 1.0, parameter=self._parameter(), recording=torch.is_grad_enabled(), derived=derived,
-            caller=caller, converts=self.plan.packet == "_to_copy" and mode.lines.frames.converting(4),
-            plain=phase == "forward" and where.plain,
+            caller=caller, converts=casts and mode.lines.frames.converting(4), plain=phase == "forward" and where.plain,
+            instruction=mode.lines.frames.instruction(4) if casts else 0,
         )  # fmt: skip
 
     def _parameter(self) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck.observe.shadow import measuring
-from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.operations import Operation, Value
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
@@ -24,10 +24,16 @@ def meant(call: Call, output: torch.Tensor) -> bool:
     if cell.value.wholes_moved >= 2 or cell.value.nonfinite:
         return False  # counts and positions are not rounded on purpose, and Inf is no rounding of anything
     one_line = there.base == "_to_copy" and there.source == call.operation.source and not any(given.low for given in there.inputs)
-    if one_line:
+    if one_line and not _turn_before(there, call.operation):
         call.operation.outputs = (Value(call.operation, tuple(output.shape), measuring.named(output.dtype), 0.0),)
         call.mode.memory.drop(output)
-    return one_line
+        return True
+    return False
+
+
+def _turn_before(there: Operation, back: Operation) -> bool:
+    """Whether a line goes back first, and there only then: a loop that widens the state it stored a turn before, `s = (a * s.float() + x).half()`."""
+    return there.instruction > back.instruction
 
 
 def moved(call: Call, output: torch.Tensor) -> bool:
@@ -47,4 +53,6 @@ def moved(call: Call, output: torch.Tensor) -> bool:
     call.operation.outputs = (value,)
     new = mode.memory.share(output, cell, value)
     new.accumulator = cell.accumulator
+    if value is not before and not source.dtype.is_complex:
+        mode.accumulation.stored(call, output, value)
     return True

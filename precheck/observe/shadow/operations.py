@@ -83,6 +83,7 @@ class Absorbed:
     lost: float  # |displacement - shadow's| / |shadow's|
     drift: float
     first: Operation | None = None
+    carried: bool = False  # read, computed elsewhere and stored again, turn by turn
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ class Operation:
     converts: bool = False  # of what a module holds, as model.to(dtype) does, or of what a measurement is given
     call: int = 0  # of a user's function, that it belongs to
     plain: bool = False  # of a module of torch's own, whose result is rounded since the precision asks for it
+    instruction: int = 0  # of a cast, where in the code of its line it is
     refused: Refused | None = None  # where torch raised instead of carrying it out
     caller: str = ""  # the user's own line behind `source`, which may be a library's; "" where there is none
 

@@ -134,6 +134,13 @@ class Frames:
             frame = frame.f_back
         return False
 
+    def instruction(self, depth: int) -> int:
+        """Where the frame of the deepest line is in its code."""
+        frame: Any = sys._getframe(depth)
+        while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
+            frame = frame.f_back
+        return -1 if frame is None else int(frame.f_lasti)
+
     def widening(self, depth: int) -> bool:
         """Whether a cast is autocast's own, made for an op that it runs in float32."""
         frame: Any = sys._getframe(depth)

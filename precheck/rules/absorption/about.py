@@ -4,7 +4,7 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "absorption",
-    "additions left the accumulator unchanged while the reference moved: sums, averages, counters, merged weights",
+    "additions left the accumulator unchanged while the reference moved: sums, averages, counters, states, merged weights",
     "keep the accumulator in float32",
     rank=90,
 )

@@ -63,13 +63,14 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
     u = felt(value)
     if not value.roundoff or (operation.parameter and operation.in_optimizer):
         return None  # updates of weights are judged by what of the whole step arrived
-    if astray(operation, seen) or (not operation.in_place and off_before(value, seen)):
+    kept = operation.in_place or seen.carried
+    if astray(operation, seen) or (not kept and off_before(value, seen)):
         return None
     if seen.share >= HALF and seen.times >= TIMES and seen.drift >= ROUNDINGS * u and seen.intended >= INTENDED * u and seen.arrived < 1:
         text = f"{seen.times} additions left at least half of it unchanged; it is {percent(seen.drift)} % off"
         return Candidate("absorption", operation, text, seen.drift / u, ROUNDINGS)
     if (
-        operation.in_place
+        kept
         and operation.phase != "backward"
         and seen.additions >= UPDATES
         and seen.arrived < ARRIVED

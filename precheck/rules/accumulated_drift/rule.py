@@ -2,31 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import ClassVar
 
 from precheck.analysis.boundaries import PLAIN
+from precheck.analysis.calls import ADDED, OWN
 from precheck.analysis.drift import Comparison, Sorted, share
 from precheck.analysis.facts import Fact
 from precheck.analysis.labels import label, module_of
 from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import percent
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
+from precheck.analysis.recurrence import Carried
 from precheck.analysis.rounding import GONE, RECURRENT, Misrounded
 from precheck.findings import Finding, Severity
 from precheck.precisions import Precision
 from precheck.rules.accumulated_drift.about import ABOUT
-from precheck.rules.rule import Compared, Rule, at
+from precheck.rules.rule import Candidate, Compared, Rule, at
+
+SAID = 1e-4
+"""Below this an error is said to be less than 0.01 %."""
 
 
 class AccumulatedDrift(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, PLAIN, GONE, RECURRENT)
+    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, PLAIN, GONE, RECURRENT, ADDED, OWN)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "gradual":
             text = f"{100 * fact.value.dead:.0f} % of the elements keep no digit; no single op did it"
             return text + (", and correct rounding may do as much in so deep a network, which precheck.measure tells" if fact.healed else "")
+        if isinstance(fact, Carried):
+            wide = percent(fact.kept_wide) if fact.kept_wide >= SAID else "less than 0.01"
+            text = f"a state that comes round {fact.turns} times is stored in {fact.dtype} each time: off by {percent(fact.off)} % in the end, "
+            return text + f"{fact.measured:.1f} unit roundoffs; kept wide it would be {wide} %"
         return super().words(fact)
+
+    def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
+        """Less the states of loops whose additions are told by `absorption`."""
+        lines = {each.operation.blamed for each in found if each.rule == "absorption" and each.severity == "error"}
+        return [each for each in found if not (isinstance(each.fact, Carried) and each.fact.lines & lines)]
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         yield from self._misshapen(run)

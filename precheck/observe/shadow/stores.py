@@ -1,0 +1,70 @@
+"""Stores of a low state that are made of what was stored there a turn before: `state = (a * state.float() + x).to(dtype)`, `slot.copy_(new)`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+
+from precheck.observe.shadow.memory import Cell
+from precheck.observe.shadow.operations import Operation, Value
+
+BEHIND = 32
+"""Values looked through for the state of the turn before."""
+PLACES = 1024
+"""Places of a program whose latest store is remembered, with a sample of it: 6 MB."""
+
+Key = tuple[str, str, tuple[int, ...]]
+
+
+@dataclasses.dataclass(slots=True)
+class Stored:
+    """The latest state that a place has stored."""
+
+    value: Value
+    samples: tuple[torch.Tensor, torch.Tensor] | None = None  # of the run and of the shadow
+    accumulator: Any = None
+
+
+class Stores:
+    """The latest stores of each place of a program. A place is a line in a module, and a shape."""
+
+    def __init__(self) -> None:
+        self.known: dict[Key, Stored] = {}
+
+    def latest(self, call: Any, value: Value) -> tuple[Stored | None, Stored] | None:
+        """What a cast has stored before, and has stored now; the former is None if this one is not made of it. None where it stores no state."""
+        operation = call.operation
+        if operation.derived or operation.in_optimizer or operation.converts or operation.plain or call.inputs[0].maker is None:
+            return None
+        place = operation.module, operation.source, value.shape
+        before, now = self.known.pop(place, None), Stored(value)
+        self.known[place] = now
+        if len(self.known) > PLACES:
+            del self.known[next(iter(self.known))]
+        if before is None or not made_of(call.inputs[0], before.value):
+            return None
+        return before, now
+
+
+def again(operation: Operation, cell: Cell | None) -> bool:
+    """Whether a copy stores what is made of what it writes over."""
+    return cell is not None and cell.value.low and len(operation.inputs) == 2 and made_of(operation.inputs[1], cell.value)
+
+
+def made_of(value: Value, before: Value) -> bool:
+    """Whether a value is made of another by ops that keep their number of elements."""
+    size, waiting, seen = math.prod(value.shape), [value], {value}
+    while waiting and len(seen) < BEHIND:
+        maker = waiting.pop(0).maker
+        if maker is None or (before.maker is not None and maker.number <= before.maker.number):
+            continue
+        for source in maker.inputs:
+            if source is before:
+                return True
+            if source not in seen and math.prod(source.shape) == size:
+                seen.add(source)
+                waiting.append(source)
+    return False

@@ -1,0 +1,164 @@
+"""States that a loop stores low: each limit from just below and just above, and what is nobody's fault."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from graph import Graph, above, below, given
+
+from precheck import formats
+from precheck.analysis import exemption, rounding
+from precheck.analysis.attribution import Attribution
+from precheck.analysis.calls import ADDED, OWN
+from precheck.observe.shadow.operations import Operation, Value
+
+RECURRENT = int(rounding.RECURRENT)
+U = formats.of_dtype("bfloat16").unit_roundoff
+OFF = 2 * ADDED * U
+FOUND = [("accumulated-drift", 1)]
+
+
+def loop(
+    name: str = "add.Tensor", *, turns: int = RECURRENT, off: float = OFF, start: Value | None = None, end: dict[str, Any] | None = None, **facts: Any
+) -> Graph:
+    """A state that is added to on line 1, and kept: its error grows evenly, with each rounding, up to `off`."""
+    graph, state = Graph(), start or given()
+    for turn in range(turns + 1):
+        made = {"drift": off * (turn + 1) / (turns + 1)} | ({"alive": True} | (end or {}) if turn == turns else {})
+        state = graph.op(name, state, given("float32"), source="model.py:1", makes=made, **facts)
+    return graph
+
+
+def test_a_state_that_each_turn_rounds_is_told() -> None:
+    (finding,) = loop(turns=9).found()
+    assert (finding.rule, finding.severity, finding.op, finding.source) == ("accumulated-drift", "error", "aten.add.Tensor", "model.py:1")
+    assert "comes round 10 times" in finding.message
+    assert "stored in bfloat16 each time: off by 3.1 % in the end, 8.0 unit roundoffs" in finding.message
+    assert "kept wide it would be less than 0.01 %" in finding.message
+    assert (finding.measured, finding.limit) == (pytest.approx(2 * ADDED), ADDED)
+
+
+@pytest.mark.parametrize(("turns", "found"), [(RECURRENT, FOUND), (RECURRENT - 1, [])])
+def test_it_comes_round_often(turns: int, found: list[tuple[str, int]]) -> None:
+    assert loop(turns=turns).rules() == found
+
+
+@pytest.mark.parametrize(("off", "found"), [(above(ADDED * U), FOUND), (below(ADDED * U), [])])
+def test_it_is_off_by_more_than_a_few_roundings(off: float, found: list[tuple[str, int]]) -> None:
+    assert loop(off=off).rules() == found
+
+
+@pytest.mark.parametrize(("nudge", "found"), [(below, FOUND), (above, [])])
+def test_most_of_it_is_its_own(nudge: Any, found: list[tuple[str, int]]) -> None:
+    """What the loop was given, and brings with it to the end, is not. Here that is all but `OWN` of the square."""
+    graph, brought = Graph(), nudge((1 - OWN) ** 0.5) * OFF
+    state = graph.op("mm.default", given(), given(), source="model.py:2", makes={"drift": brought})
+    for turn in range(RECURRENT + 1):
+        made = {"drift": OFF if turn else brought, "alive": turn == RECURRENT}
+        state = graph.op("add.Tensor", state, given("float32"), source="model.py:1", makes=made)
+    assert graph.rules() == found
+
+
+@pytest.mark.parametrize("facts", [
+    {"phase": "optimizer", "in_optimizer": True}, {"phase": "backward", "derived": True}, {"plain": True}, {"end": {"alive": False}},
+    {"end": {"nonfinite": 1, "dtype": "float32"}}, {"end": {"wander": 1.0, "twin_drift": 1.0}}, {"end": {"drift": float("inf")}},
+], ids=str)  # fmt: skip
+def test_what_is_no_fault_of_the_loop(facts: dict[str, Any]) -> None:
+    """Optimizers' states, what autograd derives, torch's own modules, what nobody takes, chaos, remainders that are nothing in float32."""
+    assert not [rule for rule, _ in loop(**facts).rules() if rule == "accumulated-drift"]
+
+
+def network(name: str, *between: str, turns: int = RECURRENT) -> Graph:
+    """A loop on line 1 that adds to its state what a product on line 2 makes of it; `between` are ops on the state before, on line 1."""
+    graph, state, weight = Graph(), given(), given(shape=(8, 8))
+    for turn in range(turns + 1):
+        made = {"drift": OFF * (turn + 1) / (turns + 1)}
+        said = graph.op("mm.default", state, weight, source="model.py:2", makes={"drift": 0.0})
+        for each in between:
+            state = graph.op(each, state, source="model.py:1", makes={"drift": OFF * turn / (turns + 1)})
+        state = graph.op(name, state, said, source="model.py:1", makes=made | {"alive": turn == turns})
+    return graph
+
+
+def test_a_stream_of_residuals_is_let_be() -> None:
+    assert network("add.Tensor").rules() == []
+    with exemption.without("residual_stream"):
+        assert network("add.Tensor").rules() == FOUND
+
+
+def test_latents_that_are_scaled_as_well_are_told() -> None:
+    assert network("add.Tensor", "mul.Tensor").rules() == FOUND
+
+
+def test_a_hidden_state_is_no_state() -> None:
+    """It passes a product and a tanh, which bound its error."""
+    graph, state, weight = Graph(), given(), given(shape=(8, 8))
+    for turn in range(RECURRENT + 1):
+        made = graph.op("mm.default", state, weight, source="model.py:1", makes={"drift": OFF})
+        state = graph.op("tanh.default", made, source="model.py:1", makes={"drift": OFF, "alive": turn == RECURRENT})
+    assert graph.rules() == []
+
+
+def remainder() -> Graph:
+    """Kahan's remainder on line 4: what is taken from a sum again went into it before."""
+    graph, total, rest = Graph(), given(), given()
+    for turn in range(RECURRENT + 1):
+        off = OFF * (turn + 1) / (RECURRENT + 1)
+        term = graph.op("sub.Tensor", given("float32"), rest, source="model.py:1", makes={"drift": 0.0})
+        summed = graph.op("add.Tensor", total, term, source="model.py:2", makes={"drift": 0.1 * U})
+        back = graph.op("sub.Tensor", summed, total, source="model.py:3", makes={"drift": 0.0})
+        rest = graph.op("sub.Tensor", back, term, source="model.py:4", makes={"drift": off, "alive": turn == RECURRENT})
+        total = summed
+    return graph
+
+
+def test_kahans_remainder_is_let_be() -> None:
+    assert ("accumulated-drift", 4) not in remainder().rules()
+    with exemption.without("carries_a_remainder"):
+        assert ("accumulated-drift", 4) in remainder().rules()
+
+
+@pytest.mark.parametrize("name", ["_to_copy.default", "copy_.default"])
+def test_a_state_that_is_computed_wide_and_stored_low(name: str) -> None:
+    """A copy is made of what is copied, not of what it writes over."""
+    graph, state = Graph(), given()
+    for turn in range(RECURRENT + 1):
+        made = {"drift": OFF * (turn + 1) / (RECURRENT + 1), "alive": turn == RECURRENT}
+        wide = {"dtype": "float32", "drift": OFF * turn / (RECURRENT + 1), "low": False}
+        following = graph.op("add.Tensor", graph.op("mul.Tensor", state, source="model.py:2", makes=wide), source="model.py:2", makes=wide)
+        inputs = (state, following) if name == "copy_.default" else (following,)
+        state = graph.op(name, *inputs, source="model.py:3", in_place=name == "copy_.default", makes=made)
+    assert graph.rules() == [("accumulated-drift", 3)]
+
+
+def test_a_copy_rounds_though_it_writes_into_the_same_format() -> None:
+    graph = Graph()
+    wide = graph.op("mul.Tensor", given(), makes={"dtype": "float32", "drift": 0.0})
+    kept = graph.op("copy_.default", given(drift=1.0), wide, makes={"drift": 0.42 * U})
+    assert Attribution(kept, graph.observation.operations).shares == {graph.last: pytest.approx(1.0)}
+
+
+@pytest.mark.parametrize(("name", "scalars", "share"), [
+    ("add.Tensor", (), 0.5), ("add.Tensor", (0.5,), 0.2), ("add_.Tensor", (0.5,), 0.2), ("lerp.Scalar", (0.5,), 0.5), ("lerp.Scalar", (0.2,), 1 / 17),
+])  # fmt: skip
+def test_a_term_brings_its_error_as_often_as_it_is_taken(name: str, scalars: tuple[float, ...], share: float) -> None:
+    """average.add_(weight, alpha=0.001), average.lerp_(weight, 0.001): next to nothing of the weight's own rounding."""
+    graph = Graph()
+    first, second = (graph.op("mm.default", given(), makes={"drift": 100 * U}) for _ in range(2))
+    both = graph.op(name, first, second, scalars=scalars, makes={"dtype": "float32", "drift": 100 * U})
+    assert _share(Attribution(both, graph.observation.operations), second.maker) == pytest.approx(share)
+
+
+def test_errors_that_go_one_way_are_each_ops_own() -> None:
+    """The error of a sum that stands still grows with its turns, so that nothing is left of the one it began with."""
+    graph, state = Graph(), given()
+    first = state = graph.op("_to_copy.default", given("float32"), makes={"drift": 0.42 * U})
+    for turn in range(2, 21):
+        state = graph.op("add.Tensor", state, given("float32"), source="model.py:9", makes={"drift": 0.42 * U * turn})
+    assert _share(Attribution(state, graph.observation.operations), first.maker) == pytest.approx(1 / 400)
+
+
+def _share(whose: Attribution, maker: Operation | None) -> float:
+    assert maker is not None
+    return whose.shares[maker]
