@@ -120,3 +120,36 @@ def test_a_token_that_has_no_probability() -> None:
     assert report.errors[0].rule == "underflow"
     assert re.search(r"\d+ of 48 draws are of what has no probability: .* some of its own draws are zero in float16", report.errors[0].message)
     assert not seen(lambda: allowed_draws(WIDE)).findings
+
+
+def looked_up(dtype: torch.dtype, *, added_up: torch.dtype | None = None, led: bool = False, tokens: int = 1000) -> torch.Tensor:
+    """Draws by the inverse of a distribution function, as of tokens, particles or positions on a ray."""
+    chances = torch.softmax(torch.randn(8, tokens), -1).to(dtype)
+    sums = chances.cumsum(-1, dtype=added_up or dtype)
+    sums = torch.cat((torch.zeros(8, 1, dtype=sums.dtype), sums), -1) if led else sums
+    return torch.searchsorted(sums, torch.rand(8, 64).to(sums.dtype), right=led)
+
+
+@pytest.mark.parametrize("led", [False, True])
+@pytest.mark.parametrize("dtype", [LOW, HALF])
+def test_draws_by_a_sum_whose_steps_have_no_width(dtype: torch.dtype, led: bool) -> None:
+    finding = seen(lambda: looked_up(dtype, led=led)).errors[0]
+    assert (finding.rule, finding.op) == ("decision-flip", "aten.cumsum.default")
+    told = re.search(r"draws by this cumulative sum, (\S+) % come out otherwise \(limit (\S+) %\): (\d+) of 80\d\d steps", finding.message)
+    assert told is not None, finding.message
+    assert float(told[1]) > float(told[2])
+    assert int(told[3]) > 100
+    assert not seen(lambda: looked_up(WIDE, led=led)).findings
+
+
+@pytest.mark.parametrize("dtype", [LOW, HALF])
+def test_probabilities_that_are_added_up_wide_or_are_few(dtype: torch.dtype) -> None:
+    assert not seen(lambda: looked_up(dtype, added_up=WIDE)).findings
+    assert not seen(lambda: looked_up(dtype, tokens=8)).findings
+
+
+def test_bins_are_no_sums() -> None:
+    def binned() -> torch.Tensor:
+        return torch.searchsorted(torch.linspace(-3, 3, 300).to(LOW), torch.randn(512).to(LOW))
+
+    assert not [finding for finding in seen(binned).errors if "cumulative" in finding.message]

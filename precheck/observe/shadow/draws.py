@@ -8,13 +8,16 @@ logarithm it has no tail.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from precheck.observe.shadow.identities import is_parameter
-from precheck.observe.shadow.remarks import Tail
+from precheck.observe.shadow.remarks import Skew, Tail
 from precheck.observe.shadow.replay import LOW
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
 
 UNIFORM = frozenset({"rand", "rand_like", "uniform_"})
 
@@ -75,3 +78,26 @@ def tail(call: Any, output: torch.Tensor, shadow: torch.Tensor) -> None:
     end = float(torch.where(run.isfinite(), run, 0.0).abs().max()) if run.numel() else 0.0
     beyond = wide.abs() > end * (1 + ROUNDINGS * operation.inputs[0].roundoff)
     operation.tail = Tail(int(beyond.sum()), run.numel(), end, float(wide.abs().max()), origin) if run.numel() else None
+
+
+def skewed(call: Call) -> None:
+    """How far the distribution that `searchsorted` draws from by a cumulative sum is from the reference's.
+
+    A uniform number falls into a step by its width: of two such samplers the total variation distance, half of what the widths differ by,
+    is the least probability of another outcome. What the sum falls short of its end belongs to the index past it.
+    """
+    if call.plan.packet != "searchsorted" or not call.inputs[0].drift or call.mode.later.defers(call.floats[0]):
+        return
+    summed, steps = call.inputs[0].maker, 0
+    while summed is not None and summed.base != "cumsum" and steps < NEAR:
+        summed, steps = summed.drifting.maker if summed.drifting is not None else None, steps + 1
+    sums = call.floats[0]
+    if summed is None or summed.base != "cumsum" or sums is not call.args[0] or not sums.numel():
+        return
+    wide = call.shadows[id(sums)]
+    run = sums.to(wide.dtype)
+    begin, end = torch.zeros_like(wide[..., :1]), wide[..., -1:].abs().clamp_min(torch.finfo(wide.dtype).tiny)
+    mine, theirs = (torch.diff(each, dim=-1, prepend=begin) for each in (run, wide))
+    apart = ((mine - theirs).abs().sum(-1) + (run - wide)[..., -1].abs()) / (2 * end[..., 0])
+    empty = int(((mine <= 0) & (theirs > 0)).sum())
+    call.operation.skew = Skew(float(apart.mean()), empty, sums.numel(), summed, call.inputs[0].roundoff)

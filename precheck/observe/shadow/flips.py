@@ -37,6 +37,7 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
     asked = call.plan.packet in ASKING and outputs[0].numel() <= WHOLES and any(value.zeros for value in call.inputs)
     if call.plan.packet in COUNTED or asked:
         counted(call, outputs)
+        draws.skewed(call)
     elif call.plan.packet == "multinomial":
         draws.impossible(call, outputs[0])
     elif call.plan.packet in TO_INTEGERS and outputs[0].dtype is not torch.bool and len(call.floats) == 1:

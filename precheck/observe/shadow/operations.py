@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from precheck.findings import Binades, Loss
-from precheck.observe.shadow.remarks import Outdated, Tail, Wrapped
+from precheck.observe.shadow.remarks import Outdated, Skew, Tail, Wrapped
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Update
 
@@ -139,6 +139,7 @@ class Operation:
     wrapped: Wrapped | None = None
     outdated: Outdated | None = None
     tail: Tail | None = None
+    skew: Skew | None = None
     mixed: bool = False  # whether its tensors, those of one number aside, are of several formats
     autocast: bool = False  # whether autocast was on, in a run that is to be float32
     impossible: tuple[int, int] = (0, 0)  # indices drawn that have no probability, of so many

@@ -34,6 +34,17 @@ class Outdated:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Skew:
+    """A cumulative sum that draws are looked up in, beside the reference's."""
+
+    apart: float  # mean total variation distance: the probability by which a draw comes out otherwise
+    empty: int  # steps that have no width here and one there, which nothing falls into
+    steps: int
+    summed: Operation
+    roundoff: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Tail:
     """Of what a uniform draw becomes by an op that has a pole: how many of the reference's numbers lie beyond all that the run has."""
 
