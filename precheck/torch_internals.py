@@ -43,6 +43,7 @@ try:  # needed
     AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
     is_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # inside vmap, grad and their like
     OpOverload = torch._ops.OpOverload
+    CAST = torch.ops.aten._to_copy.default  # what `tensor.to(dtype)` runs
     CONVERSION = torch.nn.Module._apply.__code__  # what `model.to(...)` and its like run
     MODULE_CALLS = frozenset({torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__})  # what calling a module runs
     TorchDispatchMode = _python_dispatch.TorchDispatchMode
@@ -63,6 +64,13 @@ except (ImportError, AttributeError) as error:
 def in_backward() -> bool:
     """Whether autograd's engine is running a backward pass on this thread."""
     return bool(_graph_task() != -1)
+
+
+def nesting() -> int:
+    """How many autocasts are about this, those that switch it off included. An op that autocast casts for is told that there is none."""
+    many: int = torch.autocast_increment_nesting() - 1
+    torch.autocast_decrement_nesting()
+    return many
 
 
 def address(storage: torch.UntypedStorage) -> int:
@@ -127,6 +135,15 @@ def script_optimized(enabled: bool) -> bool:
     before = bool(get())
     put(enabled)
     return before
+
+
+def script_builtin(function: Any, original: Any | None) -> None:
+    """Has TorchScript compile `function` as what it makes of `original`, which it stands for; None: no longer. A torch without the table
+    compiles no call of it."""
+    table: dict[int, str] = getattr(torch.jit._builtins, "_get_builtin_table", dict)()
+    table.pop(id(function), None)
+    if original is not None and id(original) in table:
+        table[id(function)] = table[id(original)]
 
 
 # A GradScaler's own state. A disabled scaler has none of it.

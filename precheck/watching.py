@@ -61,7 +61,7 @@ def watch(
         with without_modes():
             shadow.collectives.ranks, apart = meet(shadow.replay.reference)
         try:
-            with _policy(chosen, where), _eager(), where.followed(), shadow.scalers.watched(), shadow:
+            with _policy(chosen, where), _eager(), where.followed(), shadow.watched(), shadow:
                 yield report
             ended = True
         except Exception as error:

@@ -10,7 +10,7 @@ import math
 
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import CONSTANTS, GUARDS, MOVING, REDUCTIONS, SUMS, elements, passed, zero_origin
+from precheck.analysis.lineage import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, elements, passed, zero_origin
 from precheck.observe.shadow.operations import Operation, Past, Value
 
 HALF = Limit(
@@ -92,7 +92,9 @@ def absolute(value: Value) -> float:
 
 
 def _carrier(operation: Operation) -> Value | None:
-    """The input that most of the error comes with."""
+    """The input that most of the error comes with. A draw has only the form of what it is given."""
+    if operation.base in DRAWN:
+        return None
     by = absolute if operation.base in SUMS | MOVING else _relative
     source = max(taken(operation), key=by, default=None)
     return source if source is not None and source.drift else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from precheck.analysis import wholes
+from precheck.analysis import constants, wholes
 from precheck.analysis.calls import Calls
 from precheck.analysis.excuses import Excuse, made_good, small
 from precheck.analysis.exemption import exempts
@@ -59,8 +59,8 @@ class Errors:
                 told = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
                 if not told and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
                     self._amplified(operation, value, above)
-            if operation.renumbered is not None and not above:
-                self.suspects += wholes.renumbered(operation, operation.renumbered, self.origins.of(operation.drifting))
+            if not above:
+                self.suspects += wholes.integers(operation, self.origins.of(operation.drifting))
             self.origins.trace(operation)
         return self._settled()
 
@@ -115,7 +115,7 @@ class Errors:
             self.unstable.update(fact for fact in above if fact is not None)
         if above or value in self.spoiled:
             return  # downstream of what is suspected already
-        fact = None if value in self.mild else self.ops.of(operation, value)
+        fact = None if value in self.mild else constants.behind(self.ops.of(operation, value))
         own = self.calls.error(operation, value) if operation.call and (fact is None or fact.healed) else None
         if own is not None:
             self.suspects.append(own)

@@ -8,14 +8,12 @@ from precheck import ops
 from precheck.analysis.choices import blurred
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.lineage import DRAWN
 from precheck.analysis.reach import NEAR, ends_wrong, measured, outweighed
 from precheck.observe.shadow.operations import Value
 
 SCALED = ops.MULTIPLYING
 """Products: whole because a scale is, as often as because they count something."""
-DRAWN = ops.DRAWN
-"""Draws of real numbers. They lie on a grid of their format (up to torch 2.11, `rand` in bfloat16 gives multiples of 1/256), so that
-a multiple of them may be whole and count nothing."""
 Excuse = Callable[[Fact, Value, Readers], bool]
 
 

@@ -18,6 +18,9 @@ PRODUCTS = ops.PRODUCTS
 CONSTANTS = ops.CONSTANTS
 GUARDS = ops.GUARDS
 LOGARITHMS = ops.LOGARITHMS
+DRAWN = ops.DRAWN
+"""Draws of real numbers. They lie on a grid of their format (up to torch 2.11, `rand` in bfloat16 gives multiples of 1/256), so that
+a multiple of them may be whole and count nothing."""
 
 
 def half_tiniest(value: Value) -> float:
@@ -113,10 +116,11 @@ def zero_origin(value: Value) -> tuple[str, Operation]:
         if value.past is not None and value.past.zeros is not None:
             return value.past.zeros
         scalars = [abs(scalar) for scalar in operation.scalars if scalar]
-        if operation.base in GUARDS and scalars and min(scalars) <= half_tiniest(value):
+        if (operation.base in GUARDS or constant(operation)) and scalars and min(scalars) <= half_tiniest(value):
             return "vanished-constant", operation
         share = zero_share(value)
-        sources = [source for source in operation.inputs if source.maker is not None and zero_share(source) >= SHARED * share > 0]
+        given = () if operation.base in DRAWN else operation.inputs
+        sources = [source for source in given if source.maker is not None and zero_share(source) >= SHARED * share > 0]
         before = max(sources, key=zero_share, default=None)
         if before is None:
             bound = _bound(operation) if operation.base in SUMS else None
@@ -125,13 +129,28 @@ def zero_origin(value: Value) -> tuple[str, Operation]:
     raise ValueError("the value was given to the watched block; its zeros are its own")
 
 
+def constant(operation: Operation) -> bool:
+    """Whether it makes a tensor of one number of Python's."""
+    return operation.base in CONSTANTS and not operation.inputs and len(operation.scalars) == 1
+
+
+def bounded(operation: Operation) -> bool:
+    """Whether it is a power whose exponent is a number and not negative, which has no pole at zero. Of 10ˣ, zero is no pole either."""
+    power = operation.base == "pow" and len(operation.inputs) == 1 and len(operation.scalars) == 1
+    return power and (operation.scalars[0] >= 0 if operation.name.endswith("Tensor_Scalar") else operation.scalars[0] != 0)
+
+
 def landed(operation: Operation) -> tuple[float, float] | None:
-    """The bound of a clamp that its format rounds onto a whole number, which it is to keep values off, and that number: 0.9999 onto 1."""
-    result = operation.outputs[0] if operation.base in GUARDS - SUMS and operation.outputs else None
+    """The bound of a clamp that its format rounds onto a whole number, which it is to keep values off, and that number: 0.9999 onto 1.
+
+    Of a constant, 1 alone: a decay or a share that is a no-op. Large numbers are all whole.
+    """
+    result = operation.outputs[0] if (operation.base in GUARDS - SUMS or constant(operation)) and operation.outputs else None
     if result is None or not result.low:
         return None
     rounded = ((scalar, formats.of_dtype(result.dtype).round(scalar)) for scalar in operation.scalars)
-    return next(((scalar, whole) for scalar, whole in rounded if math.isfinite(whole) and scalar != whole == round(whole)), None)
+    onto = ((scalar, whole) for scalar, whole in rounded if math.isfinite(whole) and scalar != whole == round(whole))
+    return next(((scalar, whole) for scalar, whole in onto if not constant(operation) or abs(whole) == 1), None)
 
 
 def _bound(operation: Operation) -> Operation | None:

@@ -23,6 +23,7 @@ from precheck.analysis.lineage import (
     GUARDS,
     MOVING,
     SUMS,
+    bounded,
     descendants,
     half_tiniest,
     hands_on,
@@ -169,7 +170,7 @@ def made_by(root: Value) -> Fact:
         return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="beyond the format", root=root)
     if zero is not None and (operation.base not in LINEAR or any(source.nonfinite for source in operation.inputs)):
         return zeros.missed(zero, f"{placed(operation)} made {_what(root)} of it")
-    if operation.base.removesuffix("_backward") in POLES:
+    if operation.base.removesuffix("_backward") in POLES and not (bounded(operation) and operation.scalars[0] % 1 == 0):
         guard = _failed_guard(operation)
         if guard is not None:
             return Broken(mechanism="vanished-constant", operation=guard, measured=1.0, limit=WRONG, how="failed guard", root=root)
@@ -182,7 +183,7 @@ def made_by(root: Value) -> Fact:
 
 def _zero(operation: Operation) -> Value | None:
     """The input whose zeros are the cause. Of 0/0 that is the divisor, or better its guard, unless the numerator was lost as a whole."""
-    lost = [source for source in operation.inputs if source.zeros and source.maker is not None]
+    lost = [source for source in operation.inputs if source.zeros and source.maker is not None and not bounded(operation)]
     if not lost or lost[0].zeroed >= LOST:
         return lost[0] if lost else None
     unguarded = (source for source in lost if zero_origin(source)[0] == "vanished-constant")

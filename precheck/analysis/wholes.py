@@ -11,6 +11,7 @@ from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import CONSTANTS, REDUCTIONS, elements
 from precheck.observe.shadow.operations import Operation, Renumbered, Value
+from precheck.observe.shadow.remarks import Wrapped
 
 SEVERAL = Limit(
     2, "different whole numbers", "that an op rounds to others, from which they count something; a lone one is a constant, such as a mask's"
@@ -37,6 +38,15 @@ class MadeInteger(Fact):
     dtype: str
 
 
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Passed(Fact):
+    """Numbers that a cast to integers takes beyond the end of their type. The op that rounded them is blamed."""
+
+    seen: Wrapped
+    converted: Operation
+    dtype: str
+
+
 def moved(operation: Operation, value: Value) -> Moved | None:
     """Whole numbers that this op rounds to others."""
     if value.wholes_moved < SEVERAL or operation.phase == "backward" or not operation.drift_in < value.drift or causes.only_moved(operation, value):
@@ -51,6 +61,22 @@ def excuses(operation: Operation) -> list[Excuse]:
     return [drawn, *converted, *measures]
 
 
+def integers(operation: Operation, cause: Operation | None) -> list[Passed] | list[MadeInteger]:
+    """What a cast to integers makes of numbers whose error is from `cause`."""
+    if operation.wrapped is not None:
+        return [_passed(operation, operation.wrapped, cause or operation)]
+    return [] if operation.renumbered is None else renumbered(operation, operation.renumbered, cause)
+
+
+def _passed(operation: Operation, seen: Wrapped, cause: Operation) -> Passed:
+    measured, limit, dtype = abs(seen.became), abs(seen.end), _low(cause)
+    return Passed(mechanism="integer-rounding", operation=cause, measured=measured, limit=limit, seen=seen, converted=operation, dtype=dtype)
+
+
+def _low(cause: Operation) -> str:
+    return next((value.dtype for value in cause.outputs if value.low), "a low format")
+
+
 def renumbered(operation: Operation, seen: Renumbered, cause: Operation | None) -> list[MadeInteger]:
     """Numbers of something (ids, positions, counts) that are integers in the end, and others than they were. `cause` rounded them.
 
@@ -60,9 +86,10 @@ def renumbered(operation: Operation, seen: Renumbered, cause: Operation | None) 
     """
     if cause is None or not (_counted(cause) or (cause.base in CONSTANTS and not any(source.low for source in cause.inputs))):
         return []
-    dtype = next((value.dtype for value in cause.outputs if value.low), "a low format")
     return [
-        MadeInteger(mechanism="integer-rounding", operation=cause, measured=seen.peak, limit=seen.reach, seen=seen, converted=operation, dtype=dtype)
+        MadeInteger(
+            mechanism="integer-rounding", operation=cause, measured=seen.peak, limit=seen.reach, seen=seen, converted=operation, dtype=_low(cause)
+        )
     ]
 
 

@@ -106,7 +106,7 @@ def observed(job: Job, setting: Setting, judge: Judge | None = None) -> tuple[Tr
     where = Whereabouts(job.model)
     wide = setting.precision is not None and setting.precision.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32}), judge=judge) if wide else Shadow(where, judge=judge)
-    with interrupts.held(), where.followed(), shadow.scalers.watched():
+    with interrupts.held(), where.followed(), shadow.watched():
         trace = run(job, dataclasses.replace(setting, shadow=shadow))
     return trace, shadow.finish()
 

@@ -22,7 +22,7 @@ from precheck.report.rules import example, pages
 
 ROOT = Path(precheck.__file__).parent.parent
 FOLDER = ROOT / "docs" / "rules"
-WITHOUT = {"missing-gradient", "scaler-collapse"}
+WITHOUT = {"stale-cast", "missing-gradient", "scaler-collapse"}
 """Rules that no number decides: a gradient is there or it is not, a scale holds its gradients or does not."""
 INSIDE = {"TOGETHER", "UNCHANGED", "FINEST", "SHARED", "HALF"}
 """Limits of the analysis that every rule with a cause goes by: which of several ops is named, not whether there is a finding."""

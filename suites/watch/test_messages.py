@@ -39,6 +39,7 @@ SAID = {
     "missing-gradient": Words("validated-first", "below", (r"copy of 0\.weight", r"none reaches 0\.weight")),
     "gradient-underflow": Words("faint-loss", "above", (r"100 % of the gradient of Linear\.weight", "without a loss scale")),
     "dtype-leak": Words("borrowed-eps", "above", (r"eps 0\.00781", r"differs by 23\d %")),
+    "stale-cast": Words("one-autocast", "above", (r"the cast of 0\.weight that it made before", r"has changed \d+ % of its elements since")),
     "unstable-reference": Words("chaotic-map", "above", ("float32 does not determine", r"\d\d % of the elements")),
 }
 ELSEWHERE = {"lost-update", "scaler-order", "scaler-collapse"}  # in test_lost_updates and suites/scaler

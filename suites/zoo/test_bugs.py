@@ -22,7 +22,7 @@ EVERY = NAMED(ALL)
 FOUND = NAMED([bug for bug in ALL if not bug.expected_miss])
 MISSED = NAMED([bug for bug in ALL if bug.expected_miss])
 TOLD = {"overflow", "nan", "underflow", "vanished-constant", "integer-rounding", "amplified-rounding", "cancellation", "local-drift", "absorption",
-        "accumulated-drift", "decision-flip", "missing-gradient", "gradient-underflow", "dtype-leak", "unstable-reference",
+        "accumulated-drift", "decision-flip", "missing-gradient", "gradient-underflow", "dtype-leak", "stale-cast", "unstable-reference",
         "scaler-order"}  # fmt: skip
 """The rules that watch() can tell from a block's ops and scalers alone."""
 Score = Callable[..., None]

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import casts, flips, measuring, twins
+from precheck.observe.shadow import casts, draws, flips, measuring, parts, twins
 from precheck.observe.shadow.identities import is_parameter
 from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Phase, Value
 from precheck.observe.shadow.replay import OpPlan, addressable, continuous, tensors_in, with_written, written_in
 from precheck.observe.shadow.statistics import compare
-from precheck.torch_internals import backward_node, in_backward, storage_key
+from precheck.torch_internals import backward_node, in_backward, nesting, storage_key
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.accumulation import Samples
@@ -53,7 +53,7 @@ class Call:
             self._read()
         except Exception as error:
             self._lose(error)
-            self.operation, self.before = self._described(), None
+            self.operation, self.before = self.described(), None
 
     def finish(self, result: Any) -> None:
         """After the op has run. Raises nothing."""
@@ -90,16 +90,18 @@ class Call:
             if is_parameter(tensor):
                 cell.parameter = mode.where.identity(tensor)
                 mode.where.saw(tensor)
-            inputs.append(cell.value)
+            inputs.append(parts.read(self, cell, tensor, id(tensor) in written and planned.packet.rstrip("_") in parts.OVERWRITING))
             self.shadows[id(tensor)] = (mode.memory.written_view if id(tensor) in written else mode.memory.view)(cell, tensor)
         self.inputs = tuple(inputs)
-        self.operation = self._described()
+        self.operation = self.described()
         if self.written and mode.twins and any(cell is not None and cell.twin is not None for cell in self.cells):
             for tensor, cell in zip(self.floats, self.cells, strict=True):
                 if cell is not None and id(tensor) in written and cell.twin is None:
                     cell.twin = cell.flat.clone()
         self.before = mode.accumulation.before(self.operation, planned, self.floats, self.cells, written)
         self.held = measuring.held(self)
+        if mode.outdated.made:
+            mode.outdated.read(self)
 
     def _given(self, tensor: torch.Tensor) -> Cell:
         """A tensor from outside the block: what it holds is exact by definition."""
@@ -110,7 +112,7 @@ class Call:
         cell.parameter = mode.where.identity.owner(tensor)
         return cell
 
-    def _described(self) -> Operation:
+    def described(self) -> Operation:
         mode, where = self.mode, self.mode.where
         backward, derived, line, module, caller = mode.lines.locate(where.module, depth=5)
         if not backward and backward_node() is None and in_backward():
@@ -118,13 +120,16 @@ class Call:
         phase: Phase = "backward" if backward else "optimizer" if where.optimizing else "forward"
         if phase == "forward" and where.entered and not where.stack and not torch.is_grad_enabled():
             phase = "data"
-        scalars = tuple(float(value) for value in (*self.args, *self.kwargs.values()) if isinstance(value, float))
+        numbers = (int, float) if self.plan.base == "pow" else float  # whole exponents tell as much as others
+        scalars = tuple(float(value) for value in (*self.args, *self.kwargs.values()) if isinstance(value, numbers))
         casts = self.plan.packet == "_to_copy"
         return Operation(
             mode.observation.seen, self.plan.name, phase, module, line, where.step, self.inputs, (), scalars, self.plan.mutable, where.optimizing > 0,
             scale=where.scale if backward else 1.0, parameter=self._parameter(), recording=torch.is_grad_enabled(), derived=derived,
             caller=caller, converts=casts and mode.lines.frames.converting(4), plain=phase == "forward" and where.plain,
             instruction=mode.lines.frames.instruction(4) if casts else 0,
+            mixed=len({tensor.dtype for tensor in self.floats if tensor.dim()}) > 1,
+            autocast=mode.observation.exact and nesting() > mode.autocasts,
         )  # fmt: skip
 
     def _parameter(self) -> int:
@@ -145,12 +150,12 @@ class Call:
             flips.decided(self, outputs)
             mode.record(operation)
             return
-        if planned.packet in ops.WHOLE_COPIES and self.floats and (casts.meant(self, outputs[0]) or casts.moved(self, outputs[0])):
-            mode.record(operation)
-            return
-        shadows = self._replayed(outputs)
-        seconds = twins.of(self, outputs) if shadows is not None and mode.twins else None
-        self.store(outputs, shadows, seconds)
+        if not (planned.packet in ops.WHOLE_COPIES and self.floats and (casts.meant(self, outputs[0]) or casts.moved(self, outputs[0]))):
+            shadows = self._replayed(outputs)
+            seconds = twins.of(self, outputs) if shadows is not None and mode.twins else None
+            self.store(outputs, shadows, seconds)
+        if planned.packet == "_to_copy" and self.floats:
+            mode.outdated.cast(self, outputs[0])
         mode.record(operation)
 
     def give_up(self, result: Any, why: str) -> None:
@@ -236,12 +241,13 @@ class Call:
         return tensor.clone() if self.plan.mutable and any(tensor is written for written in self.written) else tensor
 
     def _same_draw(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
-        """Dropout's mask is the run's; other draws are what they are."""
+        """Dropout's mask is the run's; a uniform draw is one of those that the run's is a rounding of; others are what they are."""
         if self.plan.packet == "native_dropout" and len(outputs) == 2:
             kept = self.plan.argument("p", self.args, self.kwargs)
             scale = 1 / (1 - kept) if kept < 1 else 0.0
             return [self.shadows[id(self.floats[0])] * outputs[1] * scale, outputs[1]]
-        return None
+        drawn = draws.refined(self, outputs[0])
+        return None if drawn is None else [drawn]
 
     def store(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor] | None, seconds: list[torch.Tensor] | None) -> None:
         """Gives outputs their shadows, and `seconds` for twins; without shadows these start again from what the run has."""
@@ -270,6 +276,8 @@ class Call:
         """The value of one output, and its cell."""
         mode, memory = self.mode, self.mode.memory
         value, written = measuring.fresh(self, output), any(output is tensor for tensor in self.written)
+        if shadow is None and written and output.numel() < output.untyped_storage().nbytes() // output.element_size():
+            shadow = output.to(mode.replay.wide(output.dtype), copy=True)  # the rest of the storage stays what it is
         if shadow is None:
             wide = mode.replay.wide(output.dtype)
             if value.low or written or any(value.drift for value in self.inputs):
@@ -278,6 +286,7 @@ class Call:
             return value
         shadow = shadow.to(mode.replay.wide(output.dtype))
         measuring.measure(self, value, output, shadow, twin, place)
+        draws.tail(self, output, shadow)
         if twin is None and not mode.later.defers(output) and measuring.suspicious(self.operation, value):
             mode.twins, twin = True, twins.shaken(self, place)
             twin = mode.disturbed(shadow) if twin is None else twin

@@ -43,7 +43,7 @@ def moved(call: Call, output: torch.Tensor) -> bool:
     whole = cell is not None and same and cell.held.numel() == output.numel() == output.untyped_storage().nbytes() // output.element_size()
     if not whole or cell is None or not output.is_floating_point() or mode.replay.wide(output.dtype) != cell.held.dtype:
         return False
-    before: Value = cell.value
+    before: Value = call.inputs[0]
     if output.dtype in mode.low and output.dtype != source.dtype:
         value = measuring.fresh(call, output)
         twin = None if cell.twin is None else mode.memory.twin_view(cell, source)

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import masked
+from precheck.observe.shadow import draws, masked
 from precheck.observe.shadow.operations import Flips, Operation, Renumbered
+from precheck.observe.shadow.remarks import Wrapped
 from precheck.observe.shadow.replay import OpPlan, chosen, continuous
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
+NARROW = 32
+"""Bits of the integer types whose ends are looked at; what leaves 64 bits is no number of anything."""
 CHANCE = 10.0
 """Bits of evidence that numbers are whole because they count something: by chance they would be once in a thousand casts."""
 NEARLY = 8.0
@@ -30,12 +33,18 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
     asked = call.plan.base in ops.ASKING and outputs[0].numel() <= WHOLES and any(value.zeros for value in call.inputs)
     if call.plan.base in ops.PLACES or asked:
         counted(call, outputs)
+        draws.skewed(call)
+    elif call.plan.base == "multinomial":
+        draws.impossible(call, outputs[0])
     elif call.plan.base in ops.CASTS and outputs[0].dtype is not torch.bool and len(call.floats) == 1:
         unit = call.inputs[0].roundoff
         if unit and call.operation.phase != "backward":
             given, limits = call.floats[0], torch.iinfo(outputs[0].dtype)
             pair = [sampled(given, WHOLES), sampled(call.shadows[id(given)], WHOLES)]
             call.mode.later(pair, functools.partial(renumbered, call.operation, unit, limits))
+            if limits.bits <= NARROW:
+                three = [sampled(given), sampled(call.shadows[id(given)]), sampled(outputs[0])]
+                call.mode.later(three, functools.partial(wrapped, call.operation, limits))
 
 
 def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor) -> None:
@@ -61,6 +70,19 @@ def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torc
         first = int(moved.reshape(-1).nonzero()[0])
         different = int(wide[moved].round().unique().numel())
         operation.renumbered = Renumbered(different, float(sizes.max()), float(wide[first]), float(low[first]), 1 / unit)
+
+
+def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor, stored: torch.Tensor) -> None:
+    """Writes down numbers that leave the range of an integer type here and not in the reference: 255.9 is white, 256 is black."""
+    low, wide = run.to(torch.float64).trunc(), shadow.to(torch.float64).trunc()
+    inside = (wide >= limits.min) & (wide <= limits.max)
+    beyond = inside & low.isfinite() & ((low < limits.min) | (low > limits.max))
+    if bool(beyond.any()):
+        first = int(beyond.reshape(-1).nonzero()[0])
+        became = float(run.reshape(-1)[first])
+        end = limits.max if became > 0 else limits.min
+        was, held = float(shadow.reshape(-1)[first]), int(stored.reshape(-1)[first])
+        operation.wrapped = Wrapped(int(beyond.sum()), was, became, held, limits.dtype, end)
 
 
 def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from precheck.observe.shadow import parts
 from precheck.observe.shadow.operations import Value
 from precheck.torch_internals import address, storage_at, storage_key
 
@@ -24,7 +25,7 @@ CELL = 1 << 10
 class Cell:
     """The shadow of one storage. `flat` and `twin` are 1-D; cells made by a cast share `flat` until one of them is written."""
 
-    __slots__ = ("_flat", "accumulator", "bytes", "dtype", "held", "parameter", "payload", "reference", "shared", "twin", "value")
+    __slots__ = ("_flat", "accumulator", "bytes", "dtype", "held", "parameter", "parts", "payload", "reference", "shared", "twin", "value")
 
     def __init__(self, storage: torch.UntypedStorage, held: torch.Tensor, dtype: torch.dtype, value: Value) -> None:
         """`held` is the content of the whole storage, 1-D or as the result of an op that it is: most are read in the form in which they are made."""
@@ -36,6 +37,7 @@ class Cell:
         self.parameter = 0  # identity of the parameter that lives here
         self.accumulator: Any = None
         self.payload: torch.Tensor | None = None
+        self.parts: list[tuple[parts.Region, Value]] | None = None  # what was written last where; None: as a whole
 
     @property
     def flat(self) -> torch.Tensor:
@@ -133,7 +135,7 @@ class Memory:
                 cell.twin = cell.flat.clone()
             if not _same_storage(twin, cell.twin):
                 _write(cell.twin, tensor, twin)
-        cell.value = value
+        parts.written(cell, tensor, value)
 
     def share(self, tensor: torch.Tensor, source: Cell, value: Value) -> Cell:
         """A cell whose shadow is another's: the content was moved or cast, which the reference does not notice."""
@@ -172,7 +174,8 @@ class Memory:
 
     def holding(self, values: set[Value]) -> list[Value]:
         """Those of `values` that a storage holds still."""
-        return [cell.value for cell in self.cells.values() if cell.value in values and not _gone(cell)]
+        here = (cell for cell in self.cells.values() if not values.isdisjoint(each for _, each in cell.parts or ((None, cell.value),)))
+        return [value for cell in here if not _gone(cell) for value in parts.present(cell) if value in values]
 
     def made_since(self, number: int, elements: int) -> list[torch.Tensor]:
         """The storages of that many elements whose content was made by a later op than that, as flat tensors of the run."""

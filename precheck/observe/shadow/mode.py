@@ -18,6 +18,7 @@ import torch
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import unprofiled
+from precheck.observe.shadow import draws, numbers, outdated, parts
 from precheck.observe.shadow.accumulation import Accumulation
 from precheck.observe.shadow.backward import Backwards
 from precheck.observe.shadow.call import Call
@@ -47,7 +48,7 @@ from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.updates import Updates
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.shadow.window import Judge, Turn, Window
-from precheck.torch_internals import OpOverload, TorchDispatchMode, active_modes, call_kernel, kernel_key, no_dispatch, without_modes
+from precheck.torch_internals import OpOverload, TorchDispatchMode, active_modes, call_kernel, kernel_key, nesting, no_dispatch, without_modes
 
 _NUMBERLESS = "torch._subclasses"
 _NOTHING = contextlib.nullcontext()
@@ -68,7 +69,7 @@ class Shadow(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.where, self.replay, self.low = where, Replay(reference, low), low
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
-        self.observation.functions = self.lines.frames.functions
+        self.observation.functions, self.observation.exact = self.lines.frames.functions, reference is torch.float64
         self.restarts = Restarts(self.lines.frames)
         self.scales, self.progress = Scales(), Progress()
         self.later = later or Later()
@@ -80,6 +81,7 @@ class Shadow(TorchDispatchMode):
         self.updates = Updates(self.memory, self.later, low, where.identity, lambda: Shadow(Whereabouts(None), reference=reference, low=low))
         self.lock = threading.RLock()
         self.noise: dict[torch.device, torch.Generator] = {}
+        self.outdated = outdated.Casts(self)
         self.accumulation = Accumulation(self.memory, self.later)
         self.collectives = Collectives(self)
         self.twins = False  # whether any cell has one
@@ -105,7 +107,10 @@ class Shadow(TorchDispatchMode):
         if planned.passes:
             if args and is_parameter(args[0]):
                 self.where.saw(args[0])  # a linear layer's weight is only ever read through a view
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if planned.packet == "lift_fresh":
+                numbers.entered(self, result)
+            return result
         with self.lock:
             if planned.packet == "ones_like":
                 with self.unseen():
@@ -185,6 +190,7 @@ class Shadow(TorchDispatchMode):
     def _forgotten(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Lets go of the shadows of bits written by way of an integer view of floats."""
         for tensor in written_in(planned, args, kwargs):
+            self.outdated.wrote(tensor, planned.name)
             if addressable(tensor) and not continuous(tensor):
                 self.memory.drop(tensor)
 
@@ -201,18 +207,21 @@ class Shadow(TorchDispatchMode):
         return any(mode is self for mode in active_modes())
 
     def __enter__(self) -> Any:
-        self.nested = bool(active_modes())
+        self.nested, self.autocasts = bool(active_modes()), nesting()
         self.restarts.begin()
         return super().__enter__()  # type: ignore[no-untyped-call]
 
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Inside, what no op shows is told of calls: scalers, optimizers, schedules, numbers that become tensors."""
+        with self.scalers.watched(), numbers.told():
+            yield
+
     def disturbed(self, shadow: torch.Tensor) -> torch.Tensor:
         """A twin's beginning: the shadow, each element off by `DISTURBED` of itself, up or down."""
-        generator = self.noise.get(shadow.device)
-        if generator is None:
-            generator = self.noise[shadow.device] = torch.Generator(shadow.device).manual_seed(0)
         real = torch.view_as_real(shadow) if shadow.is_complex() else shadow
         size = DISTURBED[self.replay.reference]
-        signs = torch.empty_like(real).bernoulli_(0.5, generator=generator).mul_(2 * size).add_(1 - size)
+        signs = torch.empty_like(real).bernoulli_(0.5, generator=draws.generator(self.noise, shadow.device)).mul_(2 * size).add_(1 - size)
         return shadow * (torch.view_as_complex(signs) if shadow.is_complex() else signs)
 
     def _step_begins(self, optimizer: Any) -> None:
@@ -256,8 +265,9 @@ class Shadow(TorchDispatchMode):
             cell = self.memory.find(mine)
             self.exponents.gradient(name, self.where.step, mine, number)
             if cell is not None:
-                self.later([], functools.partial(self.observation.came_as, number, name, cell.value, self.where.scale))
-                self.backwards.came(name, cell.value)
+                value = parts.found(cell, mine)[0]
+                self.later([], functools.partial(self.observation.came_as, number, name, value, self.where.scale))
+                self.backwards.came(name, value)
 
     def record(self, operation: Operation) -> None:
         """Keeps an operation; its row in the table is filled when its numbers are there."""
@@ -268,14 +278,15 @@ class Shadow(TorchDispatchMode):
     def suspect(self, value: Value) -> None:
         """Starts a twin for a value found suspicious only now, if it is still what its storage holds."""
         for cell in self.memory.cells.values():
-            if cell.value is value and cell.twin is None:
+            if value in parts.present(cell) and cell.twin is None:
                 self.twins, cell.twin = True, self.disturbed(cell.flat)
 
     def finish(self) -> Observation:
         """Marks what is still alive; the block has ended."""
         self.observation.updates = self.updates.finish(self.where.parameter_names)
         for cell in self.memory.alive():
-            cell.value.alive = True
+            for value in parts.present(cell):
+                value.alive = True
         self.memory.cells.clear()
         self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
         self.observation.parameters, self.observation.wanting = dict(self.where.parameter_names), self.where.wanting()

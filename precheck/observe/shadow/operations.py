@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from precheck.findings import Binades, Loss
+from precheck.observe.shadow.remarks import Outdated, Skew, Tail, Wrapped
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Update
 from precheck.ops import base_name
@@ -134,6 +135,13 @@ class Operation:
     opaque: str = ""  # why the shadow could not follow
     flips: Flips | None = None
     renumbered: Renumbered | None = None
+    wrapped: Wrapped | None = None
+    outdated: Outdated | None = None
+    tail: Tail | None = None
+    skew: Skew | None = None
+    mixed: bool = False  # whether its tensors, those of one number aside, are of several formats
+    autocast: bool = False  # whether autocast was on, in a run that is to be float32
+    impossible: tuple[int, int] = (0, 0)  # indices drawn that have no probability, of so many
     derived: bool = False  # made by autograd from a forward op, not written by the user
     absorbed: Absorbed | None = None
     starved: float = 0.0  # smallest non-zero |divisor| as the run has it, for a quotient that overflowed
@@ -232,6 +240,7 @@ class Observation:
     each_loss: int = 1  # backward passes that one of them stands for
     exponents: list[Binades] = dataclasses.field(default_factory=list)
     functions: dict[str, Function] = dataclasses.field(default_factory=dict)  # of the user's, by line
+    exact: bool = False  # whether float32 is what the run was asked for, and float64 its reference
     raised: str = ""  # the exception that ended the block, by its class
 
     def add(self, operation: Operation) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Protocol
 
+from precheck.observe.shadow import parts
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Cell, Memory
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
@@ -106,8 +107,9 @@ class Window:
     def _judged(self, judge: Judge, count: int, cells: list[Cell]) -> None:
         """Has the oldest operations judged. Raises nothing: it is in the middle of the user's run."""
         observation = self.observation
-        for cell in cells:
-            cell.value.alive = True
+        alive = [value for cell in cells for value in parts.present(cell)]
+        for value in alive:
+            value.alive = True
         observation.closing = count
         try:
             judge.settle(observation)
@@ -115,12 +117,12 @@ class Window:
             observation.forgotten += count
             observation.unjudged = f"{type(error).__name__}: {error}"
         observation.closing = None
-        for cell in cells:
-            cell.value.alive = False
+        for value in alive:
+            value.alive = False
 
     def _let_go(self, old: set[Operation], cells: list[Cell]) -> None:
         """Cuts the lineage of all that lies behind the window: what no live value and no later op hangs on is then free."""
-        reached = {cell.value for cell in cells} | {value for _, value, _ in self.observation.gradients.values()}
+        reached = {value for cell in cells for value in parts.present(cell)} | {value for _, value, _ in self.observation.gradients.values()}
         reached.update(value for operation in self.observation.operations for value in operation.inputs)
         reached |= self.judge.unsettled() if self.judge is not None else set()
         whole: set[Operation] = set()

@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from precheck.analysis.calls import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
-from precheck.analysis.facts import Fact
+from precheck.analysis.facts import Fact, Part
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import placed
 from precheck.analysis.reach import DEAD as SHOWN
 from precheck.analysis.reach import GARBAGE, ROUNDINGS
 from precheck.analysis.rounding import AMPLIFICATION, DEAD, PLAIN, PLAIN_ROUNDINGS, Misrounded
 from precheck.rules.amplified_rounding.about import ABOUT
-from precheck.rules.rule import HEALED, Rule
+from precheck.rules.rule import HEALED, Candidate, Rule
+
+MISSING = Limit(
+    8, "numbers",
+    """of a tail that lie beyond all that the run has, by more than eight unit roundoffs. Rounding puts none there; of an unlucky draw's reference one
+    or two may lie there.""",
+)  # fmt: skip
 
 
 class AmplifiedRounding(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (
-        DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN,
+        DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN, MISSING,
     )  # fmt: skip
+
+    def among(self, part: Part) -> Iterator[Candidate]:
+        """Tails that a low sampler cuts off, beside what the analysis has found."""
+        yield from super().among(part)
+        for operation in part.observation.judged:
+            tail = operation.tail
+            if tail is not None and tail.beyond >= MISSING:
+                dtype = next((value.dtype for value in tail.drawn.outputs), "a low format")
+                text = (f"what {placed(operation)} makes of this draw in {dtype} ends at {tail.end:.3g}; of float32's, {tail.beyond} of {tail.total} "
+                        f"numbers lie beyond, up to {tail.farthest:.3g}")  # fmt: skip
+                yield Candidate("amplified-rounding", tail.drawn, text, tail.beyond, MISSING)
 
     def words(self, fact: Fact) -> str:
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):

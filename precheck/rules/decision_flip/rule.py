@@ -15,6 +15,7 @@ from precheck.analysis.lineage import Origins, placed
 from precheck.analysis.noise import FAIL
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.operations import Flips, Operation
+from precheck.observe.shadow.remarks import Skew
 from precheck.precisions import Precision
 from precheck.rules.decision_flip.about import ABOUT
 from precheck.rules.rule import Candidate, Rule
@@ -27,14 +28,23 @@ SWAPPED = Limit(
 )  # fmt: skip
 
 
+SKEWED = Limit(
+    8.0, "unit roundoffs",
+    """of the distance between the distributions that two cumulative sums draw from. Probabilities that are rounded once, and added up in float32,
+    make a quarter of one, or half of one where their sum falls short.""",
+)  # fmt: skip
+
+
 class DecisionFlip(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (ROWS, SHARE, SWAPPED, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL)
+    limits: ClassVar[tuple[Limit, ...]] = (ROWS, SHARE, SWAPPED, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED)
 
     def among(self, part: Part) -> Iterator[Candidate]:
-        """A choice among scores that the format made equal, or whose differences it made noise."""
+        """A choice among scores that the format made equal, or whose differences it made noise; draws by sums that stand still."""
         for operation in part.observation.judged:
-            flips = operation.flips
+            flips, skew = operation.flips, operation.skew
+            if skew is not None and skew.apart > SKEWED * skew.roundoff and part.spoiled.isdisjoint(operation.inputs):
+                yield _skewed(operation, skew)
             if flips is None or operation.phase == "backward" or not operation.inputs or flips.changed < ROWS:
                 continue
             if not part.spoiled.isdisjoint(operation.outputs):
@@ -43,6 +53,13 @@ class DecisionFlip(Rule):
                 yield _tied(operation, flips)
             elif choices.blurred(operation):
                 yield _blurred(operation, flips, part.origins)
+
+
+def _skewed(operation: Operation, skew: Skew) -> Candidate:
+    limit, dtype = SKEWED * skew.roundoff, skew.summed.outputs[0].dtype
+    text = (f"of what {placed(operation)} draws by this cumulative sum, {100 * skew.apart:.2g} % come out otherwise (limit {100 * limit:.2g} %): "
+            f"{skew.empty} of {skew.steps} steps are without a width in {dtype}, and are never drawn")  # fmt: skip
+    return Candidate("decision-flip", skew.summed, text, skew.apart, limit)
 
 
 def _tied(operation: Operation, flips: Flips) -> Candidate:

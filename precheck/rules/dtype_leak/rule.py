@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from precheck.analysis.facts import Fact
+from precheck.analysis import promotion
+from precheck.analysis.facts import Fact, Part
 from precheck.analysis.labels import module_of
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import placed
+from precheck.analysis.promotion import Lowered, Widened
 from precheck.analysis.raised import Mixed
 from precheck.analysis.rounding import SUM_ROUNDINGS, BorrowedEpsilon
 from precheck.findings import Finding
 from precheck.rules.dtype_leak.about import ABOUT
-from precheck.rules.rule import Compared, Rule
+from precheck.rules.rule import Candidate, Compared, Rule
 
 
 class DtypeLeak(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (SUM_ROUNDINGS,)
+
+    def among(self, part: Part) -> list[Candidate]:
+        """What the analysis has found, and formats that spread by type promotion."""
+        return [*super().among(part), *(self.candidate(fact) for fact in promotion.leaks(part.observation))]
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, BorrowedEpsilon):
@@ -29,6 +35,14 @@ class DtypeLeak(Rule):
             where = made if fact.widened else "what the block was given, or has made of that"
             return (f"torch refuses to put float32 and {fact.dtype} together at {placed(fact.refused)}; the float32 operand is {where}: "
                     "cast one of them")  # fmt: skip
+        if isinstance(fact, Lowered):
+            sizes = f"one rounding is {fact.measured:.2g}, where float32's is {fact.limit:.2g}"
+            if fact.read is fact.operation:
+                return f"reads what is stored in {fact.dtype}, in a float32 run: {sizes}"
+            return f"stores {fact.dtype} in a float32 run, and {placed(fact.read)} reads it: {sizes}"
+        if isinstance(fact, Widened):
+            return (f"a float32 tensor of {list(fact.wide.shape)} makes this {fact.low.dtype} one of {list(fact.low.shape)} float32 as well, and its "
+                    f"product with a weight, {placed(fact.product)}, runs in float32, for which the weight is widened")  # fmt: skip
         return super().words(fact)
 
     def beside(self, run: Compared) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import placed
-from precheck.analysis.wholes import FRACTIONAL, SEVERAL, MadeInteger, Moved
+from precheck.analysis.wholes import FRACTIONAL, SEVERAL, MadeInteger, Moved, Passed
 from precheck.rules.integer_rounding.about import ABOUT
 from precheck.rules.rule import Rule
 
@@ -26,4 +26,8 @@ class IntegerRounding(Rule):
             several = f"; {seen.moved} different ones are others" if seen.moved > 1 else ""
             return (f"{seen.was:.0f} becomes {seen.became:.0f} in {fact.dtype}, which holds all whole numbers only up to {seen.reach:.0f}, "
                     f"and is made an integer by {placed(fact.converted)}{several}")  # fmt: skip
+        if isinstance(fact, Passed):
+            end = fact.seen
+            return (f"{end.was:.6g} in the reference is {end.became:g} in {fact.dtype}, beyond the end of {end.dtype} at {end.end}, and "
+                    f"{placed(fact.converted)} stores {end.stored}")  # fmt: skip
         return super().words(fact)

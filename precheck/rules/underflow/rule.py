@@ -28,6 +28,16 @@ class Underflow(Rule):
         WRONG, LOST, FAIR, STARVED, PLAIN, PLAIN_ROUNDINGS, ADDED, ROUNDED, OWNED, OWN, COARSE, EMPTIED,
     )  # fmt: skip
 
+    def among(self, part: Part) -> Iterator[Candidate]:
+        """Draws of what has no probability, beside what the analysis has found."""
+        yield from super().among(part)
+        for operation in part.observation.judged:
+            many, total = operation.impossible
+            if many:
+                text = (f"{many} of {total} draws are of what has no probability: among so many, some of its own draws are zero in "
+                        f"{operation.inputs[0].dtype}, and 0/0 wins")  # fmt: skip
+                yield Candidate("underflow", operation, text, many, 0)
+
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "small divisor":
             return f"a divisor of {fact.measured:.3g} is below its format's smallest normal number: {fact.what}"

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import landed
+from precheck.analysis.lineage import landed, percent, placed
 from precheck.analysis.nonfinite import WRONG, Broken
+from precheck.analysis.rounding import PLAIN, SUM_ROUNDINGS, Misrounded
 from precheck.analysis.zeros import Missed
 from precheck.rules.rule import Rule
 from precheck.rules.vanished_constant.about import ABOUT
@@ -15,17 +16,19 @@ from precheck.rules.vanished_constant.about import ABOUT
 
 class VanishedConstant(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WRONG,)
+    limits: ClassVar[tuple[Limit, ...]] = (WRONG, PLAIN, SUM_ROUNDINGS)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "failed guard":
             return f"its bound rounds onto the pole of {fact.where}, which it guards: {fact.what}"
         if isinstance(fact, Missed):
             return f"{self._constant(fact)} and guards nothing; {fact.then}"
+        if isinstance(fact, Misrounded):
+            return f"{self._constant(fact)}: {placed(fact.shown)} is off by {percent(fact.value.drift)} %"
         return super().words(fact)
 
     @staticmethod
-    def _constant(fact: Missed) -> str:
+    def _constant(fact: Fact) -> str:
         made = fact.operation.outputs[0]
         bound = landed(fact.operation)
         if bound is not None and bound[1]:

@@ -1,0 +1,103 @@
+"""Draws of real numbers in a low format: each stands for the numbers that its format would have rounded to it.
+
+A uniform draw has steps of 2^-24 in float32 and of its format's spacing here, and where that rounds to the end of the range torch gives the
+beginning: one in 512 of bfloat16's is zero (one in 256, up to torch 2.11), where a reference has one in 16 million. The reference gets a
+number of the same cell, drawn from a generator of its own. What follows is judged as any rounding is: added to data it is noise, as a
+logarithm it has no tail.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck.observe.shadow.identities import is_parameter
+from precheck.observe.shadow.remarks import Skew, Tail
+from precheck.observe.shadow.replay import LOW
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
+
+UNIFORM = frozenset({"rand", "rand_like", "uniform_"})
+
+
+TAILED = frozenset({"log", "log2", "log10", "log1p", "reciprocal", "rsqrt", "logit", "erfinv", "special_ndtri", "tan"})
+"""Ops by which a uniform draw becomes one with a tail."""
+NEAR = 4
+"""Ops between a draw and its logarithm: 1 - u, a scale, a cast."""
+ROUNDINGS = 8.0
+"""Unit roundoffs by which numbers must lie beyond all that a run has, to be missing there and not merely rounded."""
+
+
+def generator(known: dict[torch.device, torch.Generator], device: torch.device) -> torch.Generator:
+    """Of random numbers that are not the user's."""
+    if device not in known:
+        known[device] = torch.Generator(device).manual_seed(0)
+    return known[device]
+
+
+def refined(call: Any, output: torch.Tensor) -> torch.Tensor | None:
+    """The shadow of a uniform draw; None for any other, and for weights, which are as they were drawn."""
+    if call.plan.packet not in UNIFORM or output.dtype not in LOW or is_parameter(output) or output.requires_grad or call.operation.parameter:
+        return None
+    mode, wide = call.mode, call.mode.replay.wide(output.dtype)
+    low, high = (_bound(call, "from", 0.0), _bound(call, "to", 1.0)) if call.plan.packet == "uniform_" else (0.0, 1.0)
+    drawn = output.to(wide)
+    spread = torch.empty_like(drawn).uniform_(generator=generator(mode.noise, drawn.device))
+    spacing = torch.finfo(output.dtype).eps * torch.exp2(drawn.abs().log2().floor()).clamp_min(torch.finfo(output.dtype).tiny)
+    shadow = drawn + (spread - 0.5) * spacing
+    last = drawn + spacing >= high  # the cell of the last number has all up to the end of the range
+    shadow = torch.where(last, drawn - spacing / 2 + (high - drawn + spacing / 2) * spread, shadow).clamp(low, high)
+    ends = drawn == drawn.new_tensor(low).to(output.dtype).to(wide)
+    return torch.where(ends, low + (high - low) * torch.finfo(output.dtype).eps / 4 * spread, shadow)
+
+
+def _bound(call: Any, name: str, default: float) -> float:
+    value = call.plan.argument(name, call.args, call.kwargs)
+    return default if value is None else float(value)
+
+
+def impossible(call: Any, drawn: torch.Tensor) -> None:
+    """How many of the indices that `multinomial` has drawn have no probability, of all."""
+    chances = call.floats[0]
+    call.operation.impossible = int((chances.gather(-1, drawn) == 0).sum()), drawn.numel()
+
+
+def tail(call: Any, output: torch.Tensor, shadow: torch.Tensor) -> None:
+    """Counts the numbers of a tail that lie beyond all that the run has."""
+    operation = call.operation
+    if operation.base not in TAILED or len(operation.inputs) != 1 or call.mode.later.defers(output):
+        return
+    origin, steps = operation.inputs[0].maker, 0
+    while origin is not None and origin.packet not in UNIFORM and steps < NEAR:
+        origin, steps = origin.inputs[0].maker if len(origin.inputs) == 1 else None, steps + 1
+    if origin is None or origin.packet not in UNIFORM or not operation.inputs[0].roundoff:
+        return
+    run, wide = output.to(shadow.dtype), torch.where(shadow.isfinite(), shadow, 0.0)
+    end = float(torch.where(run.isfinite(), run, 0.0).abs().max()) if run.numel() else 0.0
+    beyond = wide.abs() > end * (1 + ROUNDINGS * operation.inputs[0].roundoff)
+    operation.tail = Tail(int(beyond.sum()), run.numel(), end, float(wide.abs().max()), origin) if run.numel() else None
+
+
+def skewed(call: Call) -> None:
+    """How far the distribution that `searchsorted` draws from by a cumulative sum is from the reference's.
+
+    A uniform number falls into a step by its width: of two such samplers the total variation distance, half of what the widths differ by,
+    is the least probability of another outcome. What the sum falls short of its end belongs to the index past it.
+    """
+    if call.plan.packet != "searchsorted" or not call.inputs[0].drift or call.mode.later.defers(call.floats[0]):
+        return
+    summed, steps = call.inputs[0].maker, 0
+    while summed is not None and summed.base != "cumsum" and steps < NEAR:
+        summed, steps = summed.drifting.maker if summed.drifting is not None else None, steps + 1
+    sums = call.floats[0]
+    if summed is None or summed.base != "cumsum" or sums is not call.args[0] or not sums.numel():
+        return
+    wide = call.shadows[id(sums)]
+    run = sums.to(wide.dtype)
+    begin, end = torch.zeros_like(wide[..., :1]), wide[..., -1:].abs().clamp_min(torch.finfo(wide.dtype).tiny)
+    mine, theirs = (torch.diff(each, dim=-1, prepend=begin) for each in (run, wide))
+    apart = ((mine - theirs).abs().sum(-1) + (run - wide)[..., -1].abs()) / (2 * end[..., 0])
+    empty = int(((mine <= 0) & (theirs > 0)).sum())
+    call.operation.skew = Skew(float(apart.mean()), empty, sums.numel(), summed, call.inputs[0].roundoff)

@@ -1,0 +1,137 @@
+"""What is known of a storage that was written in parts: channel by channel, step by step, gate by gate.
+
+A write through a view says nothing of the rest. So the values of the parts are kept side by side, and who reads more than one of them
+reads a value of its own, measured then and there, whose ancestors are theirs.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from precheck.observe.shadow import measuring
+from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.statistics import compare
+from precheck.torch_internals import storage_at
+
+KEPT = 32
+"""Values of one storage that are kept: those with Inf, NaN or zeros first, then those with the largest errors."""
+OVERWRITING = frozenset({"copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential", "fill_diagonal"})
+"""Ops that read nothing of what they write over."""
+
+Region = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Sizes, strides and offset, in elements."""
+
+
+def region(tensor: torch.Tensor) -> Region:
+    return tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+
+
+def _dense(where: Region) -> tuple[int, int]:
+    """How many neighbouring elements lie together, and the greatest common divisor of the strides between such runs; 0 if there is one."""
+    run, outer = 1, 0
+    for stride, size in sorted((stride, size) for size, stride in zip(where[0], where[1], strict=True) if size > 1):
+        if stride <= run and not outer:
+            run += stride * (size - 1)
+        else:
+            outer = math.gcd(outer, stride)
+    return run, outer
+
+
+def _extent(where: Region) -> int:
+    return 1 + sum(stride * (size - 1) for size, stride in zip(where[0], where[1], strict=True))
+
+
+def apart(one: Region, other: Region) -> bool:
+    """Whether two regions have no element in common, as far as sizes and strides say so at once."""
+    if 0 in one[0] or 0 in other[0] or one[2] + _extent(one) <= other[2] or other[2] + _extent(other) <= one[2]:
+        return True
+    (run, outer), (length, between) = _dense(one), _dense(other)
+    turn = math.gcd(outer, between)
+    if not turn or run > turn or length > turn:
+        return False
+    ahead = (other[2] - one[2]) % turn  # from where a run of the one begins to where the next of the other does
+    return run <= ahead and ahead + length <= turn
+
+
+def covers(one: Region, other: Region) -> bool:
+    """Whether the one has all elements of the other, as far as that is plain."""
+    dense = _dense(one)[1] == 0 and _extent(one) == math.prod(one[0])
+    return one == other or (dense and one[2] <= other[2] and other[2] + _extent(other) <= one[2] + _extent(one))
+
+
+def written(cell: Any, tensor: torch.Tensor, value: Value) -> None:
+    """The tensor, which is the cell's storage or a part of it, holds `value` from now on."""
+    elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+    if tensor.numel() == elements or tensor.is_complex() or cell.dtype.is_complex:
+        cell.parts = None
+    else:
+        where = region(tensor)
+        known = cell.parts or [(((elements,), (1,), 0), cell.value)]
+        cell.parts = [each for each in known if not covers(where, each[0])]
+        if len(cell.parts) >= KEPT:
+            cell.parts.remove(min(cell.parts, key=lambda each: _weight(each[1])))
+        cell.parts.append((where, value))
+    cell.value = value
+
+
+def _weight(value: Value) -> tuple[bool, bool, float]:
+    error = value.drift * value.norm
+    return bool(value.nonfinite), bool(value.zeros), error if math.isfinite(error) else 0.0
+
+
+def found(cell: Any, tensor: torch.Tensor) -> list[Value]:
+    """The values that a tensor is made of, the latest first; one, if it was written as a whole or has been read as it is."""
+    if cell.parts is None or tensor.is_complex():
+        return [cell.value]
+    where, values = region(tensor), []
+    for known, value in reversed(cell.parts):
+        if not apart(known, where):
+            values.append(value)
+            if covers(known, where):
+                break
+    return values or [cell.value]
+
+
+def read(call: Any, cell: Any, tensor: torch.Tensor, overwritten: bool) -> Value:
+    """The value of what a call reads: of several parts, one measured now. What it only writes over is not looked at."""
+    values = found(cell, tensor)
+    if len(values) == 1 or overwritten or not any(value.drift or value.nonfinite for value in values):
+        return values[0]
+    mode, shadow = call.mode, call.mode.memory.view(cell, tensor)
+    made = dataclasses.replace(call.described(), name="copy_.default", inputs=tuple(values), scalars=(), in_place=True)
+    coarsest, kept = max(values, key=lambda value: value.roundoff), any(value.kept_low for value in values)
+    value = Value(made, tuple(tensor.shape), measuring.named(tensor.dtype), coarsest.roundoff, tensor.dtype in mode.low, kept)
+    made.outputs = (value,)
+    if mode.later.defers(tensor):
+        gathering = copy.copy(call)
+        gathering.operation = made
+        measuring.cast(gathering, value, tensor, shadow, None)
+    else:
+        compare(value, tensor, shadow, zeros=any(each.zeros for each in values))
+    mode.observation.add(made)
+    cell.parts.append((region(tensor), value))
+    return value
+
+
+def present(cell: Any) -> Iterator[Value]:
+    """The values that a storage holds still. Where one has Inf, NaN or zeros, the storage itself is asked."""
+    yield cell.value
+    for where, value in cell.parts or ():
+        if value is not cell.value and (not (value.nonfinite or value.zeros) or _there(cell, where, value)):
+            yield value
+
+
+def _there(cell: Any, where: Region, value: Value) -> bool:
+    storage = storage_at(cell.reference.cdata)
+    if storage is None:
+        return False
+    run = torch.empty(0, dtype=cell.dtype, device=cell.held.device).set_(storage, where[2], where[0], where[1])
+    again = dataclasses.replace(value, nonfinite=0, zeros=0)
+    compare(again, run, cell.flat.as_strided(*where), zeros=True)
+    return bool(again.nonfinite if value.nonfinite else again.zeros)

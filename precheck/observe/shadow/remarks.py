@@ -1,0 +1,55 @@
+"""What is told of single ops beside their numbers: facts that need no limit, or one that the judge has."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.operations import Operation
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wrapped:
+    """Numbers that a cast to integers took beyond the ends of their type, which the reference's do not pass: how many, and one of them."""
+
+    count: int
+    was: float
+    became: float  # before the cast
+    stored: int
+    dtype: str
+    end: int  # the one that it passed
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outdated:
+    """A cast of a weight that was read after the weight had moved."""
+
+    made: Operation
+    written: Operation  # what has moved it
+    name: str  # the weight's
+    implicit: bool  # autocast's own
+    share: float  # of elements that are others by now
+    off: float  # |cast - weight| / |weight|
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Skew:
+    """A cumulative sum that draws are looked up in, beside the reference's."""
+
+    apart: float  # mean total variation distance: the probability by which a draw comes out otherwise
+    empty: int  # steps that have no width here and one there, which nothing falls into
+    steps: int
+    summed: Operation
+    roundoff: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tail:
+    """Of what a uniform draw becomes by an op that has a pole: how many of the reference's numbers lie beyond all that the run has."""
+
+    beyond: int
+    total: int
+    end: float  # the run's greatest magnitude
+    farthest: float  # the reference's
+    drawn: Operation

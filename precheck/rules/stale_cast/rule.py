@@ -1,0 +1,33 @@
+"""Casts of weights that were made before the weights moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precheck.analysis.facts import Part
+from precheck.analysis.lineage import percent, placed
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.remarks import Outdated
+from precheck.rules.rule import Candidate, Rule
+from precheck.rules.stale_cast.about import ABOUT
+
+
+class StaleCast(Rule):
+    """Autocast's own, at the call that reads it; a program's own, where it was made."""
+
+    about = ABOUT
+
+    def among(self, part: Part) -> Iterator[Candidate]:
+        """Where a cast is read that is no longer what its weight is."""
+        for operation in part.observation.judged:
+            if operation.outdated is not None:
+                yield _told(operation, operation.outdated)
+
+
+def _told(operation: Operation, seen: Outdated) -> Candidate:
+    changed = f"{placed(seen.written)} has changed {percent(seen.share)} % of its elements since, by {percent(seen.off)} % of the whole"
+    if seen.implicit:
+        text = f"autocast still has the cast of {seen.name} that it made before; {changed}"
+        return Candidate("stale-cast", operation, text, seen.share, 0.0, tensor=seen.name)
+    text = f"{placed(operation)} reads this cast of {seen.name}, and sends it gradients; {changed}"
+    return Candidate("stale-cast", seen.made, text, seen.share, 0.0, tensor=seen.name)

@@ -1,0 +1,103 @@
+"""Formats that spread by type promotion, and what was asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import precheck
+from precheck.findings import Finding
+
+LOW, WIDE = torch.bfloat16, torch.float32
+Forward = Callable[["Layers", torch.Tensor], torch.Tensor]
+
+
+class Layers(nn.Module):
+    """Two layers, between which `between` does what it likes; the second takes its weight in the format of what comes."""
+
+    def __init__(self, between: Forward) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.between = nn.Linear(8, 8), nn.Linear(8, 8, bias=False), between
+        self.scale, self.table = nn.Parameter(torch.linspace(0.5, 1, 8)), torch.linspace(0.5, 1, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.between(self, self.first(x))
+        return functional.linear(x, self.second.weight.to(x.dtype))
+
+
+def promoted(layers: Layers, x: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(x * layers.table)
+
+
+def cast(layers: Layers, x: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(x * layers.table.to(x.dtype))
+
+
+def cast_back(layers: Layers, x: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(x * layers.table).to(LOW)
+
+
+def asked_for(layers: Layers, x: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(x.float() * layers.table)
+
+
+def learnt(layers: Layers, x: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(x * layers.scale.float())
+
+
+def found(between: Forward, dtype: torch.dtype, precision: str | None = None, *, autocast: bool = False) -> list[Finding]:
+    model = Layers(between).to(dtype)
+    with precheck.watch(model, precision=precision) as report, torch.autocast("cpu", LOW) if autocast else contextlib.nullcontext():
+        model(torch.randn(4, 8).to(dtype)).float().square().mean().backward()
+    return report.findings
+
+
+def test_a_product_that_runs_in_float32_since_a_table_did_is_a_warning() -> None:
+    (finding,) = found(promoted, LOW)
+    assert (finding.rule, finding.severity, finding.op) == ("dtype-leak", "warning", "aten.mul.Tensor")
+    assert "a float32 tensor of [8] makes this bfloat16 one of [4, 8] float32 as well" in finding.message
+    assert re.search(r"aten\.mm\.default at .*:\d+, runs in float32, for which the weight is widened", finding.message)
+
+
+@pytest.mark.parametrize("between", [cast, cast_back, asked_for, learnt])
+def test_what_is_cast_or_asked_for_is_no_leak(between: Forward) -> None:
+    assert not found(between, LOW)
+
+
+@pytest.mark.parametrize("between", [promoted, cast, asked_for, learnt])
+def test_autocast_casts_for_its_products_by_itself(between: Forward) -> None:
+    assert not found(between, WIDE, autocast=True)
+
+
+def low_table(layers: Layers, x: torch.Tensor) -> torch.Tensor:
+    table = layers.table.to(LOW)
+    return x * table
+
+
+def one_line(layers: Layers, x: torch.Tensor) -> torch.Tensor:
+    return x * layers.table.to(LOW).float()
+
+
+def own_autocast(layers: Layers, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", LOW):
+        y = layers.first(x)
+    return y.float() * layers.table
+
+
+def test_a_low_table_in_a_run_that_is_to_be_float32() -> None:
+    finding = found(low_table, WIDE, "32-true")[0]
+    assert (finding.rule, finding.severity, finding.op) == ("dtype-leak", "error", "aten._to_copy.default")
+    assert "stores bfloat16 in a float32 run" in finding.message
+    assert re.search(r"aten\.mul\.Tensor at .*:\d+ reads it: one rounding is 0\.0039, where float32's is 6e-08", finding.message)
+
+
+@pytest.mark.parametrize("between", [promoted, one_line, own_autocast])
+def test_roundings_that_are_meant_and_autocast_of_the_codes_own(between: Forward) -> None:
+    assert not [finding for finding in found(between, WIDE, "32-true") if finding.rule == "dtype-leak"]
