@@ -12,7 +12,7 @@ from torch.nn import functional
 HALF, LOW = torch.float16, torch.bfloat16
 
 
-def fast_decay() -> torch.Tensor:
+def fading_momentum() -> torch.Tensor:
     """A momentum of nine tenths in bfloat16: each rounding has faded after a few turns."""
     momentum = torch.zeros(64).to(LOW)
     for gradient in normal(300, 64).to(LOW):
@@ -155,6 +155,6 @@ def normalised_power() -> torch.Tensor:
     return vector
 
 
-IDIOMS = (fast_decay, hidden_state, gated_cells, layers_that_share_weights, deep_network, wide_latents, key_value_slots, ring_of_frames,
+IDIOMS = (fading_momentum, hidden_state, gated_cells, layers_that_share_weights, deep_network, wide_latents, key_value_slots, ring_of_frames,
           stored_remainders, chance_rounding, counted_in_halves, short_sums, replaced_each_turn, normalised_power)  # fmt: skip
 MEASURED = (measured_depth,)
