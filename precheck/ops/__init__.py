@@ -63,10 +63,16 @@ FRESH = where(lambda op: op.form)
 """Ops that take the form of a tensor and none of its content."""
 DRAWN = where(lambda op: op.kind is Kind.DRAW and op.real)
 """Draws of real numbers."""
+UNIFORM = where(lambda op: op.uniform)
+"""Draws of numbers that are as frequent everywhere in an interval."""
+OVERWRITING = REPLACING | where(lambda op: op.kind is Kind.DRAW and not op.form)
+"""Ops that in place read nothing of what they write over."""
 
 # functions with poles, and what guards them
 POLES = where(lambda op: bool(op.poles) and op.kind not in (Kind.ROUNDING, Kind.REMAINDER))
 """Functions that leave the finite numbers at some argument, or end there. Which one, and at which calls: `OpSpec.poles`."""
+SINGULAR = where(lambda op: any(pole.operand == "a" and pole.what == "value" and not pole.when for pole in op.poles))
+"""Functions of one operand that grow beyond all bounds at some argument: what they make of a uniform draw has a tail."""
 LOGARITHMS = where(lambda op: op.kind is Kind.LOGARITHM)
 EXPONENTIALS = where(lambda op: op.kind is Kind.EXPONENTIAL)
 GUARDS = where(lambda op: bool(op.bound))

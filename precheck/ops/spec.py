@@ -92,6 +92,7 @@ class OpSpec:
     form: it takes a tensor's form and none of its content.
     constant: what it makes is a "number" that is given or named, all over, or a "range" of numbers.
     real: it draws real numbers, not whole ones.
+    uniform: all numbers of an interval alike.
     chooses: by what it chooses: the largest or smallest elements ("extreme"), the order of all ("rank"), or a place among bounds ("place").
     values: of a choice, whether the elements at the places are a result as well, before these.
     side: the place of the argument that a derivative asks on which side of a threshold it lies.
@@ -119,6 +120,7 @@ class OpSpec:
     form: bool = False
     constant: Literal["", "number", "range"] = ""
     real: bool = False
+    uniform: bool = False
     chooses: Literal["", "extreme", "rank", "place"] = ""
     values: bool = False
     side: int | None = None

@@ -46,8 +46,10 @@ _FACTORIES = (
 )
 
 _DRAWS = (
-    *each("rand uniform randn normal normal_functional exponential log_normal cauchy", OpSpec("", Kind.DRAW, real=True)),
-    *each("rand_like randn_like", OpSpec("", Kind.DRAW, form=True, real=True)),
+    *each("rand uniform", OpSpec("", Kind.DRAW, real=True, uniform=True)),
+    *each("randn normal normal_functional exponential log_normal cauchy", OpSpec("", Kind.DRAW, real=True)),
+    OpSpec("rand_like", Kind.DRAW, form=True, real=True, uniform=True),
+    OpSpec("randn_like", Kind.DRAW, form=True, real=True),
     OpSpec("randint_like", Kind.DRAW, form=True),
     *each("randint randperm random bernoulli multinomial poisson binomial geometric", OpSpec("", Kind.DRAW)),
     OpSpec("native_dropout", Kind.DRAW, "a", linear="a"),

@@ -90,7 +90,7 @@ class Call:
             if is_parameter(tensor):
                 cell.parameter = mode.where.identity(tensor)
                 mode.where.saw(tensor)
-            inputs.append(parts.read(self, cell, tensor, id(tensor) in written and planned.packet.rstrip("_") in parts.OVERWRITING))
+            inputs.append(parts.read(self, cell, tensor, id(tensor) in written and planned.base in ops.OVERWRITING))
             self.shadows[id(tensor)] = (mode.memory.written_view if id(tensor) in written else mode.memory.view)(cell, tensor)
         self.inputs = tuple(inputs)
         self.operation = self.described()

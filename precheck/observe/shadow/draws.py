@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow.identities import is_parameter
 from precheck.observe.shadow.remarks import Skew, Tail
 from precheck.observe.shadow.replay import LOW
@@ -19,11 +20,6 @@ from precheck.observe.shadow.replay import LOW
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
-UNIFORM = frozenset({"rand", "rand_like", "uniform_"})
-
-
-TAILED = frozenset({"log", "log2", "log10", "log1p", "reciprocal", "rsqrt", "logit", "erfinv", "special_ndtri", "tan"})
-"""Ops by which a uniform draw becomes one with a tail."""
 NEAR = 4
 """Ops between a draw and its logarithm: 1 - u, a scale, a cast."""
 ROUNDINGS = 8.0
@@ -39,10 +35,10 @@ def generator(known: dict[torch.device, torch.Generator], device: torch.device) 
 
 def refined(call: Any, output: torch.Tensor) -> torch.Tensor | None:
     """The shadow of a uniform draw; None for any other, and for weights, which are as they were drawn."""
-    if call.plan.packet not in UNIFORM or output.dtype not in LOW or is_parameter(output) or output.requires_grad or call.operation.parameter:
+    if call.plan.base not in ops.UNIFORM or output.dtype not in LOW or is_parameter(output) or output.requires_grad or call.operation.parameter:
         return None
     mode, wide = call.mode, call.mode.replay.wide(output.dtype)
-    low, high = (_bound(call, "from", 0.0), _bound(call, "to", 1.0)) if call.plan.packet == "uniform_" else (0.0, 1.0)
+    low, high = (_bound(call, "from", 0.0), _bound(call, "to", 1.0)) if call.plan.base == "uniform" else (0.0, 1.0)
     drawn = output.to(wide)
     spread = torch.empty_like(drawn).uniform_(generator=generator(mode.noise, drawn.device))
     spacing = torch.finfo(output.dtype).eps * torch.exp2(drawn.abs().log2().floor()).clamp_min(torch.finfo(output.dtype).tiny)
@@ -67,12 +63,12 @@ def impossible(call: Any, drawn: torch.Tensor) -> None:
 def tail(call: Any, output: torch.Tensor, shadow: torch.Tensor) -> None:
     """Counts the numbers of a tail that lie beyond all that the run has."""
     operation = call.operation
-    if operation.base not in TAILED or len(operation.inputs) != 1 or call.mode.later.defers(output):
+    if operation.base not in ops.SINGULAR or len(operation.inputs) != 1 or call.mode.later.defers(output):
         return
     origin, steps = operation.inputs[0].maker, 0
-    while origin is not None and origin.packet not in UNIFORM and steps < NEAR:
+    while origin is not None and origin.base not in ops.UNIFORM and steps < NEAR:
         origin, steps = origin.inputs[0].maker if len(origin.inputs) == 1 else None, steps + 1
-    if origin is None or origin.packet not in UNIFORM or not operation.inputs[0].roundoff:
+    if origin is None or origin.base not in ops.UNIFORM or not operation.inputs[0].roundoff:
         return
     run, wide = output.to(shadow.dtype), torch.where(shadow.isfinite(), shadow, 0.0)
     end = float(torch.where(run.isfinite(), run, 0.0).abs().max()) if run.numel() else 0.0

@@ -21,8 +21,6 @@ from precheck.torch_internals import storage_at
 
 KEPT = 32
 """Values of one storage that are kept: those with Inf, NaN or zeros first, then those with the largest errors."""
-OVERWRITING = frozenset({"copy", "fill", "zero", "normal", "uniform", "random", "bernoulli", "exponential", "fill_diagonal"})
-"""Ops that read nothing of what they write over."""
 
 Region = tuple[tuple[int, ...], tuple[int, ...], int]
 """Sizes, strides and offset, in elements."""
