@@ -145,7 +145,8 @@ def vectors_of_a_cluster(operation: Operation) -> bool:
 
 @exempts(
     "amplified-rounding", "cancellation", "accumulated-drift",
-    reason="a small difference of wide numbers is as wrong as what it is fed with, and so is all that follows from it", needed_by=(),
+    reason="a small difference of wide numbers is as wrong as what it is fed with, and so is all that follows from it",
+    needed_by=("textbook_compensation",),
 )  # fmt: skip
 def small_difference() -> bool:
     """What follows from a difference or reduction that makes an error eight times larger, and less than a fault."""

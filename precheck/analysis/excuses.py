@@ -24,7 +24,7 @@ def drawn(fact: Fact, value: Value, readers: Readers) -> bool:
     return bool(sources) and all(source.maker is not None and source.maker.base in DRAWN for source in sources)
 
 
-@exempts("integer-rounding", reason="a table that nobody reads harms nobody", needed_by=())
+@exempts("integer-rounding", reason="a table that nobody reads harms nobody", needed_by=("absolute-keys (mended)",))
 def unread(fact: Fact, value: Value, readers: Readers) -> bool:
     """A buffer that was rounded with its module, and that no forward pass has read."""
     return not readers.get(value)
@@ -36,7 +36,10 @@ def small(fact: Fact, value: Value, readers: Readers) -> bool:
     return not ends_wrong(value, readers)
 
 
-@exempts("integer-rounding", reason="pixels and products that happen to be whole are measures, of which one rounding is one rounding", needed_by=())
+@exempts(
+    "integer-rounding", reason="pixels and products that happen to be whole are measures, of which one rounding is one rounding",
+    needed_by=("hoisted-zero (mended)", "raw_intensities"),
+)  # fmt: skip
 def scaled(fact: Fact, value: Value, readers: Readers) -> bool:
     """Whole numbers that are measures: one rounding is one rounding. What is made an integer in the end, and another one, is none."""
     return not _numbered(value, readers) and measured(value, readers, weighed=fact.operation.base not in SCALED)

@@ -107,7 +107,10 @@ def _carry(carriers: dict[Value, Value], operations: Iterable[Operation]) -> Non
                 carriers[value] = next((carriers[given] for given in operation.inputs if given in carriers), value)
 
 
-@exempts("overflow", "nan", reason="the scaler skips the step and backs off, as it is meant to", needed_by=())
+@exempts(
+    "overflow", "nan", reason="the scaler skips the step and backs off, as it is meant to",
+    needed_by=("scaler-of-each-epoch (mended)", "schedule-through-skips (mended)"),
+)  # fmt: skip
 def scaled_only(root: Value, observation: Observation) -> bool:
     """Too large by the loss scale alone: the scaler skips the step and backs off, as it is meant to. Below 1 too, if the run goes on there."""
     operation = _maker(root)
@@ -130,7 +133,10 @@ def _harmful(root: Value, carried: list[Value], readers: Readers, observation: O
     return any(not laid_down(root, maker, end) for end in open_ends if not observation.undecided(end))
 
 
-@exempts("overflow", "nan", reason="a mask is made of -Inf on purpose, and masks what is read after it", needed_by=())
+@exempts(
+    "overflow", "nan", reason="a mask is made of -Inf on purpose, and masks what is read after it",
+    needed_by=("masks_handed_out", "logged_copies"),
+)  # fmt: skip
 def laid_down(root: Value, maker: Operation, end: Value) -> bool:
     """Whether an Inf that nothing consumes is what a constant became, or its sum with something: a mask, or what it has masked.
 

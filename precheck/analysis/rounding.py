@@ -217,7 +217,7 @@ def _flushed(*made: Value) -> bool:
 
 @exempts(
     "cancellation", reason="what is subtracted from all scores of a row is divided out again by the row's sum: its error with it",
-    needed_by=(),
+    needed_by=("softmax_written_out",),
 )  # fmt: skip
 def softmax_written_out(shares: list[bool]) -> bool:
     """A softmax written out. `shares`: of each exponential of the difference, whether it is divided by a sum of them."""
@@ -226,7 +226,7 @@ def softmax_written_out(shares: list[bool]) -> bool:
 
 @exempts(
     "cancellation", reason="a number less its own rounding is that rounding, and a difference in float32 of numbers that were given low is what they "
-    "hold", needed_by=(),
+    "hold", needed_by=("gradient_differences", "running_moments", "textbook_compensation"),
 )  # fmt: skip
 def as_stored(operation: Operation, value: Value) -> bool:
     """Wide arithmetic on numbers that were given low, a number less its own rounding among it."""
