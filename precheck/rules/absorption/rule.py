@@ -61,7 +61,9 @@ def remainder_carried_on(reader: Operation, readers: Readers) -> bool:
 
 def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers) -> Candidate | None:
     u = felt(value)
-    if not value.roundoff or (operation.parameter and operation.in_optimizer):
+    if not value.low:
+        return None  # float32 absorbs what is 2^-24 of it, which no reference would tell
+    if operation.parameter and operation.in_optimizer:
         return None  # updates of weights are judged by what of the whole step arrived
     kept = operation.in_place or seen.carried
     if astray(operation, seen) or (not kept and off_before(value, seen)):
