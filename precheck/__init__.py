@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from precheck.benchmarking import Benchmark as Benchmark
     from precheck.benchmarking import benchmark as benchmark
     from precheck.checking import check as check
+    from precheck.comparing import compare as compare
     from precheck.findings import RULES as RULES
     from precheck.findings import Finding as Finding
     from precheck.findings import PrecisionFailure as PrecisionFailure
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
     from precheck.precisions import PRECISIONS as PRECISIONS
     from precheck.precisions import Precision as Precision
     from precheck.precisions import PrecisionError as PrecisionError
+    from precheck.recording import record as record
     from precheck.remedies import Remedy as Remedy
     from precheck.remedies import remedy as remedy
     from precheck.searching import search as search
+    from precheck.varying import vary as vary
     from precheck.watching import watch as watch
 
 __version__ = "0.1.0"
@@ -40,11 +43,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "benchmark": "precheck.benchmarking",
     "check": "precheck.checking",
+    "compare": "precheck.comparing",
     "functions_in_float32": "precheck.observe.exemption",
     "in_float32": "precheck.observe.exemption",
     "measure": "precheck.measurement",
+    "record": "precheck.recording",
     "remedy": "precheck.remedies",
     "search": "precheck.searching",
+    "vary": "precheck.varying",
     "watch": "precheck.watching",
     "Benchmark": "precheck.benchmarking",
     "Counterexample": "precheck.hunt.counterexample",

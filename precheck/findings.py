@@ -161,6 +161,11 @@ class Report:
         return [finding for finding in self.findings if finding.severity == "error"]
 
     @property
+    def verdict(self) -> str:
+        """Of two compared: "bitwise", "rounding", "less accurate", "different" or "undecidable", the gravest of any tensor; else ""."""
+        return str(self.facts.get("verdict", ""))
+
+    @property
     def worst(self) -> Row | None:
         """The boundary with the highest r in proportion to what it is allowed."""
         return max((row for row in self.boundaries if row.determined), key=lambda row: row.r / row.allowed, default=None)

@@ -25,8 +25,9 @@ FLOORS = [
     {"analysis"},
     {"rules"},
     {"judge"},
-    {"goldens"},
-    {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
+    {"goldens", "pairs"},
+    {"comparing", "varying", "recording"}
+    | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
     | {"screening", "scrutiny", "trials", "hunt", "searching", "strategies"},
     {"report"},
     {"plugin"},

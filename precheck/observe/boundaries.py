@@ -77,9 +77,11 @@ class Boundaries:
     def __init__(
         self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, glance: bool = False,
         witness: Witness | None = None, sampled: Container[str] = (), weighs: bool = False, loss: Any = None, functions: bool = False,
+        compiled: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.trace, self.disturbance, self.handed, self.glance = model, trace, disturbance, handed, glance
         self.recorder = Recorder(trace, sampled=sampled, weighs=weighs, glance=glance, witness=witness)
+        self.compiled, self.witness = compiled, witness
         self.position = Position()
         self.functions = Functions(self.recorder, _forwards(model, loss)) if functions else None
         if self.functions is not None:
@@ -94,14 +96,14 @@ class Boundaries:
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         handles = []
-        for name, module in self.model.named_modules():
+        for name, module in [("", self.model)] if self.compiled else self.model.named_modules():
             if isinstance(module, torch.jit.ScriptModule):  # takes no Python hooks, and has none inside
                 continue
             if not self.glance:
                 handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
             handles.append(module.register_forward_hook(self._leaving(name), always_call=not self.glance))
         try:
-            with room(), _uncompiled(), interpreted():
+            with room(), contextlib.nullcontext() if self.compiled else _uncompiled(), interpreted():
                 yield
             self.recorder.learn()
         finally:
@@ -121,6 +123,8 @@ class Boundaries:
         if isinstance(self.model, torch.jit.ScriptModule) and self.enabled:  # no hook has seen it
             self._returned("", result, self.position.stack[0][1])
         for path, tensor in tensors(result):
+            if self.witness is not None:
+                self.witness.boundary("result", path, self.step, tensor)
             known = self.made.get(id(tensor))
             if known and known[0] is tensor and known[2] in self.trace.records:
                 self.recorder.result(known[2], tensor)

@@ -47,7 +47,7 @@ class Exponents:
 
     def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None:
         """A tensor at a module's boundary. Of a forward run again, the last counts."""
-        if not addressable(tensor):
+        if kind in ("result", "update") or not addressable(tensor):
             return
         with without_modes(), torch.no_grad():
             self._count((kind, name, step), Binades(name, kind, step, _named(tensor), tensor.numel()), tensor)

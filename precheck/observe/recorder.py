@@ -50,7 +50,7 @@ class _Part:
 
 
 class Witness(Protocol):
-    """Who else looks at what is recorded."""
+    """Who else looks at what is recorded, and at what the model returns (kind "result")."""
 
     def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None: ...
 
@@ -108,6 +108,8 @@ class Recorder:
                 record = Record(kind="update", name=each.name, step=step, **whole, **_UNKNOWN)
                 self._put(record, move, "", elements=count, known=counts, weight=size)
                 self._weigh(record.key, move)
+                if self.witness is not None:
+                    self.witness.boundary("update", each.name, step, move)
 
     def learn(self) -> None:
         """Fetches what is not known yet: the records are whole then."""

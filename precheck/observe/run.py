@@ -11,12 +11,14 @@ from collections.abc import Iterator
 import torch
 
 from precheck import float32, interrupts
+from precheck.autocast import cuda_policy_on_cpu
 from precheck.observe import conversion, exemption, state
 from precheck.observe.boundaries import LOW, Boundaries, Disturbance, Position
 from precheck.observe.decisions import Recording, Tape
 from precheck.observe.following import Following
 from precheck.observe.job import Job, named
 from precheck.observe.listeners import otherwise
+from precheck.observe.recorder import Witness
 from precheck.observe.records import Trace
 from precheck.observe.selections import Selection, Selections
 from precheck.observe.shadow.mode import Shadow
@@ -47,6 +49,8 @@ class Setting:
     buffers: torch.dtype | None = None  # what the run compared with keeps its floating buffers in
     functions: bool = False  # whether to record what the user's functions return too
     early: bool = False  # whether to end with the loss of the first step
+    witness: Witness | None = None  # who else looks at what is recorded; None: the shadow, where there is one
+    compiled: bool = False  # whether what torch.compile made runs as such, with no hooks but the whole model's
     selections: list[Selection] | None = None  # where to list products that only move values, which are carried out exactly then
 
 
@@ -86,10 +90,11 @@ def run(job: Job, setting: Setting) -> Trace:
 def _ran(job: Job, setting: Setting) -> Trace:
     trace = Trace()
     with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), rnn_kernels(job, setting), exemption.set_apart(job.model):
-        witness = None if setting.shadow is None else setting.shadow.exponents
+        witness = setting.witness if setting.witness is not None or setting.shadow is None else setting.shadow.exponents
         boundaries = Boundaries(
             job.model, trace, disturbance=setting.disturbance, handed=setting.handed, glance=setting.glance, witness=witness,
             sampled=job.sampled, weighs=setting.weighs, loss=job.loss, functions=setting.functions,
+            compiled=setting.compiled,
         )  # fmt: skip
         prepare(job, setting)
         with _modes(setting, job.device, boundaries.position, trace) as recording, boundaries.attached():
@@ -146,13 +151,15 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
     with contextlib.ExitStack() as stack:
         if setting.precision is not None:
             stack.enter_context(setting.precision.step(device))
+            if setting.precision.autocasts and setting.precision.policy == "cuda" and device == "cpu":
+                stack.enter_context(cuda_policy_on_cpu())  # a checkpoint recomputes under autocast in the backward pass, too
         if setting.selections is not None:
             stack.enter_context(Selections(setting.selections, position))
         if setting.disturbance is not None:
             stack.enter_context(setting.disturbance.products())
         if setting.records is not None:
             recording = stack.enter_context(Recording(setting.records, position))
-        elif setting.precision is not None and setting.shadow is None and device == "cpu":
+        elif setting.precision is not None and setting.shadow is None and device == "cpu" and not setting.compiled:
             stack.enter_context(substituted())
         following = None
         if setting.follows is not None and setting.dtype is not None:

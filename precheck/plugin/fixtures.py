@@ -1,4 +1,8 @@
-"""The fixtures: `precision`, `precision_device`, `check_precision`, `watch_precision`, `gpu_benchmark`. torch is imported when one is used."""
+"""The fixtures: `precision`, `precision_device`, `check_precision`, `watch_precision`, `check_parity`, `check_invariance`,
+`gpu_benchmark`.
+
+torch is imported when one is used.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from precheck.plugin.checks import CheckPrecision
+    from precheck.plugin.pairs import CheckInvariance, CheckParity
     from precheck.plugin.watches import WatchPrecision
 
 
@@ -113,6 +118,41 @@ def watch_precision(request: pytest.FixtureRequest, precision: Precision | str) 
     from precheck.plugin.watches import WatchPrecision
 
     return WatchPrecision(request.node, _resolved(precision, request.config))
+
+
+@pytest.fixture
+def check_parity(request: pytest.FixtureRequest, precision: Precision | str) -> CheckParity:
+    """check_parity(model, other, inputs, *, loss=None, optimizer=None, steps=1, seed=0, match=None, allow=None) -> Report.
+
+    Runs both on the same inputs and random numbers under the test's precision, and fails the test where `other` computes something else than
+    `model` does, or is beyond what rounding explains of the exact result where `model` is not:
+
+        def test_port(check_parity):
+            check_parity(original, port, tokens, loss=lambda out: out.logits.float().mean(), match={"h": "layers"})
+
+    `match` maps names of other to names of model, where names and weights do not tell. The verdict is `report.verdict`: "bitwise",
+    "rounding", "less accurate", "different" or "undecidable". There is no golden; both come back as they were.
+    """
+    from precheck.plugin.pairs import CheckParity
+
+    return CheckParity(request.node, _resolved(precision, request.config))
+
+
+@pytest.fixture
+def check_invariance(request: pytest.FixtureRequest, precision: Precision | str) -> CheckInvariance:
+    """check_invariance(model, inputs, over=None, *, loss=None, reduction="mean", step=None, seed=0, allow=None) -> Report.
+
+    Asks the model in ways that should not matter, under the test's precision, and fails the test where more than rounding comes of it:
+
+        def test_decoding(check_invariance):
+            check_invariance(model, {"input_ids": tokens}, over=("batch", "padding", "cache", "prefill"))
+
+    The ways: repeat, order, batch, microbatches, padding, cache, prefill, position, threads, checkpointing, dropout; or a dict of them with
+    amounts, over={"padding": 8}. `step(model, tokens, state)` decodes where a model has no past_key_values. There is no golden.
+    """
+    from precheck.plugin.pairs import CheckInvariance
+
+    return CheckInvariance(request.node, _resolved(precision, request.config))
 
 
 NO_BENCHMARK = "gpu_benchmark needs pytest-benchmark, which is not loaded: pip install pytest-benchmark, or leave -p no:benchmark out"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import precheck
 from precheck.findings import Report
@@ -173,3 +174,18 @@ def test_a_mask_of_floats_is_as_exact_as_one_of_booleans(precision: str) -> None
     mask[:, 5:] = 0
     report = precheck.measure(Additive(), (torch.randn(2, 8, 16), mask), loss=lambda out: out.square().mean(), precision=precision)
     assert report.findings == [], report.summary()
+
+
+def test_a_checkpoint_recomputes_under_the_same_autocast_policy() -> None:
+    """CUDA's policy has softmax in float32, a CPU's own in bfloat16: what a backward pass recomputes has to be what the forward pass saved."""
+
+    class Recomputed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Softmax(-1), torch.nn.Linear(8, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(self.inner, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    report = precheck.measure(Recomputed(), torch.randn(4, 8), precision="bf16-mixed", loss=lambda out: out.float().square().mean())
+    assert not report.errors

@@ -108,7 +108,7 @@ class TestExpectFinding:
             [
                 "expected overflow, and it found nothing under bf16-mixed; if*name them with @pytest.mark.precision",
                 "expected overflow, and it found headroom under bf16-mixed; if*",
-                "expected overflow, and the test made no check_precision or watch_precision",
+                "expected overflow, and the test made no check_precision, watch_precision, check_parity or check_invariance",
             ]
         )
         assert "Traceback" not in result.stdout.str()

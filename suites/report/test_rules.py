@@ -22,8 +22,8 @@ from precheck.report.rules import example, pages
 
 ROOT = Path(precheck.__file__).parent.parent
 FOLDER = ROOT / "docs" / "rules"
-WITHOUT = {"stale-cast", "missing-gradient", "scaler-collapse"}
-"""Rules that no number decides: a gradient is there or it is not, a scale holds its gradients or does not."""
+WITHOUT = {"stale-cast", "missing-gradient", "scaler-collapse", "bitwise"}
+"""Rules that no number decides: a gradient is there or it is not, a scale holds its gradients or does not, bits are equal."""
 INSIDE = {"TOGETHER", "UNCHANGED", "FINEST", "SHARED", "HALF"}
 """Limits of the analysis that every rule with a cause goes by: which of several ops is named, not whether there is a finding."""
 

@@ -1,0 +1,76 @@
+"""`compare`: two models that should be the same function. Is their difference rounding, or a bug?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from precheck import interrupts
+from precheck.findings import Report
+from precheck.judge import allowances
+from precheck.measurement import job_of
+from precheck.observe.job import InputError, Job
+from precheck.pairs import told
+from precheck.pairs.against import Against
+from precheck.pairs.callables import as_module
+from precheck.pairs.comparison import Comparison
+from precheck.pairs.matching import checked, matched
+from precheck.pairs.recording import read
+from precheck.pairs.sides import Side
+from precheck.precisions import Precision, resolve
+
+
+@interrupts.holding
+def compare(
+    model: torch.nn.Module | Callable[..., Any],
+    other: torch.nn.Module | Callable[..., Any] | str | Path,
+    inputs: Any,
+    *,
+    precision: str | Precision = "32-true",
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    steps: int = 1,
+    seed: int = 0,
+    match: Mapping[str, str] | None = None,
+    allow: Mapping[str, str] | None = None,
+) -> Report:
+    """Runs `model` and `other` on the same inputs and random numbers under `precision`, and says whether they are the same function.
+
+    `model` is the reference, `other` is judged; each is a module, a function of tensors, or what torch.compile or torch.export made of one.
+    `other` may be a file that `precheck.record` wrote elsewhere; without an exact run of its own, what is beyond the floor is `different`.
+    `inputs`: a tensor is one argument, a tuple positional ones, a dict keywords. Compared are the outputs (containers by position and name),
+    the loss, the gradients of inputs that require one and of all parameters, and with an `optimizer` the weights after `steps`. `loss` takes
+    the output and returns a scalar; without it only the forward runs. `match` maps names of `other` (parts and parameters, prefixes too) to
+    names of `model`; the rest is matched by name, then by what weights hold, joined ones too.
+
+    `report.verdict` is the gravest of "bitwise", "rounding", "less accurate", "different" and "undecidable", and a finding says it: `different`
+    and `less-accurate` are errors where `other` is to blame, and notes otherwise. `.module` and `.source` of findings are `other`'s. The
+    yardstick is what correct rounding of `model` explains of the exact result, which is float64's (float32's under a low precision).
+    Both models, their gradients, buffers, modes, and all random states come back bit for bit as they were.
+
+    Raises InputError for arguments that cannot be compared, PrecisionError for an unknown precision, and whatever the models themselves raise.
+    """
+    allowed, chosen = allowances.checked(allow), resolve(precision)
+    settings: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "steps": steps, "seed": seed}
+    ours = _job(model, inputs, "model", settings)
+    if isinstance(other, (str, Path)):
+        recorded = Against(Side(ours, chosen), read(Path(other)), match if isinstance(match, Mapping) else {}, chosen)
+        report = told.report(recorded, recorded.judged())
+        allowances.apply(report, allowed)
+        return report
+    theirs = _job(other, inputs, "other", settings)
+    matching = matched(ours.model, theirs.model, checked(match, ours.model, theirs.model))
+    comparison = Comparison(Side(ours, chosen), Side(theirs, chosen), matching, chosen)
+    report = told.report(comparison, comparison.judged())
+    allowances.apply(report, allowed)
+    return report
+
+
+def _job(given: Any, inputs: Any, name: str, settings: dict[str, Any]) -> Job:
+    try:
+        return job_of(as_module(given, name), inputs, **settings)
+    except InputError as error:
+        raise InputError(str(error) if name in str(error) else f"{name}: {error}") from None

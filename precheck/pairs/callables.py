@@ -1,0 +1,142 @@
+"""What users compare that is no plain module: functions with the modules they use, compiled and exported models."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from precheck.observe.job import InputError
+
+
+class Called(torch.nn.Module):
+    """A function as a module. Modules that it reaches (its closure, its `self`, arguments bound to it, globals that it names) are children
+    of this one, so that their weights are converted and given back like those of any model."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.__dict__["function"] = function  # past registration: a compiled module's weights have the names of the module that was compiled
+        for name, module in _reached(function):
+            self.add_module(name.replace(".", "_"), module)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__["function"](*args, **kwargs)
+
+
+class Borrowed(torch.nn.Module):
+    """The children and weights of `original`, under their names there, with another forward."""
+
+    def __init__(self, original: torch.nn.Module) -> None:
+        super().__init__()
+        self.__dict__ |= {name: original.__dict__[name] for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")}
+        self.__dict__["original"] = original
+        self.training = original.training
+
+    def modules(self, *args: Any, **kwargs: Any) -> Iterator[torch.nn.Module]:
+        """The original too, whose own attributes have to be given back."""
+        yield from super().modules(*args, **kwargs)
+        yield self.__dict__["original"]
+
+
+class Hosted(Borrowed):
+    """A compiled model, as the module that was compiled."""
+
+    def __init__(self, compiled: torch.nn.Module, original: torch.nn.Module) -> None:
+        super().__init__(original)
+        self.__dict__["compiled"] = compiled
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__["compiled"](*args, **kwargs)
+
+    def modules(self, *args: Any, **kwargs: Any) -> Iterator[torch.nn.Module]:
+        yield from super().modules(*args, **kwargs)
+        yield self.__dict__["compiled"]
+
+
+def as_module(given: Any, name: str) -> torch.nn.Module:
+    """What to run for an argument of the user's. Raises InputError for what cannot be called."""
+    if isinstance(given, torch.nn.Module):
+        original = getattr(given, "_orig_mod", None)
+        return Hosted(given, original) if isinstance(original, torch.nn.Module) else given
+    exported = sys.modules.get("torch.export")
+    if exported is not None and isinstance(given, exported.ExportedProgram):
+        module: torch.nn.Module = given.module()
+        return module
+    if not callable(given):
+        raise InputError(f"{name} is a {type(given).__name__}; pass a torch.nn.Module, a function of tensors, or a compiled or exported model")
+    return Called(given)
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether torch.compile made what it runs, or some part of it."""
+    if isinstance(module, Borrowed):
+        return isinstance(module, Hosted) or is_compiled(module.__dict__["original"])
+    if isinstance(module, Called):
+        return hasattr(_plain(module.__dict__["function"]), "_torchdynamo_orig_callable")
+    return any(hasattr(each, "_orig_mod") for each in module.modules()) or module.__dict__.get("_compiled_call_impl") is not None
+
+
+def _plain(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.unwrap(function) if not hasattr(function, "_torchdynamo_orig_callable") else function
+
+
+def _reached(function: Any) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Modules by the names that the function has for them, each once; also those in lists and dicts that it reaches."""
+    seen: set[int] = set()
+    for name, value in _bound(function):
+        for place, module in _modules(name, value):
+            if id(module) not in seen:
+                seen.add(id(module))
+                yield place, module
+
+
+def _modules(name: str, value: Any) -> Iterator[tuple[str, torch.nn.Module]]:
+    if isinstance(value, torch.nn.Module):
+        yield name, value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from _modules(f"{name}_{key}", each) if isinstance(each, torch.nn.Module) else ()
+    elif isinstance(value, (list, tuple)):
+        for place, each in enumerate(value):
+            yield from _modules(f"{name}_{place}", each) if isinstance(each, torch.nn.Module) else ()
+
+
+def _bound(function: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    if depth > 3:  # a function that calls a function of the user's, and so on
+        return
+    if isinstance(function, functools.partial):
+        yield from ((f"bound{place}", each) for place, each in enumerate(function.args))
+        yield from function.keywords.items()
+        function = function.func
+    function = getattr(function, "_torchdynamo_orig_callable", function)
+    owner = getattr(function, "__self__", None)
+    if owner is not None and not inspect.ismodule(owner):
+        yield "self", owner
+        yield from (vars(owner).items() if hasattr(owner, "__dict__") and not isinstance(owner, torch.nn.Module) else ())
+    if not inspect.isroutine(function) and not isinstance(function, torch.nn.Module) and hasattr(function, "__dict__"):
+        yield from vars(function).items()  # an object with a __call__
+    inner = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(inner, "__code__", None)
+    if code is None:
+        return
+    cells = zip(code.co_freevars, inner.__closure__ or (), strict=False)
+    reached = {name: cell.cell_contents for name, cell in cells if _filled(cell)}
+    reached |= {name: inner.__globals__[name] for name in code.co_names if name in inner.__globals__}
+    yield from reached.items()
+    for each in reached.values():
+        if inspect.isfunction(each) and not each.__module__.startswith("torch"):
+            yield from _bound(each, depth + 1)
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True

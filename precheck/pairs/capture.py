@@ -1,0 +1,65 @@
+"""The tensors of one run that a comparison is about: results, the loss, gradients and moves of weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from precheck.observe.structure import tensors
+from precheck.torch_internals import no_dispatch
+
+Key = tuple[str, str, int]
+"""Kind, name and step: ("result", "[logits]", 1), ("parameter-gradient", "head.weight", 1)."""
+COMPARED = frozenset({"result", "loss", "input-gradient", "parameter-gradient", "update"})
+
+
+@dataclasses.dataclass(slots=True)
+class Captured:
+    """Copies of what one run gave, in the order in which it came."""
+
+    tensors: dict[Key, torch.Tensor] = dataclasses.field(default_factory=dict)
+    without: set[str] = dataclasses.field(default_factory=set)  # inputs that require a gradient and got none
+
+    def of(self, kind: str) -> dict[tuple[str, int], torch.Tensor]:
+        return {(name, step): tensor for (each, name, step), tensor in self.tensors.items() if each == kind}
+
+
+class Capture:
+    """A witness of a run (`observe.recorder.Witness`) that keeps what is compared."""
+
+    def __init__(self) -> None:
+        self.found = Captured()
+        self.inputs: list[tuple[str, torch.Tensor]] = []
+
+    def entering(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        """A hook of the whole model: what it was called with, whose gradients are looked at later."""
+        if not self.found.of("parameter-gradient"):
+            given = kwargs if kwargs and not args else args[0] if len(args) == 1 and not kwargs else (*args, *kwargs.values())
+            self.inputs = [(path, tensor) for path, tensor in tensors(given) if tensor.requires_grad and tensor.is_leaf]
+
+    def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None:
+        if kind == "parameter-gradient":
+            self._inputs()
+        if kind in COMPARED and tensor.layout is torch.strided:
+            with no_dispatch(), torch.no_grad():
+                self.found.tensors[kind, name, step] = tensor.detach().clone()
+
+    def finish(self, scale: float) -> Captured:
+        """What was kept, with a loss scale taken off all gradients."""
+        self._inputs()
+        for (kind, name, step), tensor in self.found.tensors.items():
+            if scale != 1.0 and "gradient" in kind:
+                self.found.tensors[kind, name, step] = tensor.double() / scale
+        return self.found
+
+    def _inputs(self) -> None:
+        """Gradients of inputs, as they are when the first step's backward pass has ended."""
+        for path, tensor in self.inputs:
+            if tensor.grad is None:
+                self.found.without.add(path)
+            elif tensor.grad.layout is torch.strided:
+                with no_dispatch(), torch.no_grad():
+                    self.found.tensors["input-gradient", path, 1] = tensor.grad.detach().clone()
+        self.inputs = []

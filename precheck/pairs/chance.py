@@ -1,0 +1,54 @@
+"""The most that luck explains: quantiles of Fisher's F, of which no library is needed."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+CHANCE = 1e-6
+"""Of accusing a healthy tensor by luck, in whole or in any one of its blocks; as of the small samples of `analysis.noise`."""
+
+
+@functools.cache
+def largest(numel: int, samples: int, blocks: int) -> float:
+    """The ratio that the root mean square of `numel` errors exceeds with a chance of CHANCE in any of so many blocks, beside `samples` noise runs."""
+    return math.sqrt(_quantile(max(1, numel), max(1, numel) * max(1, samples), CHANCE / max(1, blocks)))
+
+
+def _quantile(n: int, m: int, chance: float) -> float:
+    """F^-1(1 - chance; n, m), to one part in a thousand, by bisection."""
+    low, high = 1.0, 2.0
+    while _beyond(high, n, m) > chance and high < 1e12:
+        low, high = high, high * 2
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if _beyond(middle, n, m) > chance else (low, middle)
+    return high
+
+
+def _beyond(f: float, n: int, m: int) -> float:
+    """P(F > f) = I_x(m/2, n/2) with x = m / (m + n f)."""
+    return _incomplete(m / 2, n / 2, m / (m + n * f))
+
+
+def _incomplete(a: float, b: float, x: float) -> float:
+    """The regularised incomplete beta function, by its continued fraction (Lentz)."""
+    if x <= 0.0 or x >= 1.0:
+        return float(x >= 1.0)
+    if x > (a + 1) / (a + b + 2):
+        return 1.0 - _incomplete(b, a, 1 - x)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
+    tiny = 1e-300
+    c, d = 1.0, 1.0 - (a + b) * x / (a + 1)
+    d = 1 / (d if abs(d) > tiny else tiny)
+    result = d
+    for k in range(1, 1000):
+        for term in (k * (b - k) * x / ((a + 2 * k - 1) * (a + 2 * k)), -(a + k) * (a + b + k) * x / ((a + 2 * k) * (a + 2 * k + 1))):
+            d = 1 + term * d
+            c = 1 + term / c
+            d, c = 1 / (d if abs(d) > tiny else tiny), c if abs(c) > tiny else tiny
+            step = d * c
+            result *= step
+        if abs(step - 1) < 1e-12:
+            break
+    return math.exp(log_front) * result if log_front > -700 else 0.0

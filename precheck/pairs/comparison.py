@@ -1,0 +1,172 @@
+"""The runs of one comparison, each made when it is first needed, and the verdict on every tensor."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from precheck.analysis import noise
+from precheck.observe.listeners import doing
+from precheck.pairs.matching import Matching
+from precheck.pairs.sides import Side
+from precheck.pairs.subjects import Subject, subjects
+from precheck.pairs.verdicts import Judged, Sided, judged, plain
+from precheck.pairs.yardstick import Yardstick
+from precheck.precisions import Precision
+
+REFUSALS = (RuntimeError, TypeError, ValueError, AssertionError)
+"""What a model that insists on its own format raises in another."""
+MORE = (2, noise.MOST)
+"""Noise runs in all, where one leaves a tensor beyond its limit."""
+
+
+class Comparison:
+    """Of `model`, the reference, with `other`, under a precision."""
+
+    def __init__(
+        self, model: Side, other: Side, matching: Matching, precision: Precision, *, aligned: Callable[[torch.Tensor], torch.Tensor] | None = None
+    ) -> None:
+        self.model, self.other, self.matching, self.precision = model, other, matching, precision
+        self.aligned = aligned  # makes what passes between `other`'s modules comparable with `model`'s
+        self.dtype = torch.float32 if precision.is_low else torch.float64
+        self.refused = ""  # why float64 is not the exact side
+        self.lost = ""  # why `other` has no exact run
+        frozen = [name for side in (model, other) for name, each in side.job.model.named_parameters() if not each.requires_grad]
+        with doing("running both models"):
+            ours, theirs = model.low(), other.low()
+        self.subjects, self.unshared = subjects(ours.captured, theirs.captured, matching, frozen)
+        self.yardstick: Yardstick | None = None
+        self.closer: Yardstick | None = None  # with the roundings of every op of the reference
+
+    def judged(self) -> list[Judged]:
+        """Every subject, in the order of the run."""
+        found = {subject: plain(subject, self._sided(subject)) for subject in self.subjects}
+        open_ = [subject for subject, verdict in found.items() if verdict is None]
+        if not open_:
+            return [verdict for verdict in found.values() if verdict is not None]
+        self.yardstick = self._reference(open_)
+        for subject in open_:
+            found[subject] = self._settled(subject)
+        return [verdict for verdict in found.values() if verdict is not None]
+
+    def _settled(self, subject: Subject) -> Judged:
+        verdict = self._numbers(subject)
+        if not self.precision.is_low and verdict.clear:
+            return verdict
+        self._exact_other()
+        verdict = self._numbers(subject)
+        for count in MORE:
+            if verdict.verdict not in ("less accurate", "model less accurate"):  # what exact runs tell is no matter of luck
+                break
+            self._more(count)
+            verdict = self._numbers(subject)
+        if verdict.verdict == "less accurate" and not verdict.nonfinite:
+            verdict = self._closely(subject, verdict)
+        if verdict.verdict in ("different", "undecidable") and not verdict.why:
+            verdict = self._confirmed(subject, verdict)
+        return verdict
+
+    @property
+    def _yard(self) -> Yardstick:
+        assert self.yardstick is not None
+        return self.yardstick
+
+    def _reference(self, wanted: list[Subject]) -> Yardstick:
+        """The exact run of the reference, and one with noise. Where float64 is refused by either side, float32 is the exact one."""
+        with doing("running the reference exactly"):
+            try:
+                exact = self.model.exact(self.dtype)
+                if not self.precision.is_low and (self.other.compiled or not _plain_weights(self.other)):
+                    self.other.exact(self.dtype)
+            except REFUSALS as error:
+                if self.precision.is_low:
+                    raise
+                self.refused, self.dtype = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}", torch.float32
+                exact = self.model.exact(self.dtype)
+        yardstick = Yardstick(self.precision, exact, wanted)
+        self._add(yardstick, 1)
+        return yardstick
+
+    def _add(self, yardstick: Yardstick, count: int, *, everywhere: bool = False) -> None:
+        for number in range(yardstick.samples, count):
+            with doing(f"noise run {number + 1} of {count}"):
+                yardstick.add(self.model.noise(self.dtype, number, everywhere=everywhere).captured)
+
+    def _more(self, count: int) -> None:
+        self._add(self._yard, count)
+
+    def _exact_other(self) -> None:
+        if self.lost:
+            return
+        with doing("running the other model exactly"):
+            try:
+                self.other.exact(self.dtype)
+            except REFUSALS as error:
+                said = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+                if self.dtype is torch.float64 and not self.precision.is_low:
+                    self.refused, self.dtype = said, torch.float32
+                    self.yardstick = self._reference(list(self._yard.subjects))
+                    self._exact_other()
+                else:
+                    self.lost = said
+
+    def _numbers(self, subject: Subject, yardstick: Yardstick | None = None) -> Judged:
+        yard = yardstick or self._yard
+        if subject not in yard.exact or yard.exact[subject].shape != self._sided(subject).model.shape:  # type: ignore[union-attr]
+            yard.exact.pop(subject, None)
+            return Judged(subject, "undecidable", 0.0, noise.FAIL, why="the exact run of model has none")
+        fine = yard.floor(subject, roundoff=noise.REASSOCIATED) if self.precision.is_low else None
+        return judged(subject, self._sided(subject), yard.floor(subject), samples=yard.samples, fine=fine)
+
+    def _sided(self, subject: Subject, free: torch.dtype | None = None) -> Sided:
+        """With `free`, the difference of the functions is that of runs in this format which decide for themselves."""
+        ours, theirs = subject.of_model(self.model.low().captured), subject.of_other(self.other.low().captured)
+        if self.yardstick is None or self.lost or not self.other.ran(self.dtype):
+            return Sided(ours, theirs)
+        free_model, free_other = (side.exact(free or self.dtype, free=free is not None) for side in (self.model, self.other))
+        return Sided(
+            ours, theirs, subject.of_other(self.other.exact(self.dtype).captured),
+            subject.of_model(free_model.captured), subject.of_other(free_other.captured),
+        )  # fmt: skip
+
+    def _closely(self, subject: Subject, verdict: Judged) -> Judged:
+        """By a floor with the rounding of every op of the reference, not of its modules' results alone."""
+        if self.closer is None:
+            self.closer = Yardstick(self.precision, self.model.exact(self.dtype), list(self._yard.subjects))
+            self._add(self.closer, 2, everywhere=True)
+        closer = self._numbers(subject, self.closer)
+        return closer if closer.verdict == "rounding" else verdict
+
+    def _confirmed(self, subject: Subject, verdict: Judged) -> Judged:
+        """By exact runs that decide for themselves, and in float64: where decisions fell otherwise neither is wrong, and float32 rounds too."""
+        yard = self._yard
+        fine = yard.floor(subject, roundoff=noise.REASSOCIATED) if self.precision.is_low else None
+        for dtype in dict.fromkeys((torch.float64, self.dtype)):
+            with contextlib.suppress(*REFUSALS):
+                return judged(subject, self._sided(subject, dtype), yard.floor(subject), samples=yard.samples, fine=fine)
+        return verdict
+
+    def facts(self) -> dict[str, Any]:
+        exact = str(self.dtype).removeprefix("torch.") + (f": float64 is refused ({self.refused})" if self.refused else "")
+        found: dict[str, Any] = {"exact": exact} if self.yardstick is not None else {}
+        if self.lost:
+            found["other_exact"] = f"none: {self.lost}"
+        if self.yardstick is not None:
+            found["noise_runs"] = self.yardstick.samples
+            found |= self._decisions()
+        lonely = {"not_compared": self.unshared, "unmatched_in_other": self.matching.lonely, "unmatched_in_model": self.matching.missed}
+        return found | {name: list(words) for name, words in lonely.items() if words}
+
+    def _decisions(self) -> dict[str, int]:
+        counted = [side.exact(self.dtype).trace.flips for side in (self.model, self.other) if side.ran(self.dtype)]
+        flips, total = (sum(pair[place] for each in counted for pair in each.values()) for place in (0, 1))
+        return {"decisions": total, "flips": flips} if total else {}
+
+
+def _plain_weights(side: Side) -> bool:
+    """Whether all of its weights are parameters and buffers, so that it runs in float64 if the reference does."""
+    return any(True for _ in side.job.model.parameters())
+

@@ -1,0 +1,136 @@
+"""How far two tensors are apart, in whole and block by block: rows, slices of each dimension, heads, tiles."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+
+from precheck.torch_internals import no_dispatch
+
+LEAST = 64
+"""Elements of a tensor from which parts of it are looked at: of fewer the whole says as much."""
+TILE = 32
+"""Rows and columns of a tile, the smallest that GPU kernels compute at a time."""
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclasses.dataclass(slots=True)
+class Squares:
+    """Sums of squares: of all elements, and by block of each partition of them. `excess` counts NaN and Inf that the exact tensor has not."""
+
+    whole: float
+    blocks: list[torch.Tensor]
+    excess: int = 0
+
+    def __add__(self, other: Squares) -> Squares:
+        blocks = [a + b for a, b in zip(self.blocks, other.blocks, strict=True)]
+        return Squares(self.whole + other.whole, blocks, self.excess + other.excess)
+
+    def times(self, factor: float) -> Squares:
+        return Squares(self.whole * factor, [each * factor for each in self.blocks], self.excess)
+
+
+def apart(value: torch.Tensor, exact: torch.Tensor) -> Squares:
+    """The squared distance of `value` from `exact`, two real or complex tensors of one shape; what is equally non-finite in both is no distance."""
+    with no_dispatch(), torch.no_grad():
+        value, exact = _wide(value), _wide(exact)
+        difference = value - exact
+        if bool(difference.isfinite().all()):
+            return _squares(difference)
+        finite = difference.isfinite()
+        excess = int((~finite & exact.isfinite()).sum()) + int((~value.isfinite() & ~exact.isfinite() & ~_alike(value, exact)).sum())
+        return dataclasses.replace(_squares(torch.where(finite, difference, torch.zeros_like(difference))), excess=excess)
+
+
+def size(exact: torch.Tensor) -> Squares:
+    """The squared norm of a tensor, its non-finite elements left out."""
+    with no_dispatch(), torch.no_grad():
+        return _squares(_wide(exact).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    with no_dispatch(), torch.no_grad():
+        bits = _BITS.get(a.element_size())
+        if bits is None or not a.is_floating_point():
+            return bool(torch.equal(a, b))
+        return bool(torch.equal(a.contiguous().view(bits), b.contiguous().view(bits)))
+
+
+def partitions(shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
+    """Each way in which a tensor of that shape is cut: what a block is called, and the dimensions that number the blocks."""
+    if len(shape) < 2 or torch.Size(shape).numel() < LEAST:
+        return []
+    found: list[tuple[str, tuple[int, ...]]] = [(f"slice of dimension {dim}", (dim,)) for dim, length in enumerate(shape) if length > 1]
+    if len(shape) > 2:
+        found.append(("row", tuple(range(len(shape) - 1))))
+    if len(shape) > 3:
+        found.append(("slice of dimensions 0 and 1", (0, 1)))
+    if min(shape[-2:]) >= 2 * TILE:
+        found.append((f"tile of {TILE} x {TILE}", ()))
+    return found
+
+
+def lengths(shape: tuple[int, ...]) -> list[int]:
+    """Elements of a block, by partition."""
+    numel = torch.Size(shape).numel()
+    return [numel // torch.Size([shape[dim] for dim in dims]).numel() if dims else TILE * TILE for _, dims in partitions(shape)]
+
+
+def place(shape: tuple[int, ...], partition: int, block: int) -> str:
+    """ "row [0, 3]", "slice 2 of dimension 1", of the block with that number."""
+    name, dims = partitions(shape)[partition]
+    if not dims:
+        across = shape[-1] // TILE
+        tiles = across * (shape[-2] // TILE)
+        row, column = divmod(block % tiles, across)
+        return f"{name} at [{row * TILE}, {column * TILE}]"
+    found = [int(each) for each in torch.unravel_index(torch.tensor(block), [shape[dim] for dim in dims])]
+    return name.replace("slice", f"slice {found[0]}") if len(found) == 1 else f"{name} {found}"
+
+
+def _squares(difference: torch.Tensor) -> Squares:
+    squares = difference.square()
+    return Squares(float(squares.sum()), list(_blocks(squares)))
+
+
+def _blocks(squares: torch.Tensor) -> Iterator[torch.Tensor]:
+    shape = tuple(squares.shape)
+    for _, dims in partitions(shape):
+        if dims:
+            others = [dim for dim in range(len(shape)) if dim not in dims]
+            yield (squares.sum(others) if others else squares).reshape(-1)
+        else:
+            height, width = shape[-2] // TILE, shape[-1] // TILE
+            cut = squares[..., : height * TILE, : width * TILE].reshape(-1, height, TILE, width, TILE)
+            yield cut.sum((2, 4)).reshape(-1)
+
+
+def _wide(value: torch.Tensor) -> torch.Tensor:
+    return torch.view_as_real(value.resolve_conj()).double() if value.is_complex() else value.double()
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a == b) | (a.isnan() & b.isnan())
+
+
+def worst(ratios: list[torch.Tensor]) -> tuple[float, int, int]:
+    """The greatest of all blocks' numbers, with its partition and its block; (0, -1, -1) where there are no blocks."""
+    best = (0.0, -1, -1)
+    for partition, each in enumerate(ratios):
+        if each.numel():
+            value, block = each.max(0)
+            best = max(best, (float(value), partition, int(block)))
+    return best
+
+
+def every(shape: tuple[int, ...]) -> list[int]:
+    """How many blocks, by partition."""
+    counts = []
+    for _, dims in partitions(shape):
+        tiles = shape[-1] // TILE * (shape[-2] // TILE) * torch.Size(shape[:-2]).numel() if len(shape) > 1 else 0
+        counts.append(torch.Size([shape[dim] for dim in dims]).numel() if dims else tiles)
+    return counts

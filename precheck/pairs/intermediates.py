@@ -1,0 +1,179 @@
+"""What the lines of one module make: each op's result, with the line, what it read, and a signature that tells equal contents in any layout."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from precheck.observe.decisions import continuous, nature, outputs_of
+from precheck.observe.shadow.source import Frames, shortened
+from precheck.torch_internals import TorchDispatchMode, in_backward, no_dispatch, schema, storage_key
+
+ALIKE = 1e-7
+"""Relative difference of two sums up to which contents are equal, in float64: a thousandth of what an eps of 1e-5 in the place of 1e-6 changes,
+and 1e8 times what reordering a sum of 4096 terms does."""
+MOST = 1 << 26
+"""Elements of intermediates that are kept, 0.5 GB in float64; of what is longer the signature alone."""
+
+Signature = tuple[int, float, float, float]
+View = tuple[Signature, tuple[int, ...], tuple[int, ...], int]
+"""How an op reads memory: what is in it, and sizes, strides and offset of the reading."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Made:
+    """One result of an op. `reads` are the numbers of the results that it was made of, `given` whether it also read what none of them is."""
+
+    op: str
+    line: str
+    signature: Signature
+    reads: tuple[int, ...]
+    tensor: torch.Tensor | None
+    views: tuple[View, ...] = ()  # of what it read
+
+
+class Intermediates(TorchDispatchMode):
+    """Keeps what is made while one of the modules named runs: its own code alone where it is `own`, what it calls too otherwise."""
+
+    def __init__(self, model: torch.nn.Module, names: Collection[str], *, own: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.model, self.names, self.own = model, frozenset(names), own
+        self.made: list[Made] = []
+        self.sources: list[Signature] = []  # of what was read and not made here: inputs and weights
+        self.stack: list[str] = []
+        self.writers: dict[int, int] = {}
+        self.alive: list[torch.Tensor] = []
+        self.read: dict[int, Signature] = {}
+        self.left = MOST
+        self.frames = Frames()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    @property
+    def active(self) -> bool:
+        if in_backward() or not self.stack:
+            return False
+        return self.stack[-1] in self.names if self.own else any(each in self.names for each in self.stack)
+
+    @contextlib.contextmanager
+    def followed(self) -> Iterator[None]:
+        handles = []
+        for name, module in self.model.named_modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                handles.append(module.register_forward_pre_hook(self._entering(name)))
+                handles.append(module.register_forward_hook(self._leaving, always_call=True))
+        try:
+            with self:
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self.alive.clear()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not self.active or nature(func).view:
+            return result
+        with no_dispatch(), torch.no_grad():
+            for output in outputs_of(result) or _written(func, args):
+                if continuous(output) and output.layout is torch.strided and output.numel():
+                    self._keep(func, args, output)
+        return result
+
+    def _keep(self, func: Any, args: Any, output: torch.Tensor) -> None:
+        line = self.frames.line(3)[0]
+        if not line:  # of precheck's own
+            return
+        reads: list[int] = []
+        views: list[View] = []
+        for each in _tensors(args):
+            if not continuous(each) or each.layout is not torch.strided:
+                continue
+            writer = self.writers.get(storage_key(each))
+            if writer is not None:
+                reads.append(writer)
+            content = self.made[writer].signature if writer is not None else self._source(each)
+            views.append((content, tuple(each.shape), tuple(map(int, each.stride())), int(each.storage_offset())))
+        self.alive.append(output)
+        self.writers[storage_key(output)] = len(self.made)
+        kept = output.detach().clone() if output.numel() <= self.left else None
+        self.left -= 0 if kept is None else kept.numel()
+        self.made.append(Made(nature(func).name, shortened(line), signature(output), tuple(reads), kept, tuple(views)))
+
+    def _source(self, read: torch.Tensor) -> Signature:
+        """Of what was not made here: an input or a weight, as a whole and, where a part of it was read, that part."""
+        place = storage_key(read)
+        if place not in self.read:
+            whole = read.as_strided((read.untyped_storage().nbytes() // read.element_size(),), (1,), 0)
+            self.read[place] = signature(whole)
+            self.alive.append(read)
+            self.sources += [self.read[place], signature(read)]
+        return self.read[place]
+
+    def _entering(self, name: str) -> Any:
+        return lambda module, args: None if in_backward() else self.stack.append(name)
+
+    def _leaving(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        if not in_backward() and self.stack:
+            self.stack.pop()
+
+
+def signature(tensor: torch.Tensor) -> Signature:
+    """Sums that no change of layout changes: how many elements, their sum, squares and fourth powers. Infinite elements of a mask count as zeros."""
+    values = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).detach().double()
+    values = torch.where(values.abs() < 1e30, values, torch.zeros_like(values))
+    squares = values.square()
+    return tensor.numel(), float(values.sum()), float(squares.sum()), float(squares.square().sum())
+
+
+def alike(a: Signature, b: Signature, within: float = ALIKE) -> bool:
+    """Whether two tensors have equal contents, but for their layout."""
+    near = math.isclose(a[2], b[2], rel_tol=within) and math.isclose(a[3], b[3], rel_tol=within)
+    return a[0] == b[0] and near and abs(a[1] - b[1]) <= within * math.sqrt(a[0] * max(a[2], b[2]))
+
+
+def parting(theirs: Sequence[Made], known: Sequence[Signature], within: float = ALIKE) -> int | None:
+    """The number of the first op that makes what is not among the `known` contents, of known contents alone, on the way to the last result.
+
+    Going back from the last result through what is unknown: what came out equal again on the way is no fault.
+    """
+    good = [any(alike(made.signature, each, within) for each in known) for made in theirs]
+    if not theirs or good[-1]:
+        return None
+    found, waiting, seen = [], [len(theirs) - 1], set[int]()
+    while waiting:
+        number = waiting.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        bad = [each for each in theirs[number].reads if not good[each]]
+        waiting += bad
+        if not bad:
+            found.append(number)
+    return min(found, default=None)
+
+
+def _written(func: Any, args: Any) -> list[torch.Tensor]:
+    if not schema(func).is_mutable:
+        return []
+    return [each for each in args[:1] if isinstance(each, torch.Tensor)]
+
+
+def _tensors(args: Any) -> Iterator[torch.Tensor]:
+    for each in args:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (list, tuple)):
+            yield from (item for item in each if isinstance(item, torch.Tensor))

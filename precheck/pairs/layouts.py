@@ -1,0 +1,76 @@
+"""How a parameter of one model lies in those of another: as it is, turned, or as one of several that are joined in one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import torch
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Link:
+    """Parameters of `other` and of `model` that hold the same numbers. One of the two lists may be longer: its parameters are joined along `dim`."""
+
+    others: tuple[str, ...]
+    models: tuple[str, ...]
+    dim: int = 0
+    turned: bool = False  # whether one side is the transpose of the other
+    same: bool = True  # whether the numbers are equal: a name alone says that they should be
+
+    def of_other(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+        return self._joined(self.others, tensors, turned=self.turned)
+
+    def of_model(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+        return self._joined(self.models, tensors, turned=False)
+
+    def _joined(self, names: Sequence[str], tensors: Mapping[str, torch.Tensor], *, turned: bool) -> torch.Tensor | None:
+        found = [tensors[name] for name in names if name in tensors]
+        if len(found) < len(names):
+            return None
+        values = [each.t() if turned and each.dim() == 2 else each for each in found]
+        return values[0] if len(values) == 1 else torch.cat(values, self.dim)
+
+
+def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """As numbers, whatever formats they are stored in: of float32 and of a lower one, the lower decides."""
+    if a.shape != b.shape or a.layout != b.layout or a.layout is not torch.strided:
+        return False
+    if a.dtype != b.dtype:
+        lower = min(a.dtype, b.dtype, key=lambda dtype: dtype.itemsize)
+        a, b = a.to(lower), b.to(lower)
+    return bool(torch.equal(a, b))
+
+
+def alone(name: str, value: torch.Tensor, wanted: str, candidate: torch.Tensor) -> Link | None:
+    """The link of two parameters with the same numbers, as they are or turned."""
+    if equal(value, candidate):
+        return Link((name,), (wanted,))
+    if value.dim() == 2 and equal(value.t(), candidate):
+        return Link((name,), (wanted,), turned=True)
+    return None
+
+
+def taken_apart(whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], int, bool] | None:
+    """Names of two or more of the `parts` which, joined in this order, are `whole`; along which dimension, and whether `whole` is turned."""
+    turnings = [(whole, False)] + ([(whole.t(), True)] if whole.dim() == 2 else [])
+    for value, turned in turnings:
+        for dim in range(min(2, value.dim())):
+            names: list[str] = []
+            place = 0
+            while place < value.shape[dim]:
+                following = next((name for name, part in parts.items() if name not in names and _begins(value, place, dim, part)), None)
+                if following is None:
+                    break
+                names.append(following)
+                place += parts[following].shape[dim]
+            else:
+                if len(names) > 1:
+                    return tuple(names), dim, turned
+    return None
+
+
+def _begins(value: torch.Tensor, place: int, dim: int, part: torch.Tensor) -> bool:
+    if part.dim() != value.dim() or place + part.shape[dim] > value.shape[dim] or part.shape[dim] == value.shape[dim]:
+        return False
+    return equal(value.narrow(dim, place, part.shape[dim]), part)

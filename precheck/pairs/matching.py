@@ -1,0 +1,179 @@
+"""Which parameter and which module of `other` is which of `model`: by the user's mapping, by being the same, by name, by what they hold.
+
+Ports keep the numbers of their weights even where they rename, turn or join them. So weights tell modules apart better than names do;
+weights that many modules share (ones of a norm, zeros of a bias) are told by the modules that hold them, then by order.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping
+
+import torch
+
+from precheck.observe.job import InputError
+from precheck.pairs.layouts import Link, alone, equal, taken_apart
+
+
+@dataclasses.dataclass(slots=True)
+class Matching:
+    """`links` are in the order of `other`'s parameters; `modules` gives `model`'s name for one of `other`'s."""
+
+    links: list[Link]
+    modules: dict[str, str]
+    lonely: list[str]  # parameters of `other` that none of `model`'s is
+    missed: list[str]  # parameters of `model` that none of `other`'s is
+    first: dict[str, str]  # each name of a parameter of `model`: its first name
+
+
+def checked(match: object, model: torch.nn.Module, other: torch.nn.Module) -> dict[str, str]:
+    """The argument `match`, validated: every name in it exists where it should, and stands for a prefix of others, too."""
+    if match is None:
+        return {}
+    if not isinstance(match, Mapping) or not all(isinstance(each, str) for pair in match.items() for each in pair):
+        raise InputError(f'match={match!r}; pass a mapping of names of other to names of model, as in {{"transformer.h": "layers"}}')
+    names = {side: _names(module) for side, module in (("other", other), ("model", model))}
+    for theirs, ours in match.items():
+        for side, name in (("other", theirs), ("model", ours)):
+            if not any(each == name.strip(".") or each.startswith(f"{name.strip('.')}.") for each in names[side]) and name.strip("."):
+                raise InputError(f"match names {name!r}, which {side} has not; it has {_few(names[side])}")
+    return {theirs.strip("."): ours.strip(".") for theirs, ours in match.items()}
+
+
+def matched(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, str]) -> Matching:
+    ours, theirs = _parameters(model), _parameters(other)
+    first = {name: next(known for known, each in ours.items() if each is value) for name, value in model.named_parameters(remove_duplicate=False)}
+    found: dict[str, Link] = {}
+    by_identity = {id(value): name for name, value in ours.items()}
+    for name, value in theirs.items():
+        wanted = mapped(name, match)
+        if id(value) in by_identity:
+            found[name] = Link((name,), (by_identity[id(value)],))
+        elif wanted is not None and wanted in first:
+            found[name] = _named(name, value, first[wanted], ours)
+        elif wanted is None and name in first and _shaped_alike(value, ours[first[name]]):
+            found[name] = _named(name, value, first[name], ours)
+    _by_content({name: value for name, value in theirs.items() if name not in found}, ours, found, match)
+    modules = _modules(model, other, match, found)
+    used = {name for link in found.values() for name in link.models}
+    links = list(dict.fromkeys(found[name] for name in theirs if name in found))
+    return Matching(links, modules, [name for name in theirs if name not in found], [name for name in ours if name not in used], first)
+
+
+def mapped(name: str, match: Mapping[str, str]) -> str | None:
+    """What the longest prefix in `match` makes of a name; None where no prefix fits."""
+    parts = name.split(".")
+    for length in range(len(parts), -1, -1):
+        prefix = ".".join(parts[:length])
+        if prefix in match:
+            return ".".join(filter(None, (match[prefix], *parts[length:])))
+    return None
+
+
+def _named(name: str, value: torch.Tensor, wanted: str, ours: Mapping[str, torch.Tensor]) -> Link:
+    link = alone(name, value, wanted, ours[wanted])
+    turned = value.shape != ours[wanted].shape and value.dim() == 2 and value.t().shape == ours[wanted].shape
+    return link or Link((name,), (wanted,), turned=turned, same=False)
+
+
+def _shaped_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape or (a.dim() == 2 and a.t().shape == b.shape)
+
+
+def _by_content(left: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tensor], found: dict[str, Link], match: Mapping[str, str]) -> None:
+    def free() -> dict[str, torch.Tensor]:
+        used = {name for link in found.values() for name in link.models}
+        return {name: value for name, value in ours.items() if name not in used}
+
+    told = [name for name, value in left.items() if not _constant(value)]
+    for name in told:  # numbers that no other weight has
+        links = (alone(name, left[name], wanted, candidate) for wanted, candidate in free().items())
+        link = next((each for each in links if each is not None), None)
+        if link is not None:
+            found[name] = link
+    for name in told:  # several of model's joined in one of other's
+        if name not in found and (joined := taken_apart(left[name], free())):
+            found[name] = Link((name,), joined[0], joined[1], joined[2])
+    for wanted, value in free().items():  # several of other's joined in one of model's
+        apart = {name: each for name, each in left.items() if name not in found}
+        if not _constant(value) and (joined := taken_apart(value, apart)):
+            link = Link(joined[0], (wanted,), 1 - joined[1] if joined[2] else joined[1], joined[2])
+            found.update(dict.fromkeys(joined[0], link))
+    owners = _owners(found)
+    for name, value in left.items():  # ones and zeros: by the module that holds them, then by order
+        if name in found:
+            continue
+        hits = [wanted for wanted, candidate in free().items() if equal(value, candidate)]
+        home = [wanted for wanted in hits if owners.get(_owner(name)) == _owner(wanted)]
+        last = [wanted for wanted in (home or hits) if wanted.rpartition(".")[2] == name.rpartition(".")[2]] or home or hits
+        if last:
+            found[name] = Link((name,), (last[0],))
+        elif joined := taken_apart(value, free()):
+            found[name] = Link((name,), joined[0], joined[1], joined[2])
+    _by_shape(left, free(), found)
+
+
+def _by_shape(left: Mapping[str, torch.Tensor], free: Mapping[str, torch.Tensor], found: dict[str, Link]) -> None:
+    """What holds other numbers, where only one of its shape is left on each side, or where its module is known."""
+    owners = _owners(found)
+    rest = {name: value for name, value in left.items() if name not in found}
+    for name, value in rest.items():
+        alike = [wanted for wanted, candidate in free.items() if candidate.shape == value.shape]
+        home = [wanted for wanted in alike if owners.get(_owner(name)) == _owner(wanted)]
+        rivals = sum(each.shape == value.shape for each in rest.values())
+        if home or (len(alike) == 1 and rivals == 1):
+            found[name] = Link((name,), ((home or alike)[0],), same=False)
+
+
+def _constant(value: torch.Tensor) -> bool:
+    return value.numel() < 2 or bool((value == value.reshape(-1)[0]).all())
+
+
+def _owner(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _owners(found: Mapping[str, Link]) -> dict[str, str]:
+    votes: dict[str, Counter[str]] = {}
+    for link in found.values():
+        if len(link.models) == len(link.others) == 1:
+            votes.setdefault(_owner(link.others[0]), Counter())[_owner(link.models[0])] += 1
+    return {theirs: count.most_common(1)[0][0] for theirs, count in votes.items()}
+
+
+def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, str], found: Mapping[str, Link]) -> dict[str, str]:
+    """By the user's mapping, by being the same object, by owning the same weights, by name; then parents of what is matched."""
+    ours, theirs = dict(model.named_modules()), dict(other.named_modules())
+    known = {id(module): name for name, module in ours.items()}
+    owners, modules = _owners(found), {"": ""}
+    for name, module in theirs.items():
+        wanted = mapped(name, match)
+        if id(module) in known:
+            modules[name] = known[id(module)]
+        elif wanted is not None and wanted in ours:
+            modules[name] = wanted
+        elif name in owners:
+            modules[name] = owners[name]
+        elif wanted is None and name in ours:
+            modules[name] = name
+    if owners.get(""):  # a model whose weights are those of a part of the other
+        modules[""] = owners[""]
+    for name in sorted(theirs, key=lambda each: -each.count(".")):
+        parent, wanted = _owner(name), modules.get(name)
+        if name and wanted and parent not in modules and _owner(wanted) in ours:
+            modules[parent] = _owner(wanted)
+    return modules
+
+
+def _parameters(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return dict(module.named_parameters())
+
+
+def _names(module: torch.nn.Module) -> list[str]:
+    named = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    return list(dict.fromkeys([*named, *(name for name, _ in module.named_modules() if name), *(name for name, _ in module.named_buffers())]))
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "") if names else "no parts with names"

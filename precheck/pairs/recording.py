@@ -1,0 +1,115 @@
+"""What a run of another process or engine gave, in one safetensors file: chosen tensors whole, the rest as sketches.
+
+Written whole or not at all, read without pickle. A tensor of more elements than `WHOLE` is kept as its sketch of 127 numbers and its norm, by which
+it is compared as a whole; shorter ones are compared bit for bit, and block by block.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+
+from precheck import files
+from precheck.observe.job import InputError
+from precheck.observe.sketch import sketch
+from precheck.pairs.capture import COMPARED, Captured, Key
+
+VERSION = 1
+WHOLE = 1 << 20
+"""Elements up to which a tensor is kept whole, 4 MB in float32: all that a test's model returns, and most of its gradients."""
+NAMES = {"output": "result", "loss": "loss", "input-gradient": "input-gradient", "gradient": "parameter-gradient", "update": "update"}
+"""Kinds of tensors, as users name them in a mapping: "output", "output[logits]", "loss", "gradient:head.weight", "input-gradient[0]"."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kept:
+    """One tensor that was recorded: itself, or its sketch; its shape, and the digest of its bytes."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    digest: str
+    nonfinite: int
+    whole: torch.Tensor | None
+    sketch: torch.Tensor | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recording:
+    """A file's content: tensors by what they are of, and where they come from."""
+
+    kept: dict[Key, Kept]
+    origin: dict[str, str]
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """Of dtype, shape and bytes."""
+    raw = tensor.detach().cpu().contiguous()
+    found = hashlib.sha256(f"{raw.dtype} {tuple(raw.shape)} ".encode())
+    found.update(raw.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
+def captured(given: Mapping[str, Any]) -> Captured:
+    """Tensors (or what torch.as_tensor takes) by the names that users give them. Raises InputError for a name that says nothing."""
+    found = Captured()
+    for name, value in given.items():
+        kind = next((each for each in sorted(NAMES, key=len, reverse=True) if name == each or name.startswith((f"{each}:", f"{each}["))), None)
+        if kind is None:
+            known = "output, output[name], loss, gradient:name, input-gradient[name], update:name"
+            raise InputError(f"{name!r} is no name of a recorded tensor; there are {known}")
+        try:
+            tensor = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"{name} is a {type(value).__name__}, which is no tensor; pass one, or what torch.as_tensor takes") from None
+        found.tensors[NAMES[kind], name if kind == "loss" else name.removeprefix(kind).removeprefix(":"), 1] = tensor.detach()
+    return found
+
+
+def write(path: Path, seen: Captured, origin: Mapping[str, str], *, whole: int = WHOLE) -> None:
+    """Raises InputError where there is nothing to keep, OSError where the file cannot be written."""
+    if not seen.tensors:
+        raise InputError("nothing to record: no output, loss or gradient")
+    stored: dict[str, torch.Tensor] = {}
+    entries = []
+    for place, ((kind, name, step), tensor) in enumerate(seen.tensors.items()):
+        assert kind in COMPARED
+        short = tensor.numel() <= whole
+        floating = tensor.is_floating_point()
+        stored[str(place)] = tensor.detach().cpu().contiguous().clone() if short or not floating else torch.from_numpy(sketch(tensor, finite=False))
+        entries.append({
+            "kind": kind, "name": name, "step": step, "shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch."),
+            "digest": digest(tensor), "whole": short or not floating, "nonfinite": int((~tensor.isfinite()).sum()) if floating else 0,
+        })  # fmt: skip
+    told = json.dumps({"version": VERSION, "origin": dict(origin), "tensors": entries})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.replace(path, safetensors.torch.save(stored, {"precheck_recording": told}))
+
+
+def read(path: Path) -> Recording:
+    """Raises InputError for a file that is not there, or is no recording."""
+    try:
+        with safe_open(path, "pt") as file:
+            told = json.loads((file.metadata() or {})["precheck_recording"])
+            if told["version"] != VERSION:
+                raise InputError(f"{path} is a recording of version {told['version']}, and this precheck reads {VERSION}; record it again")
+            kept = {}
+            for place, each in enumerate(told["tensors"]):
+                tensor = file.get_tensor(str(place))
+                key = str(each["kind"]), str(each["name"]), int(each["step"])
+                values = (tensor, None) if each["whole"] else (None, tensor)
+                kept[key] = Kept(tuple(each["shape"]), str(each["dtype"]), str(each["digest"]), int(each["nonfinite"]), *values)
+            return Recording(kept, {str(name): str(value) for name, value in told["origin"].items()})
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there; write it with precheck.record(path, model, inputs)") from None
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is no recording of precheck.record ({type(error).__name__}: {error})") from None

@@ -1,0 +1,164 @@
+"""One of the two models of a comparison: its job, and its runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from precheck.analysis.placement import noise_for
+from precheck.formats import FP64
+from precheck.observe.boundaries import Disturbance
+from precheck.observe.decisions import Tape
+from precheck.observe.job import Job
+from precheck.observe.records import Trace
+from precheck.observe.run import Setting, low, reference, run
+from precheck.pairs.callables import is_compiled
+from precheck.pairs.capture import Capture, Captured
+from precheck.precisions import Precision
+
+FLOAT64_ROUNDOFF = 2.0**-49
+"""Roundoff credited to float64 where it is itself compared: sixteen times the format's, as for float32 (`analysis.noise.REASSOCIATED`)."""
+
+
+@dataclasses.dataclass(slots=True)
+class Seen:
+    """What one run gave."""
+
+    trace: Trace
+    captured: Captured
+
+
+class _Everywhere(set[Any]):
+    """The set of all ops: each is taken for one whose result is rounded."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
+class Side:
+    """One model under one precision. `compiled` runs as it was compiled; its exact runs are those of the code that was compiled.
+
+    `around` goes around every run; `keeps` the captured tensors of noise runs, for a side that is compared with several.
+    """
+
+    def __init__(
+        self, job: Job, precision: Precision, *, around: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        keeps: bool = False,
+    ) -> None:  # fmt: skip
+        self.job, self.precision, self.around, self.keeps = job, precision, around, keeps
+        self._noises: dict[tuple[torch.dtype, int, bool], Seen] = {}
+        self.compiled = is_compiled(job.model)
+        self.tape = Tape()
+        self._low: Seen | None = None
+        self._once: Seen | None = None
+        self._exact: dict[tuple[torch.dtype, bool], Seen] = {}
+
+    def low(self) -> Seen:
+        """The run under the precision, whose decisions and draws the exact runs follow."""
+        if self._low is None:
+            setting = low(self.precision, records=None if self.compiled else self.tape)
+            with _torch_draws() if self.compiled else contextlib.nullcontext():
+                self._low = self._run(dataclasses.replace(setting, compiled=self.compiled))
+            self.tape.meant.clear()  # an exact run rounds nothing, on purpose or not
+        return self._low
+
+    def exact(self, dtype: torch.dtype, *, free: bool = False) -> Seen:
+        """The run in `dtype` along the decisions of the run under the precision, or with `free` along its own; the random draws are always those.
+
+        Raises what the model raises where it does not run in `dtype`.
+        """
+        self.low()
+        free = free and any(key not in self.tape.drawn for key in self.tape.entries)
+        if self.precision.name == "64-true" and not free:
+            return self.low()
+        key = dtype, free
+        if key not in self._exact:
+            tape = self.tape.draws() if key[1] else self.tape
+            self._exact[key] = self._run(dataclasses.replace(reference(dtype, follows=tape), buffers=None))
+        return self._exact[key]
+
+    def ran(self, dtype: torch.dtype) -> bool:
+        """Whether its exact run in `dtype` was made."""
+        return (dtype, False) in self._exact or self.precision.name == "64-true"
+
+    def once(self, dtype: torch.dtype, *, following: bool = False) -> Seen:
+        """The first step alone in `dtype`, along its own decisions or `following` those of the run under the precision; to be watched with hooks."""
+        tape = self.tape if following else self.tape.draws()
+        self._once = self._run(reference(dtype, follows=tape), job=dataclasses.replace(self.job, optimizer=None, steps=1))
+        return self._once
+
+    def once_low(self) -> Seen:
+        """The same under the precision."""
+        return self._run(low(self.precision, records=Tape()), job=dataclasses.replace(self.job, optimizer=None, steps=1))
+
+    def once_captured(self) -> Captured:
+        """What the last of these gave."""
+        assert self._once is not None
+        return self._once.captured
+
+    def noise(self, dtype: torch.dtype, number: int, *, everywhere: bool = False) -> Seen:
+        """The exact run with the noise of correct rounding: at the results of modules; of every op where there are no modules, or `everywhere`."""
+        key = dtype, number, everywhere
+        if key not in self._noises:
+            seen = self._noise(dtype, number, everywhere=everywhere)
+            if not self.keeps:
+                return seen
+            self._noises[key] = seen
+        return self._noises[key]
+
+    def _noise(self, dtype: torch.dtype, number: int, *, everywhere: bool) -> Seen:
+        seen = self.low()
+        disturbance = noise_for(self.job.model, seen.trace, self.precision, seed=number + 1)
+        if self.precision.compute is FP64:
+            disturbance.roundoff = FLOAT64_ROUNDOFF
+        tape = self.tape
+        if everywhere or not any(True for _ in self.job.model.children()):
+            disturbance.everywhere = True
+            if not self.precision.is_low:
+                tape = dataclasses.replace(tape, rounded=_Everywhere())
+        setting = reference(dtype, follows=tape, disturbance=disturbance)
+        with self._disturbed_buffers(disturbance):
+            return self._run(setting)
+
+    def _run(self, setting: Setting, *, job: Job | None = None) -> Seen:
+        capture = Capture()
+        handle = self.job.model.register_forward_pre_hook(capture.entering, with_kwargs=True)
+        try:
+            with self.around():
+                trace = run(job or self.job, dataclasses.replace(setting, witness=capture))
+        finally:
+            handle.remove()
+        captured = capture.finish(trace.scale)
+        return Seen(trace, captured)
+
+    @contextlib.contextmanager
+    def _disturbed_buffers(self, disturbance: Disturbance) -> Iterator[None]:
+        """A table that a model keeps (frequencies, statistics) is as rounded as what it computes: the noise of one rounding, in fresh storage."""
+        done: list[bool] = []
+
+        def hook(module: torch.nn.Module, args: Any) -> None:
+            if not done:
+                done.append(True)
+                for buffer in module.buffers():
+                    if buffer.is_floating_point() and buffer.layout is torch.strided and not bool((buffer % 1 == 0).all()):
+                        buffer.data.copy_(disturbance.parameter("", buffer.data))
+
+        everything = dataclasses.replace(disturbance, parameters=None)  # type: ignore[type-var]
+        disturbance, handle = everything, self.job.model.register_forward_pre_hook(hook)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+@contextlib.contextmanager
+def _torch_draws() -> Iterator[None]:
+    """Compiled code draws torch's own random numbers, in torch's order, so that dropout is the same on both sides."""
+    import torch._inductor.config as inductor
+
+    with inductor.patch(fallback_random=True):
+        yield

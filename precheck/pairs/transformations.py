@@ -1,0 +1,210 @@
+"""Which change of one explains the other: a factor, a shift, another mask, order or bias, an attribute, a weight."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from precheck.pairs.comparison import REFUSALS, Comparison
+from precheck.pairs.distances import apart, size
+from precheck.pairs.intermediates import Made, alike
+from precheck.pairs.parting import PARTED, Place
+from precheck.pairs.yardstick import ratio
+
+MASKED = 1e30
+"""Magnitude from which a number is a mask's: beyond anything that scores reach, within float32's range."""
+SHIFTS = (1, -1, 2, -2)
+"""Positions by which code is off in the bugs that people report."""
+
+
+def explained(comparison: Comparison, place: Place) -> str:
+    """In words, "" where none is found: the first that makes the two agree at the place where they part."""
+    return next(_explanations(comparison, place), "")
+
+
+def _explanations(comparison: Comparison, place: Place) -> Iterator[str]:
+    yield from _weights(comparison, place)
+    yield from _attributes(comparison, place)
+    if place.number is not None and not place.backward:
+        yield from _contents(place)
+
+
+def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
+    """Numbers that differ before anything is computed, and weights that one side lacks or ties."""
+    ours, theirs = (dict(side.job.model.named_parameters(remove_duplicate=False)) for side in (comparison.model, comparison.other))
+    for link in comparison.matching.links:
+        if not link.same and link.others[0].rpartition(".")[0] == place.module:
+            yield f"{link.others[0]} holds other numbers than model's {link.models[0]}{_how(theirs[link.others[0]], ours[link.models[0]])}"
+    prefix = f"{place.counterpart}." if place.counterpart else ""
+    for name in comparison.matching.missed if place.counterpart is not None else ():
+        if name.rpartition(".")[0] == place.counterpart and bool(torch.count_nonzero(ours[name].detach())):
+            yield f"other has no {name.removeprefix(prefix)} there, and model's {name} is not zero"
+    for name in comparison.matching.lonely:
+        if name.rpartition(".")[0] == place.module and bool(torch.count_nonzero(theirs[name].detach())):
+            yield f"other's {name} is not zero, and model has none there"
+    for one, same in ((ours, theirs), (theirs, ours)):
+        tied = [(a, b) for a in one for b in one if a < b and one[a] is one[b]]
+        which = ("model", "other") if one is ours else ("other", "model")
+        for a, b in tied:
+            if place.backward and a in same and b in same and same[a] is not same[b]:
+                yield f"{a} and {b} are one parameter in {which[0]}, and two in {which[1]}"
+
+
+def _how(theirs: torch.Tensor, ours: torch.Tensor) -> str:
+    if theirs.shape != ours.shape:
+        return ""
+    factor = _factor(theirs.detach().double(), ours.detach().double())
+    if factor is not None:
+        return f": {factor:.6g} times them"
+    return ": all of them the same" if bool((theirs == theirs.reshape(-1)[0]).all()) else ""
+
+
+def _attributes(comparison: Comparison, place: Place) -> Iterator[str]:
+    """Plain attributes of the two modules that differ, of which one was tried: with model's value other agrees with it."""
+    if place.counterpart is None:
+        return
+    there, here = _plain(comparison.model.job.model, place.counterpart), _plain(comparison.other.job.model, place.module)
+    for name, value in here.items():
+        if name in there and _unlike(value, there[name]):
+            said = f"{name} is {value!r} in other's {place.module or 'model'}, and {there[name]!r} in model's"
+            if _cured(comparison, name):
+                yield f"{said}: with {there[name]!r} they agree"
+
+
+def _unlike(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and a != b and not (a != a and b != b)
+
+
+def _plain(model: torch.nn.Module, name: str) -> dict[str, Any]:
+    values = {each: value for each, value in vars(model.get_submodule(name)).items() if isinstance(value, (int, float, str, tuple))}
+    return {each: value for each, value in values.items() if not each.startswith("_") and each != "training"}
+
+
+@contextlib.contextmanager
+def _given(comparison: Comparison, name: str) -> Iterator[None]:
+    """With model's value of an attribute in all modules of `other` that have another one."""
+    ours, theirs = (dict(side.job.model.named_modules()) for side in (comparison.model, comparison.other))
+    couples = [(theirs[a].__dict__, ours[b].__dict__) for a, b in comparison.matching.modules.items() if a in theirs and b in ours]
+    changed = [(here, here[name], there[name]) for here, there in couples if name in here and name in there and _unlike(here[name], there[name])]
+    try:
+        for here, _, wanted in changed:
+            here[name] = wanted
+        yield
+    finally:
+        for here, before, _ in changed:
+            here[name] = before
+
+
+def _cured(comparison: Comparison, name: str) -> bool:
+    for dtype in dict.fromkeys((torch.float64, comparison.dtype)):
+        try:
+            with _given(comparison, name):
+                theirs = comparison.other.once(dtype).captured
+            ours = comparison.model.once(dtype).captured
+        except REFUSALS:
+            continue
+        results = [(each.of_model(ours), each.of_other(theirs)) for each in comparison.subjects if each.kind == "result"]
+        return all(a is not None and b is not None and a.shape == b.shape and _equal(b, a) for a, b in results)
+    return False
+
+
+def _contents(place: Place) -> Iterator[str]:
+    made = place.theirs[place.number or 0]
+    if made.tensor is None:
+        return
+    same = [each for each in place.ours if each.tensor is not None and each.tensor.shape == made.tensor.shape]
+    yield from _orders(made, place.ours)
+    yield from _masks(made.tensor, [each for each in same if each.tensor is not None])
+    for each in sorted(same, key=lambda one: one.op != made.op):
+        assert each.tensor is not None
+        yield from _changes(made.tensor, each.tensor, _op(each))
+
+
+def _orders(made: Made, ours: Sequence[Made]) -> Iterator[str]:
+    """The same op in model reads the same memory, by other strides: a transpose, a view or interleaving in the place of another."""
+    for each in ours:
+        if each.op != made.op or len(each.views) != len(made.views):
+            continue
+        couples = list(zip(made.views, each.views, strict=True))
+        if all(alike(a[0], b[0]) for a, b in couples) and any(a[1:] != b[1:] for a, b in couples):
+            here, there = next((a, b) for a, b in couples if a[1:] != b[1:])
+            yield (
+                f"it reads the numbers of model's {_op(each)} in another order: shape {here[1]} with strides {here[2]}, "
+                f"and model's has shape {there[1]} with strides {there[2]}"
+            )
+
+
+def _changes(here: torch.Tensor, there: torch.Tensor, op: str) -> Iterator[str]:
+    """What makes `there`, of model, out of `here`, of other; the two have one shape."""
+    a, b = _seen(here, there)
+    factor = _factor(a, b)
+    if factor is not None and factor != 1:
+        yield f"it is {factor:.6g} times the result of model's {op}"
+    for dim in range(here.dim()):
+        for by in SHIFTS:
+            if here.shape[dim] > abs(by) + 1 and _equal(_from(a, dim, by), _from(b, dim, -by)):
+                yield f"element i of it is element i{-by:+d} of the result of model's {op}, along dimension {dim}"
+    difference = a - b
+    if here.dim() > 1 and here.shape[0] > 1 and bool(torch.count_nonzero(difference)):
+        flat = difference.reshape(-1, here.shape[-1])
+        if len(flat) > 1 and float((flat - flat[0]).abs().max()) <= PARTED * float(b.abs().max()):
+            once = "" if float((flat - flat[0, 0]).abs().max()) > PARTED * float(b.abs().max()) else f" {float(flat[0, 0]):.6g}"
+            yield f"it is the result of model's {op} plus{once or ' the same row everywhere, as of a bias'}"
+
+
+def _seen(here: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both in float64, with zeros where one of the two is masked."""
+    seen = ~(_hidden(here) | _hidden(there))
+    zero = torch.zeros((), dtype=torch.float64)
+    return torch.where(seen, here.double(), zero), torch.where(seen, there.double(), zero)
+
+
+def _hidden(value: torch.Tensor) -> torch.Tensor:
+    return value.abs().nan_to_num(nan=math.inf) >= MASKED
+
+
+def _masks(here: torch.Tensor, ours: Sequence[Made]) -> Iterator[str]:
+    """Another mask on the same scores: by the result of model's that differs in the fewest elements."""
+    found = []
+    for each in ours:
+        assert each.tensor is not None
+        mine, other = _hidden(here), _hidden(each.tensor)
+        apart_ = int((mine != other).sum())
+        if apart_ and bool(other.any()) and _equal(*_seen(here, each.tensor)):
+            found.append((apart_, mine, other, _op(each)))
+    for _, mine, other, op in sorted(found, key=lambda one: one[0])[:1]:
+        said = f"its mask is not that of model's {op}: {int((mine & ~other).sum())} more element(s) hidden, and {int((other & ~mine).sum())} fewer"
+        shifts = [(dim, by) for dim in range(here.dim() - 1, -1, -1) for by in SHIFTS if here.shape[dim] > abs(by)]
+        fits = ((dim, by) for dim, by in shifts if torch.equal(_from(mine, dim, by), _from(other, dim, -by)))
+        yield next((f"{said}; its element i is element i{-by:+d} of that one, along dimension {dim}" for dim, by in fits), said)
+
+
+def _from(value: torch.Tensor, dim: int, by: int) -> torch.Tensor:
+    return value.narrow(dim, max(0, by), value.shape[dim] - abs(by))
+
+
+def _factor(here: torch.Tensor, there: torch.Tensor) -> float | None:
+    """The number that `here` is times `there`, if it is."""
+    square = float((there * there).sum())
+    factor = float((here * there).sum()) / square if square > 0 else 0.0
+    return factor if factor and _equal(here, there * factor) else None
+
+
+def _equal(here: torch.Tensor, there: torch.Tensor) -> bool:
+    distance = apart(here, there)
+    return not distance.excess and ratio(distance.whole, size(there).whole) <= PARTED
+
+
+def _op(made: Made) -> str:
+    return made.op.removeprefix("aten.").lstrip("_")
+
+
+def tried(comparison: Comparison, place: Place) -> str:
+    """`explained`, or nothing where looking for it fails: an explanation is no part of the verdict."""
+    with contextlib.suppress(*REFUSALS):
+        return explained(comparison, place)
+    return ""

@@ -1,0 +1,235 @@
+"""The ways of asking that should not matter: what each runs beside the model as it is, and what it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from precheck.observe.job import InputError
+from precheck.pairs.asking import Ask, Language, Step, cropped, in_rows, plainly, reversed_rows, rows
+
+Around = Callable[[], contextlib.AbstractContextManager[None]]
+Aligned = Callable[[torch.Tensor], torch.Tensor]
+DEFAULT = ("repeat", "order", "batch", "threads")
+"""What holds of any model, and is tried where nothing is named."""
+
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_COUNTING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+"""Norms that keep statistics, which training moves."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Variation:
+    """One way. `around` goes around its runs, `aligned` makes what passes between its modules comparable with the model's; `base` is around the
+    model's own runs, where these have to be others than the plain ones; `losses` splits the loss too."""
+
+    name: str
+    ask: Ask = plainly
+    around: Around = contextlib.nullcontext
+    base: Around | None = None
+    aligned: Aligned | None = None
+    pieces: int = 0  # rows of a microbatch, whose losses are added up
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Asking:
+    """What a variation is made from."""
+
+    model: nn.Module
+    inputs: Any
+    step: Step | None
+    weigh: Callable[[Any], float] | None
+    has_loss: bool
+
+
+def made(over: Any, asking: Asking) -> list[Variation]:
+    """The variations that `over` names, (names, or a mapping of names to amounts). Raises InputError for what is unknown or cannot be asked."""
+    wanted = dict.fromkeys(DEFAULT) if over is None else over
+    if isinstance(wanted, str):
+        wanted = (wanted,)
+    if not isinstance(wanted, Mapping):
+        try:
+            wanted = dict.fromkeys(wanted)
+        except TypeError:
+            example = 'over=("batch", "padding"), or amounts by name, as in over={"padding": 8}'
+            raise InputError(f"over={over!r}; pass names, as in {example}") from None
+    found = []
+    for name, amount in wanted.items():
+        if name not in WAYS:
+            raise InputError(f"over: there is no variation {name!r}; there are {', '.join(WAYS)}")
+        if amount is not None and (isinstance(amount, bool) or not isinstance(amount, int) or amount < 1):
+            raise InputError(f"over: {name} takes a whole number from 1, not {amount!r}")
+        found += WAYS[name](asking, amount)
+    return found
+
+
+def _repeat(asking: Asking, amount: int | None) -> list[Variation]:
+    return [Variation("repeat")]
+
+
+def _order(asking: Asking, amount: int | None) -> list[Variation]:
+    count = rows(asking.inputs)
+    quiet = _quiet(asking.model)
+    return [Variation("order", reversed_rows, quiet, quiet, lambda tensor: tensor.flip(0) if tensor.dim() and len(tensor) == count else tensor)]
+
+
+def _batch(asking: Asking, amount: int | None) -> list[Variation]:
+    size = amount or 1
+    if rows(asking.inputs) <= size:
+        raise InputError(f"batch: inputs have {rows(asking.inputs)} row(s), so that none of {size} is a part of them; pass a larger batch")
+    quiet = _quiet(asking.model)
+    return [Variation(f"batch of {size}", in_rows(size, asking.weigh), base=quiet, around=quiet)]
+
+
+def _microbatches(asking: Asking, amount: int | None) -> list[Variation]:
+    count, parts = rows(asking.inputs), amount or 2
+    if not asking.has_loss:
+        raise InputError("microbatches need a loss, whose gradients are accumulated; pass loss=lambda out: ...")
+    if count < parts:
+        raise InputError(f"microbatches: {count} row(s) make no {parts} of them; pass a larger batch")
+    quiet = _quiet(asking.model)
+    return [Variation(f"{parts} microbatches", base=quiet, around=quiet, pieces=math.ceil(count / parts))]
+
+
+def _padding(asking: Asking, amount: int | None) -> list[Variation]:
+    language, more = Language(asking.model, asking.inputs), amount or 3
+    length = language.needs("padding", "attention_mask").shape[1]
+    quiet, found = _quiet(asking.model), []
+    for left in (True, False):
+        def aligned(tensor: torch.Tensor, left: bool = left) -> torch.Tensor:
+            return cropped(tensor, length + more, length, left)  # type: ignore[no-any-return]
+
+        side = "left" if left else "right"
+        found.append(Variation(f"{side} padding by {more}", language.padded(left, more), base=quiet, around=quiet, aligned=aligned))
+    return found
+
+
+def _pieces(name: str, title: str, size: int, asking: Asking) -> list[Variation]:
+    language, quiet = Language(asking.model, asking.inputs), _quiet(asking.model)
+    language.needs(name, *(() if asking.step else ("past_key_values",)))
+    return [Variation(title, language.in_pieces(size, asking.step), base=quiet, around=quiet)]
+
+
+def _cache(asking: Asking, amount: int | None) -> list[Variation]:
+    return _pieces("cache", f"cache, {amount or 1} token(s) at a time", amount or 1, asking)
+
+
+def _prefill(asking: Asking, amount: int | None) -> list[Variation]:
+    length = Language(asking.model, asking.inputs).needs("prefill").shape[1]
+    return _pieces("prefill", f"prefill in chunks of {amount or math.ceil(length / 2)}", amount or math.ceil(length / 2), asking)
+
+
+def _position(asking: Asking, amount: int | None) -> list[Variation]:
+    language, quiet = Language(asking.model, asking.inputs), _quiet(asking.model)
+    language.needs("position", "position_ids")
+    return [Variation(f"positions from {amount or 17} on", language.shifted(amount or 17), base=quiet, around=quiet)]
+
+
+def _threads(asking: Asking, amount: int | None) -> list[Variation]:
+    now = torch.get_num_threads()
+    other = amount or (1 if now > 1 else 2)
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
+        torch.set_num_threads(other)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(now)
+
+    return [Variation(f"{other} thread(s) for {now}", around=around)]
+
+
+def _checkpointing(asking: Asking, amount: int | None) -> list[Variation]:
+    lists = [module for module in asking.model.modules() if isinstance(module, (nn.ModuleList, nn.Sequential))]
+    found = [block for each in lists for block in each.children() if any(True for _ in block.parameters())]
+    inside = {id(each) for block in found for each in block.modules() if each is not block}
+    blocks = [block for block in found if id(block) not in inside]
+    if not blocks:
+        raise InputError("checkpointing needs blocks in a ModuleList or Sequential to recompute, and the model has none")
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
+        before = [(block, block.__dict__.get("forward")) for block in blocks]
+        for block in blocks:
+            block.__dict__["forward"] = _recomputed(block.forward)
+        try:
+            yield
+        finally:
+            for block, own in before:
+                block.__dict__.pop("forward") if own is None else block.__dict__.__setitem__("forward", own)
+
+    return [Variation("checkpointing", around=around)]
+
+
+def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+
+def _dropout(asking: Asking, amount: int | None) -> list[Variation]:
+    """Off by eval(), and in training with a probability of zero; norms that keep statistics stay as they are in eval() on both routes."""
+    model = asking.model
+    dropouts = [module for module in model.modules() if isinstance(module, _DROPOUTS)]
+    rates = [(each, name) for each in model.modules() for name, value in vars(each).items() if "drop" in name and isinstance(value, float) and value]
+
+    @contextlib.contextmanager
+    def evaluated() -> Iterator[None]:
+        with _modes(model, lambda module: False):
+            yield
+
+    @contextlib.contextmanager
+    def without() -> Iterator[None]:
+        held = [(vars(each), "p", each.p) for each in dropouts] + [(vars(each), name, vars(each)[name]) for each, name in rates]
+        for attributes, name, value in held:
+            attributes[name] = 0.0 * value
+        try:
+            with _modes(model, lambda module: not isinstance(module, _COUNTING)):
+                yield
+        finally:
+            for attributes, name, value in held:
+                attributes[name] = value
+
+    return [Variation("dropout of 0 for eval()", around=without, base=evaluated)]
+
+
+@contextlib.contextmanager
+def _modes(model: nn.Module, training: Callable[[nn.Module], bool]) -> Iterator[None]:
+    before = [(module, module.training) for module in model.modules()]
+    for module, _ in before:
+        module.training = training(module)
+    try:
+        yield
+    finally:
+        for module, mode in before:
+            module.training = mode
+
+
+def _quiet(model: nn.Module) -> Around:
+    """Dropout off: rows that are asked otherwise draw otherwise, which is no fault."""
+    dropouts = tuple(module for module in model.modules() if isinstance(module, _DROPOUTS))
+
+    @contextlib.contextmanager
+    def around() -> Iterator[None]:
+        before = [(module, module.training) for module in dropouts]
+        for module, _ in before:
+            module.training = False
+        try:
+            yield
+        finally:
+            for module, mode in before:
+                module.training = mode
+
+    return around
+
+
+WAYS: dict[str, Callable[[Asking, int | None], list[Variation]]] = {
+    "repeat": _repeat, "order": _order, "batch": _batch, "microbatches": _microbatches, "padding": _padding, "cache": _cache, "prefill": _prefill,
+    "position": _position, "threads": _threads, "checkpointing": _checkpointing, "dropout": _dropout,
+}  # fmt: skip

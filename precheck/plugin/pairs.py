@@ -1,0 +1,71 @@
+"""What the fixtures `check_parity` and `check_invariance` give to a test; loaded when a test uses one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from precheck.plugin.naming import golden_of
+from precheck.plugin.tracebacks import users_frames
+from precheck.plugin.verdicts import Verdicts
+
+if TYPE_CHECKING:
+    from precheck.findings import Report
+
+
+class _Pair(Verdicts):
+    """Judges two of anything under the precision of the test, with markers and known failures.
+
+    There is no golden: both sides run, also where goldens are recorded.
+    """
+
+    def _judged(self, made: Callable[[], Report]) -> Report:
+        __tracebackhide__ = True
+        from precheck.observe.job import InputError
+        from precheck.words import printable
+
+        place = golden_of(self.item, self.number)
+        message = ""
+        try:
+            report = made()
+        except InputError as error:
+            message = printable(str(error))
+        except Exception as error:
+            self.note(place, watched=True, error=f"{type(error).__name__}: {error}")
+            raise error.with_traceback(users_frames(error)) from error.__cause__
+        if message:
+            self.note(place, watched=True, error=message)
+            pytest.fail(message, pytrace=False)
+        verdict = self.verdict(report)
+        self.keep(place, verdict, watched=True)
+        if verdict.failed:
+            self.fail(verdict)
+        return report
+
+
+class CheckParity(_Pair):
+    """What the `check_parity` fixture hands to a test."""
+
+    name = "check_parity"
+
+    def __call__(self, model: Any, other: Any, inputs: Any, **given: Any) -> Report:
+        """`precheck.compare` under the precision of the test, or under the one that is given; fails the test if there are errors."""
+        __tracebackhide__ = True
+        from precheck.comparing import compare
+
+        return self._judged(lambda: compare(model, other, inputs, **{"precision": self.precision, **given}))
+
+
+class CheckInvariance(_Pair):
+    """What the `check_invariance` fixture hands to a test."""
+
+    name = "check_invariance"
+
+    def __call__(self, model: Any, inputs: Any, over: Any = None, **given: Any) -> Report:
+        """`precheck.vary` under the precision of the test, or under the one that is given; fails the test if there are errors."""
+        __tracebackhide__ = True
+        from precheck.varying import vary
+
+        return self._judged(lambda: vary(model, inputs, over, **{"precision": self.precision, **given}))

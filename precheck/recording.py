@@ -1,0 +1,60 @@
+"""The verb `record`: what a run gave, written to a file that `compare` takes as `other`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from precheck import interrupts
+from precheck.measurement import job_of
+from precheck.observe.job import InputError
+from precheck.pairs import recording
+from precheck.pairs.callables import as_module
+from precheck.pairs.sides import Side
+from precheck.precisions import Precision, resolve
+
+
+@interrupts.holding
+def record(
+    path: str | Path,
+    model: torch.nn.Module | Callable[..., Any] | Mapping[str, Any],
+    inputs: Any = None,
+    *,
+    precision: str | Precision = "32-true",
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[..., torch.optim.Optimizer] | None = None,
+    steps: int = 1,
+    seed: int = 0,
+    whole: int = recording.WHOLE,
+) -> Path:
+    """Runs `model` on `inputs` under `precision`, as `precheck.compare` does, and writes outputs, loss, gradients and moves of weights to `path`.
+
+    `path` ends in .safetensors, and is what `compare(model, path, inputs)` takes as `other`, in another process, on another machine, with
+    another version of torch. The other arguments are as in `compare`. Tensors of more than `whole` elements are kept as sketches of 127 numbers.
+
+    What no torch model gives, such as another engine's, is passed as a mapping of names to tensors (or what torch.as_tensor takes) in the place
+    of `model`: "output" or "output[logits]", "loss", "gradient:head.weight", "input-gradient[0]", "update:head.weight".
+
+    Returns the path. Raises InputError for arguments that cannot be recorded, OSError where the file cannot be written.
+    """
+    target = Path(path)
+    if target.suffix != ".safetensors":
+        raise InputError(f"path={str(path)!r}; a recording ends in .safetensors")
+    if isinstance(whole, bool) or not isinstance(whole, int) or whole < 0:
+        raise InputError(f"whole={whole!r}; pass a number of elements from 0")
+    origin = {"torch": str(torch.__version__)}
+    if isinstance(model, Mapping):
+        if inputs is not None or loss is not None:
+            raise InputError("tensors by name are recorded as they are; leave inputs and loss out")
+        seen = recording.captured(model)
+        origin["given"] = "tensors"
+    else:
+        chosen = resolve(precision)
+        job = job_of(as_module(model, "model"), inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed)
+        seen = Side(job, chosen).low().captured
+        origin["precision"] = chosen.name
+    recording.write(target, seen, origin, whole=whole)
+    return target

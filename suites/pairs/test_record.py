@@ -1,0 +1,95 @@
+"""`precheck.record`: what a run gave, in a file that `compare` takes for the other of two."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder import decoder, language_loss, tokens
+
+import precheck
+
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_run_elsewhere_is_compared_by_its_file(tmp_path: Path, precision: str) -> None:
+    given = tokens()
+    file = precheck.record(tmp_path / "new" / "run.safetensors", decoder(attention="einsum"), given, loss=language_loss(given), precision=precision)
+    report = precheck.compare(decoder(), str(file), given, loss=language_loss(given), precision=precision)
+    assert report.verdict == "rounding", report.summary()
+    assert precision in report.facts["recording"]
+    assert len(report.boundaries) == 30
+    same = precheck.record(tmp_path / "same.safetensors", decoder(), given, loss=language_loss(given), precision=precision)
+    assert precheck.compare(decoder(), same, given, loss=language_loss(given), precision=precision).verdict == "bitwise"
+    broken = precheck.record(tmp_path / "off.safetensors", decoder(broken={"swapped": True}), given, loss=language_loss(given), precision=precision)
+    off = precheck.compare(decoder(), broken, given, loss=language_loss(given), precision=precision)
+    assert off.verdict == "different"
+    assert off.errors[0].message.startswith("output: other computes something else, off by ")
+    assert "from the exact run of model" in off.errors[0].message
+
+
+def test_large_tensors_are_sketches(tmp_path: Path) -> None:
+    given = tokens()
+    for ways, verdict in (({"attention": "einsum"}, "rounding"), ({"broken": {"swapped": True}}, "different")):
+        file = precheck.record(tmp_path / "run.safetensors", decoder(**ways), given, loss=language_loss(given), whole=0)
+        assert file.stat().st_size < 45_000
+        assert precheck.compare(decoder(), file, given, loss=language_loss(given)).verdict == verdict
+    same = precheck.record(tmp_path / "run.safetensors", decoder(), given, whole=0)
+    assert precheck.compare(decoder(), same, given).verdict == "bitwise"
+
+
+def test_tensors_of_another_engine_are_recorded_by_name(tmp_path: Path) -> None:
+    net, x = torch.nn.Linear(8, 3), torch.randn(5, 8)
+    y = (x.double() @ net.weight.detach().double().t() + net.bias.detach().double()).float()
+    given = {"output": y.numpy(), "gradient:kernel": torch.ones(5, 3).t() @ x, "loss": y.sum()}
+    file = precheck.record(tmp_path / "engine.safetensors", given)
+    report = precheck.compare(net, file, x, loss=lambda out: out.sum(), match={"kernel": "weight"})
+    assert not report.errors, report.summary()
+    assert {row.kind for row in report.boundaries} == {"output", "loss", "parameter-gradient"}
+    wrong = precheck.record(tmp_path / "engine.safetensors", {"output": y * 1.001, "gradient:none": y})
+    report = precheck.compare(net, wrong, x)
+    assert report.verdict == "different"
+    assert report.facts["not_compared"] == ["parameter-gradient none, which only the recording has"]
+
+
+def test_another_process_gives_the_same_bits(tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(HERE)!r})\nimport precheck\nfrom decoder import *\n"
+        f"precheck.record({str(tmp_path / 'run.safetensors')!r}, decoder(), tokens(), loss=language_loss(tokens()))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    report = precheck.compare(decoder(), tmp_path / "run.safetensors", tokens(), loss=language_loss(tokens()))
+    assert report.verdict == "bitwise"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run.json", torch.nn.Linear(2, 2), torch.ones(1, 2)), "a recording ends in .safetensors"),
+        (("run.safetensors", {"logits": torch.ones(2)}), "'logits' is no name of a recorded tensor; there are output"),
+        (("run.safetensors", {"output": object()}), "output is a object, which is no tensor"),
+        (("run.safetensors", {}), "nothing to record"),
+        (("run.safetensors", {"output": torch.ones(2)}, torch.ones(2)), "leave inputs and loss out"),
+        (("run.safetensors", 3, torch.ones(2)), "model is a int"),
+    ],
+)
+def test_what_cannot_be_recorded(tmp_path: Path, arguments: tuple[Any, ...], said: str) -> None:
+    name, *rest = arguments
+    with pytest.raises(precheck.InputError, match=re.escape(said)):
+        precheck.record(tmp_path / name, *rest)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_recording(tmp_path: Path) -> None:
+    net, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
+    with pytest.raises(precheck.InputError, match="is not there; write it with"):
+        precheck.compare(net, tmp_path / "none.safetensors", x)
+    (tmp_path / "text.safetensors").write_text("text")
+    with pytest.raises(precheck.InputError, match=r"is no recording of precheck\.record"):
+        precheck.compare(net, tmp_path / "text.safetensors", x)

@@ -1,0 +1,143 @@
+"""`precheck.vary`: a model asked in ways that should not matter, and the faults by which they do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from chat import Chat, tokens
+from decoder import decoder
+from torch import nn
+
+import precheck
+
+WAYS = ("repeat", "order", "batch", "padding", "cache", "prefill", "position", "threads", "checkpointing", "dropout")
+
+
+def mean(out: Any) -> torch.Tensor:
+    return out.logits.float().square().mean()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
+def test_a_healthy_model_may_be_asked_in_any_way(precision: str) -> None:
+    report = precheck.vary(Chat(), {"input_ids": tokens()}, WAYS, precision=precision, loss=mean)
+    assert not report.errors, report.summary()
+    assert set(report.facts["variations"].values()) <= {"bitwise", "rounding"}
+    assert len(report.facts["variations"]) == len(WAYS) + 1  # padding is to the left and to the right
+    assert report.facts["variations"]["repeat"] == "bitwise"
+    assert report.facts["tokens"]["repeat"]["greatest"] == 0
+    assert precision != "32-true" or all(each["greatest"] < 1e-4 and each["outside"] == 0 for each in report.facts["tokens"].values())
+
+
+@pytest.mark.parametrize(
+    ("fault", "over", "where"),
+    [
+        ("position", "cache", "left out"),
+        ("stale", "cache", "layers.1"),
+        ("mask", "padding", "layers.0"),
+        ("batch", "batch", "layers.1"),
+        ("batch", "order", None),
+    ],
+)
+def test_a_fault_shows_where_it_is_asked_for(fault: str, over: str, where: str | None) -> None:
+    report = precheck.vary(Chat(fault).eval(), {"input_ids": tokens()}, (over, "repeat"), loss=mean)
+    if where is None:  # a mean over the batch is the same in any order
+        assert not report.errors
+        return
+    assert report.verdict == "different"
+    assert report.errors[0].message.startswith(over if over != "padding" else "left padding by 3: ")
+    if where != "left out":
+        assert report.errors[0].module == where
+        assert re.search(r"suites/pairs/chat\.py:\d+", report.errors[0].source)
+    assert report.facts["variations"]["repeat"] == "bitwise"
+    spread = next(each for name, each in report.facts["tokens"].items() if name.startswith((over, "left")))
+    assert spread["greatest"] > 1e-4
+    assert "nats in the mean" in report.errors[0].message
+
+
+def test_where_bits_part_is_named() -> None:
+    net = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 7))
+    report = precheck.vary(net, torch.randn(33, 64), {"batch": 1})
+    if report.verdict == "rounding":  # which kernels a CPU takes for one row is its own affair
+        assert report.findings[0].module in ("0", "2")
+        assert "bits part first in" in report.findings[0].message
+        assert report.findings[0].op == "aten.addmm"
+    assert not report.errors
+
+
+def test_microbatches_are_weighted_as_the_loss_says() -> None:
+    net, x = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)), torch.randn(7, 8)
+    means: dict[str, Any] = {"loss": lambda out: out.square().mean()}
+    sums: dict[str, Any] = {"loss": lambda out: out.square().sum()}
+    assert not precheck.vary(net, x, ("microbatches",), **means).errors
+    assert not precheck.vary(net, x, {"microbatches": 3}, reduction="sum", **sums).errors
+    wrong = precheck.vary(net, x, ("microbatches",), reduction="sum", **means)
+    assert wrong.verdict == "different"
+    assert "model's gradients" not in wrong.summary()
+
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return F.cross_entropy(self.inner(x), labels, ignore_index=-100)
+
+    labels = torch.tensor([0, 1, 2, -100, -100, -100, 1])
+    given = {"x": x, "labels": labels}
+    by_rows = precheck.vary(Padded(), given, ("microbatches",), loss=lambda out: out)
+    by_tokens = precheck.vary(Padded(), given, ("microbatches",), loss=lambda out: out, reduction=lambda inputs: int((inputs["labels"] >= 0).sum()))
+    assert by_rows.verdict == "different"  # the mean of means is not the mean over what is no padding
+    assert not by_tokens.errors
+
+
+def test_a_step_of_ones_own_decodes_where_there_is_no_past() -> None:
+    model, given = decoder(), tokens(2, 6)
+
+    def again(model: Any, piece: torch.Tensor, state: torch.Tensor | None) -> tuple[Any, torch.Tensor]:
+        state = piece if state is None else torch.cat([state, piece], 1)
+        return model(state)[:, -piece.shape[1] :], state
+
+    assert not precheck.vary(model, given, ("cache", "prefill"), step=again).errors
+
+    def forgetful(model: Any, piece: torch.Tensor, state: torch.Tensor | None) -> tuple[Any, torch.Tensor]:
+        return model(piece), piece
+
+    assert precheck.vary(model, given, ("cache",), step=forgetful).verdict == "different"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"over": ("batches",)}, "there is no variation 'batches'; there are repeat, order"),
+        ({"over": {"padding": 0}}, "padding takes a whole number from 1, not 0"),
+        ({"over": 3}, "over=3; pass names"),
+        ({"over": ("microbatches",)}, "microbatches need a loss"),
+        ({"over": ("cache",), "model": decoder(), "inputs": tokens()}, "cache needs a model whose forward takes past_key_values"),
+        ({"over": ("padding",), "inputs": {"input_ids": torch.randn(2, 3)}}, "padding needs tokens"),
+        ({"over": ("batch",), "inputs": {"input_ids": tokens(1)}}, "inputs have 1 row(s)"),
+        ({"over": ("checkpointing",), "model": nn.Linear(3, 3), "inputs": torch.ones(2, 3)}, "checkpointing needs blocks"),
+        ({"reduction": "max"}, "reduction='max'"),
+        ({"step": 3}, "step is a int"),
+    ],
+)
+def test_what_cannot_be_asked(given: dict[str, Any], said: str) -> None:
+    arguments = {"model": Chat(), "inputs": {"input_ids": tokens()}, **given}
+    with pytest.raises(precheck.InputError, match=re.escape(said)):
+        precheck.vary(**arguments)
+
+
+def test_nothing_of_the_users_is_changed() -> None:
+    model = Chat()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random, threads, modes = torch.get_rng_state(), torch.get_num_threads(), [module.training for module in model.modules()]
+    precheck.vary(model, {"input_ids": tokens()}, ("threads", "checkpointing", "dropout", "batch", "cache"), loss=mean)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(random, torch.get_rng_state())
+    assert (threads, modes) == (torch.get_num_threads(), [module.training for module in model.modules()])
+    assert all("forward" not in vars(module) for module in model.modules())
+    assert all(each.grad is None for each in model.parameters())
+    assert model.dropout.p == 0.2
