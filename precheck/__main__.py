@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from precheck import __version__
 from precheck.findings import RULES
-from precheck.report import rules
 from precheck.report.changes import WORSE, between
 from precheck.report.forms import FORMS, save
 from precheck.report.session import SessionError, load
@@ -101,6 +100,8 @@ def _reported(options: argparse.Namespace) -> tuple[int, str]:
 def _ruled(options: argparse.Namespace) -> tuple[int, str]:
     if options.write is None:
         return SAME, "\n".join(f"{rule.name}: {rule.meaning}" for rule in RULES.values())
+    from precheck.report import rules  # which looks at what rules do, and so needs torch
+
     try:
         for name, page in rules.pages().items():
             save(page, options.write / name)
