@@ -68,11 +68,12 @@ def test_the_readme_installs_from_the_plain_index(command: str, index: str) -> N
 @pytest.mark.parametrize("python", PYTHONS)
 def test_the_readme_s_packages_have_wheels_for_every_python(python: str, index: str) -> None:
     """As pip can tell only for the Python that it runs on."""
-    extras = sorted({name for command in README for name in command.partition("[")[2].partition("]")[0].split(",")})
+    extras = sorted({f"--extra={name}" for command in README for name in command.partition("[")[2].partition("]")[0].split(",")})
     options = ["--no-config", "--quiet", "--python-version", python, "--python-platform", "x86_64-unknown-linux-gnu", "--only-binary", ":all:"]
-    asked = ["pip", "compile", "pyproject.toml", *options, "--index-url", index, "--constraint", "constraints.txt"]
+    asked = [*options, "--index-url", index, "--constraint", "constraints.txt", *extras]
+    uv = pytest.importorskip("uv").find_uv_bin()
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
-    done = subprocess.run([pytest.importorskip("uv").find_uv_bin(), *asked, *(f"--extra={name}" for name in extras)], cwd=ROOT, env=plain, capture_output=True, text=True)
+    done = subprocess.run([uv, "pip", "compile", "pyproject.toml", *asked], cwd=ROOT, env=plain, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     versions = dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", done.stdout, re.MULTILINE))
     assert versions["torch"] == "2.13.0"
