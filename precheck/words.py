@@ -42,7 +42,10 @@ def cut(name: str, longest: int = LONGEST) -> str:
 
 
 def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
-    """ "gradient of layers.0", "update of head.weight, step 3"; of what is named like its kind, "loss"."""
+    """ "gradient of layers.0", "update of head.weight, step 3", "what turned() returns"; of what is named like its kind, "loss"."""
     name = tensor if len(tensor) <= WIDEST_NAME else "…" + tensor[1 - WIDEST_NAME :]
-    what = kind if tensor in (kind, "output") else f"{kind}{'' if name.startswith('[') else ' of '}{name}"
+    if kind == "returned":
+        what = f"what {name} returns"
+    else:
+        what = kind if tensor in (kind, "output") else f"{kind}{'' if name.startswith('[') else ' of '}{name}"
     return what if step == 1 else f"{what}, step {step}"

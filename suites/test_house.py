@@ -157,5 +157,7 @@ def test_modules_of_the_suites_have_names_of_their_own() -> None:
     alone = [path for path in Path(__file__).parent.rglob("*.py") if path.name != "conftest.py" and not (path.parent / "__init__.py").exists()]
     by_path = {"__main__.py", "network.py", "bugs.py"}  # the last two of suites/planted/NETWORK/, which its loader imports by their paths
     twice = [name for name, count in Counter(path.name for path in alone).items() if count > 1 and name not in by_path]
+    packages = {path.parent.name for path in Path(__file__).parent.rglob("__init__.py")}  # one called like a module may be found in its place
     assert len(alone) > 100
     assert not twice
+    assert not packages & {path.stem for path in alone if path.name not in by_path}

@@ -107,16 +107,18 @@ def _refuse_nonfinite(golden: Golden, path: Path) -> None:
             counts = ((record.nan, "NaN"), (record.posinf, "+Inf"), (record.neginf, "-Inf"))
             what = " and ".join(f"{count} {name}" for count, name in counts if count)
             raise GoldenError(
-                f"golden {path} is refused: in float32 the {_called(record)} of step {record.step} "
+                f"golden {path} is refused: in float32 {_called(record)} in step {record.step} "
                 + (f"holds {what} in {record.numel} elements" if what else f"is too large for its norm to be finite ({record.norm:g})")
                 + "; mend the model or its inputs first"
             )
 
 
 def _called(record: Record) -> str:
-    """ "gradient of head", "parameter-gradient of head.bias"; what is named after its kind, "output" and "loss", is that."""
+    """ "the parameter-gradient of head.bias", "what turned() returns"; what is named after its kind, "the output" and "the loss", is that."""
     name = one_line(record.name)
-    return name if name == record.kind else f"{record.kind} of {name}" if name else record.kind
+    if record.kind == "returned":
+        return f"what {name} returns"
+    return f"the {record.kind}" if name in ("", record.kind) else f"the {record.kind} of {name}"
 
 
 def encode(golden: Golden) -> bytes:
@@ -227,13 +229,13 @@ def _refuse_impossible(record: Record, floors: dict[str, float]) -> None:
     if record.kind not in get_args(Kind):
         raise ValueError(f"a tensor is of kind {record.kind!r:.40}; there are {', '.join(get_args(Kind))}")
     if not 1 <= record.step <= _LARGEST_COUNT:
-        raise ValueError(f"the {_called(record)} is of step {record.step!s:.24}; steps are counted from 1")
+        raise ValueError(f"{_called(record)} is of step {record.step!s:.24}; steps are counted from 1")
     for name, size in sizes.items():
         if not 0 <= size < math.inf:
-            raise ValueError(f"the {_called(record)} has {size} as its {name}; it is finite and at least 0")
+            raise ValueError(f"{_called(record)} has {size} as its {name}; it is finite and at least 0")
     for name, count in counts.items():
         if not 0 <= count <= _LARGEST_COUNT:
-            raise ValueError(f"the {_called(record)} has {count!s:.24} as its {name}; it is from 0 to 2^63 - 1")
+            raise ValueError(f"{_called(record)} has {count!s:.24} as its {name}; it is from 0 to 2^63 - 1")
 
 
 def _unscaled(mantissas: numpy.ndarray, exponent: int) -> numpy.ndarray:

@@ -27,6 +27,7 @@ def commands(page: str) -> list[str]:
     return [part.strip().removeprefix("pip install ") for line in lines for part in line.split("&&") if part.strip().startswith("pip install ")]
 
 
+PYTHONS = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text(encoding="utf8"))
 README = [each for each in commands("README.md") if "-e" in each]
 
 
@@ -54,10 +55,29 @@ def test_the_readme_installs_the_project_twice() -> None:
     assert len(README) == 2
 
 
+def test_the_project_says_which_pythons_it_runs_on() -> None:
+    assert PYTHONS == ["3.10", "3.11", "3.12", "3.13", "3.14"]
+
+
 @pytest.mark.parametrize("command", README)
 def test_the_readme_installs_from_the_plain_index(command: str, index: str) -> None:
     versions = resolved(shlex.split(command), index)
     assert versions["torch"] == "2.13.0"  # what the goldens were recorded with
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_readme_s_packages_have_wheels_for_every_python(python: str, index: str) -> None:
+    """As pip can tell only for the Python that it runs on."""
+    extras = sorted({f"--extra={name}" for command in README for name in command.partition("[")[2].partition("]")[0].split(",")})
+    options = ["--no-config", "--quiet", "--python-version", python, "--python-platform", "x86_64-unknown-linux-gnu", "--only-binary", ":all:"]
+    asked = [*options, "--index-url", index, "--constraint", "constraints.txt", *extras]
+    uv = pytest.importorskip("uv").find_uv_bin()
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    done = subprocess.run([uv, "pip", "compile", "pyproject.toml", *asked], cwd=ROOT, env=plain, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    versions = dict(re.findall(r"^([a-z0-9-]+)==(\S+)$", done.stdout, re.MULTILINE))
+    assert versions["torch"] == "2.13.0"
+    assert {"transformers", "peft", "lightning", "keras", "torchao"} <= versions.keys()
 
 
 def test_a_users_own_project_needs_no_constraints(index: str) -> None:

@@ -50,17 +50,17 @@ def test_infinite_outputs_as_masks_have_them_are_written_with_their_counts(path:
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({"nan": 3}, "the output of bad of step 2 holds 3 NaN in 32 elements"),
-        ({"nan": 3, "neginf": 4}, "the output of bad of step 2 holds 3 NaN"),
-        ({"kind": "returned", "nan": 2}, "the returned of bad of step 2 holds 2 NaN in 32 elements"),
-        ({"kind": "input", "nan": 1}, "the input of bad of step 2 holds 1 NaN in 32 elements"),
-        ({"kind": "gradient", "posinf": 1}, "the gradient of bad of step 2 holds 1 +Inf in 32 elements"),
+        ({"nan": 3}, "the output of bad in step 2 holds 3 NaN in 32 elements"),
+        ({"nan": 3, "neginf": 4}, "the output of bad in step 2 holds 3 NaN"),
+        ({"kind": "returned", "nan": 2}, "what bad returns in step 2 holds 2 NaN in 32 elements"),
+        ({"kind": "input", "nan": 1}, "the input of bad in step 2 holds 1 NaN in 32 elements"),
+        ({"kind": "gradient", "posinf": 1}, "the gradient of bad in step 2 holds 1 +Inf in 32 elements"),
         ({"kind": "parameter-gradient", "nan": 1, "posinf": 2, "neginf": 3}, "holds 1 NaN and 2 +Inf and 3 -Inf in 32 elements"),
-        ({"kind": "loss", "shape": (), "neginf": 1}, "the loss of bad of step 2 holds 1 -Inf in 1 elements"),
-        ({"kind": "update", "posinf": 1}, "the update of bad of step 2 holds 1 +Inf"),
-        ({"norm": math.inf}, "the output of bad of step 2 is too large for its norm to be finite (inf)"),
-        ({"sketch": numpy.full(127, math.inf)}, "the output of bad of step 2 is too large"),
-        ({"sketch": numpy.full(127, math.nan)}, "the output of bad of step 2 is too large"),
+        ({"kind": "loss", "shape": (), "neginf": 1}, "the loss of bad in step 2 holds 1 -Inf in 1 elements"),
+        ({"kind": "update", "posinf": 1}, "the update of bad in step 2 holds 1 +Inf"),
+        ({"norm": math.inf}, "the output of bad in step 2 is too large for its norm to be finite (inf)"),
+        ({"sketch": numpy.full(127, math.inf)}, "the output of bad in step 2 is too large"),
+        ({"sketch": numpy.full(127, math.nan)}, "the output of bad in step 2 is too large"),
     ],
 )
 def test_what_is_no_reference_is_refused_by_name_and_the_old_file_kept(path: Path, facts: dict[str, Any], said: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,13 @@ import torch
 from torch import nn
 
 import precheck
+from precheck.findings import Finding
 from precheck.goldens import lifecycle
 from precheck.goldens.file import read, write
+from precheck.judge import staleness
 from precheck.measurement import job_of
+from precheck.observe.job import Job
+from precheck.observe.records import Trace
 
 
 def divergence(mean: torch.Tensor, spread: torch.Tensor, *, wide: bool) -> torch.Tensor:
@@ -89,6 +94,43 @@ def test_a_golden_holds_a_mask_of_the_least_number(precision: str, tmp_path: Pat
     (mask,) = (each.record for each in read(golden).records if each.record.kind == "returned")
     assert mask.nonfinite == 64 * 63 // 2
     assert not precheck.check(model, x(), loss=torch.Tensor.sum, golden=golden, precision=precision).errors
+
+
+def biased(scores: torch.Tensor, slope: float) -> torch.Tensor:
+    """A bias that grows with the distance, for scores of that shape."""
+    here = torch.arange(scores.shape[-1], dtype=torch.float32)
+    return slope * (here[:, None] - here).abs()
+
+
+def unbiased(scores: torch.Tensor) -> torch.Tensor:
+    """As many zeros."""
+    return torch.zeros_like(scores)
+
+
+@pytest.mark.parametrize(
+    ("bias", "said"),
+    [
+        (lambda scores: biased(scores, -0.125), r"in float32 what biased\(\) returns moved by 0\.2\d of its norm"),
+        (unbiased, r"first what unbiased\(\) returns of shape \(64, 64\)"),
+    ],
+    ids=["moved", "new"],
+)
+def test_that_a_function_returns_something_else_is_said_in_words(bias: Callable[[torch.Tensor], torch.Tensor], said: str) -> None:
+    """Of a golden recorded with what functions return, and float32 runs of today that know it, too."""
+
+    def job(bias: Callable[[torch.Tensor], torch.Tensor]) -> Job:
+        return job_of(Net(lambda one, other: (one @ other.mT + bias(one @ other.mT)).softmax(-1) @ one), x())
+
+    def stale(now: Trace) -> list[Finding]:
+        held = {each.record.key: each.record for each in golden.records if each.record.kind != "input"}
+        rows = staleness.compare(Trace(records=held), {each.record.key: each.spread for each in golden.records}, now)
+        return staleness.moved(rows, Trace(records=held), now, weights_differ=False)
+
+    golden = lifecycle.record(job(lambda scores: biased(scores, -0.1)))
+    assert not stale(lifecycle.float32(job(lambda scores: biased(scores, -0.1)), functions=True))
+    (finding,) = stale(lifecycle.float32(job(bias), functions=True))
+    assert finding.rule == "golden-stale"
+    assert re.search(said, finding.message), finding.message
 
 
 def test_a_loop_over_one_line_earns_one_rounding() -> None:

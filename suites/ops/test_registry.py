@@ -22,7 +22,7 @@ ELSEWHERE = {
 """Ops that run on a GPU or in float32 alone, are a scaler's, ask about a form, or are derivatives of a kernel that hands its bytes on."""
 
 
-NEWER = {"_c10d_functional::reduce_scatter_tensor_out"}
+NEWER = {"_c10d_functional::reduce_scatter_tensor_out", "_c10d_functional::_wrap_tensor_autograd"}
 """Ops that torch 2.9, the oldest that is supported, does not have yet."""
 
 

@@ -247,7 +247,7 @@ def test_a_golden_folder_that_is_a_file_fails_with_one_message(pytester: pytest.
 def test_a_nan_in_float32_is_refused(pytester: pytest.Pytester, project: Project) -> None:
     golden = project("def test_nan(check_precision):\n    check_precision(lambda x: x / 0 * 0, data())\n", record=False)
     result = pytester.runpytest_inprocess("--golden-refresh")
-    result.stdout.fnmatch_lines(["golden *is refused: in float32 the output of step 1 holds 32 NaN in 32 elements; mend the model*"])
+    result.stdout.fnmatch_lines(["golden *is refused: in float32 the output in step 1 holds 32 NaN in 32 elements; mend the model*"])
     assert not golden.exists()
 
 

@@ -103,6 +103,13 @@ def test_a_tensor_that_passed_a_closer_look_is_not_drawn_as_beyond_its_limit(bro
     assert "r 5 of 3 allowed · passed on a closer look" in text(browser, "#run-chosen")
 
 
+def test_a_functions_result_is_what_it_returns(browser: Browser, tmp_path: Path) -> None:
+    shown(browser, session(check(rows=(row("turned()", 5.0, kind="returned"), row("turned()", 2.0, kind="returned", step=2)))), tmp_path)
+    for chosen, words in enumerate(("what turned() returns · r 5 of 3", "what turned() returns, step 2 · r 2 of 3")):
+        browser.value(f"choose({chosen})")
+        assert text(browser, "#run-chosen").startswith(words)
+
+
 class TestNames:
     def test_of_files_and_tests_are_whole_in_the_list(self, browser: Browser, tmp_path: Path) -> None:
         shown(browser, session(), tmp_path)

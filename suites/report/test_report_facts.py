@@ -31,6 +31,11 @@ class TestExcused:
         assert first == f"{beginning} {ROUNDING}: gradient of layers.0 (r 4 of 3 allowed)."
         assert second.endswith(f"because {REFERENCE}: output of wide, step 2 (r 9 of 3 allowed).")
 
+    def test_a_functions_result_is_what_it_returns(self) -> None:
+        rows = row("turned()", 4.0, kind="returned"), row("mask()[0]", 5.0, kind="returned", step=2)
+        (sentence,) = excused(report(*rows, excused=["returned:turned()@1", "returned:mask()[0]@2"], unstable=[]))
+        assert "what mask()[0] returns, step 2 (r 5 of 3 allowed), what turned() returns (r 4 of 3 allowed)" in sentence
+
     def test_of_many_the_worst_are_named_and_the_others_counted(self) -> None:
         rows = [row(f"a.{number}", 4.0 + number) for number in range(LISTED + 3)]
         (sentence,) = excused(report(*rows, excused=[f"output:{each.tensor}@1" for each in rows], unstable=[]))

@@ -49,8 +49,10 @@ function counted(number, noun) {
   return number.toLocaleString("en") + " " + noun + (number === 1 ? "" : "s");
 }
 
-/** What a tensor is, in words: "gradient of layers.0", "update of head.weight, step 3". */
+/** What a tensor is, in words: "gradient of layers.0", "update of head.weight, step 3", "what turned() returns". */
 function placed(tensor, kind, step) {
-  const what = tensor === kind || tensor === "output" ? kind : kind.replace("parameter-", "") + " of " + clipped(tensor);
+  const whole = tensor === kind || tensor === "output";
+  const plain = whole ? kind : kind.replace("parameter-", "") + " of " + clipped(tensor);
+  const what = kind === "returned" ? `what ${clipped(tensor)} returns` : plain;
   return step > 1 ? what + ", step " + step : what;
 }

@@ -119,8 +119,9 @@ def under(findings: Sequence[Finding], recorded: Mapping[str, Any]) -> list[Find
 
 
 def _the(record: Record) -> str:
+    """With the article that its label lacks: "the gradient of head", "the model's output"; "what turned() returns" takes none."""
     words = label(record.kind, record.name)
-    return words if words.startswith("the ") else f"the {words}"
+    return words if record.kind == "returned" or words.startswith("the ") else f"the {words}"
 
 
 def _changed(row: Comparison) -> bool:
