@@ -95,12 +95,12 @@ def moving_average(dtype: torch.dtype, decay: float = 1e-4) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("rounded-to-one", "workofart/ml-by-hand#85", ("absorption", "lost-update", "accumulated-drift"), "aten.copy_.default",
-        lambda: gains(False), lambda: gains(True)),
+    Bug("rounded-to-one", "workofart/ml-by-hand#85", ("lost-update", "absorption", "accumulated-drift"), "aten.copy_.default",
+        lambda: gains(False), lambda: gains(True), phase="optimizer"),
     Bug("video-ema", "NUS-HPC-AI-Lab/VideoSys#6", ("absorption", "vanished-constant"), "aten.mul_.Tensor",
-        lambda: shadowed(LOW), lambda: shadowed(WIDE)),
+        lambda: shadowed(LOW), lambda: shadowed(WIDE), phase="data", step=49),
     Bug("second-moment", "whitecircle/halo#30", ("absorption", "accumulated-drift"), "aten._to_copy.default",
         lambda: second_moment(False), lambda: second_moment(True)),
-    Bug("moving-average", "OpenNMT/OpenNMT-py#2346", ("absorption", "accumulated-drift"), "aten.add.Tensor",
+    Bug("moving-average", "OpenNMT/OpenNMT-py#2346", ("accumulated-drift", "absorption"), "aten.add.Tensor",
         lambda: moving_average(HALF), lambda: moving_average(WIDE)),
 )  # fmt: skip

@@ -54,7 +54,6 @@ def orthogonalised(g: torch.Tensor, cast: bool) -> torch.Tensor:
 def orthogonal_steps(cast: bool) -> torch.Tensor:
     """Two steps of Muon with a second moment of each row, in bfloat16 throughout; the moment is given a mean in float32."""
     weight, momentum, second = normal(8, 16).to(LOW), torch.zeros(8, 16, dtype=LOW), torch.zeros(8, 1, dtype=LOW)
-    start = weight.clone()
     for seed in (1, 2):
         gradient = normal(8, 16, seed=seed).to(LOW)
         momentum.lerp_(gradient, 0.05)
@@ -64,7 +63,7 @@ def orthogonal_steps(cast: bool) -> torch.Tensor:
         update = update / (second.sqrt() + 1e-10)
         update = update * (length / update.norm())
         weight.add_(update, alpha=-0.02)
-    return (weight - start).float()
+    return weight.float()
 
 
 class CrossAttention(nn.Module):
@@ -146,14 +145,15 @@ def span_ends(finite: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("normalised-momentum", "zichongli5/NorMuon#4", ("dtype-leak",), "aten.lerp_.Scalar", lambda: orthogonal_steps(True),
+    Bug("normalised-momentum", "zichongli5/NorMuon#4", ("dtype-leak",), "aten.mul.Tensor", lambda: orthogonal_steps(True),
         lambda: orthogonal_steps(False), raises=RuntimeError),
     Bug("image-attention", "Stability-AI/stablediffusion#89", ("overflow", "nan"), "aten.bmm.default", lambda: image(False),
         lambda: image(True), module="CrossAttention", measured=attended),
     Bug("rising-bias", "baichuan-inc/Baichuan-13B#140", ("amplified-rounding", "cancellation", "integer-rounding"), "aten.add.Tensor",
         lambda: rising_bias(False), lambda: rising_bias(True)),
     Bug("splat-covariance", "playcanvas/engine#7380", ("cancellation", "amplified-rounding"), "aten._to_copy.default",
-        lambda: screen_widths(True), lambda: screen_widths(False)),
+        lambda: screen_widths(True), lambda: screen_widths(False),
+        expected_miss="there and back on one line is a rounding that is meant, so the reference rounds too"),
     Bug("attention-accumulator", "Xilinx/mlir-air#1600", ("absorption", "accumulated-drift"), "aten.add_.Tensor",
         lambda: decoded(LOW), lambda: decoded(WIDE)),
     Bug("masked-spans", "allenai/allennlp-models#68", ("overflow",), "aten.masked_fill.Scalar", lambda: span_ends(False),

@@ -20,12 +20,11 @@ class Denoiser(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("speeds", torch.exp(-math.log(10_000.0) * torch.arange(16) / 16), persistent=False)
         self.told, self.seen = nn.Parameter(0.4 * normal(32, 32)), nn.Parameter(0.2 * normal(8, 32, seed=1))
         self.out = nn.Parameter(0.3 * normal(32, 8, seed=2))
 
     def forward(self, x: torch.Tensor, timestep: torch.Tensor) -> torch.Tensor:
-        angles = timestep[:, None].float() * self.speeds.float()
+        angles = timestep[:, None].float() * torch.exp(-math.log(10_000.0) * torch.arange(16) / 16)
         told = torch.cat([angles.cos(), angles.sin()], -1).to(x.dtype) @ self.told
         return functional.silu(x @ self.seen + told) @ self.out
 
@@ -114,8 +113,8 @@ BUGS = (
         lambda: generated(LOW), lambda: generated(WIDE)),
     Bug("entropy-floor", "kscalelabs/minppo#19", ("underflow", "vanished-constant", "overflow", "nan"), "aten.pow.Tensor_Scalar",
         lambda: entropies(False), lambda: entropies(True), module="Actor", measured=actor),
-    Bug("replayed-latents", "X-GenGroup/Flow-Factory#61", ("cancellation", "amplified-rounding"), "aten._to_copy.default",
+    Bug("replayed-latents", "X-GenGroup/Flow-Factory#61", ("amplified-rounding", "cancellation"), "aten._to_copy.default",
         lambda: replayed(False), lambda: replayed(True)),
-    Bug("fused-log-probs", "verl-project/verl#5662", ("cancellation", "amplified-rounding"), "aten.copy_.default",
+    Bug("fused-log-probs", "verl-project/verl#5662", ("amplified-rounding", "cancellation"), "aten.copy_.default",
         lambda: importance(False), lambda: importance(True)),
 )  # fmt: skip
