@@ -112,7 +112,7 @@ BUGS = (
     Bug("generation-timesteps", "kohya-ss/musubi-tuner#729", ("integer-rounding", "amplified-rounding"), "aten._to_copy.default",
         lambda: generated(LOW), lambda: generated(WIDE)),
     Bug("entropy-floor", "kscalelabs/minppo#19", ("underflow", "vanished-constant", "overflow", "nan"), "aten.pow.Tensor_Scalar",
-        lambda: entropies(False), lambda: entropies(True), module="Actor", measured=actor),
+        lambda: entropies(False), lambda: entropies(True), measured=actor),
     Bug("replayed-latents", "X-GenGroup/Flow-Factory#61", ("amplified-rounding", "cancellation"), "aten._to_copy.default",
         lambda: replayed(False), lambda: replayed(True)),
     Bug("fused-log-probs", "verl-project/verl#5662", ("amplified-rounding", "cancellation"), "aten.copy_.default",
