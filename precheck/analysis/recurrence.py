@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Set
+from collections.abc import Iterator, Set
 
 from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
@@ -43,15 +43,30 @@ class Recurrence:
         """One for each loop. `explained`: values whose error follows from what is found already."""
         self.turns.follow(observation.judged)
         found = []
-        for value in self.turns.ended().values():
-            state = self.turns.states[value]
-            if value not in explained and _taken(value, state, readers) and _off(value, state):
-                found += _made(value, state, observation)
+        for values in self.turns.ended():
+            for value in _told_by(values):
+                state = self.turns.states[value]
+                made = value not in explained and _taken(value, state, readers) and _off(value, state)
+                if made and (facts := _made(value, state, observation)):
+                    found += facts
+                    break
         return found
 
     def keep(self, values: Set[Value]) -> None:
         """Only these are left."""
         self.turns.keep(values)
+
+
+def _told_by(values: list[Value]) -> Iterator[Value]:
+    """Of states that one op carries on, the latest; and the one that is furthest off, if all of them together, as one tensor, are off by too much.
+
+    Of many that are rounded right, one or another is off by more than its share.
+    """
+    latest, worst = values[-1], max(values, key=lambda value: value.drift if math.isfinite(value.drift) else 0.0)
+    yield latest
+    size = math.hypot(*(value.norm for value in values))
+    if worst is not latest and size and math.hypot(*(value.drift * value.norm for value in values)) > ADDED * felt(worst) * size:
+        yield worst
 
 
 def _off(value: Value, state: State) -> bool:

@@ -60,6 +60,9 @@ DECOMPOSED = ops.DECOMPOSED
 """Ops all results of which are results. By Davis and Kahan (1970) an eigenvector turns by what its matrix is off by over the gap to the next
 eigenvalue: a thousandth of the largest is the whole of a small one."""
 
+STORING = ops.CASTS | {"copy"}
+"""Ops that store what they are given, in a format that may be another."""
+
 How = Literal["a difference", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
 
 
@@ -146,8 +149,9 @@ class Misroundings:
         severity: Severity = "error" if shares or value in self._shown or averaged(value, self.readers) else "note"
         term = max(operation.inputs, key=causes.absolute)
         cause = causes.entered(term, self.causes) if causes.kin(operation) else None
-        if cause is None and not value.low:  # exact: what it is off by, its terms were off by when they were stored
-            cause = self._storing(operation, term)
+        if cause is None:  # a difference of near-equals is exact: what it is off by, its terms were off by when they were stored
+            stored = self._storing(operation, term)
+            cause = stored if not value.low or (stored is not None and self._handed_over(stored, operation)) else None
         mechanism = "cancellation" if cause is None or cause is operation else causes.kind(cause)
         return self._fact(mechanism, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity)
 
@@ -166,6 +170,14 @@ class Misroundings:
         if (line := (operation.name, operation.blamed)) not in self.stored:
             self.stored[line] = Attribution(term, self.observation.operations).cause(attribution.written)
         return self.stored[line]
+
+    def _handed_over(self, stored: Operation, operation: Operation) -> bool:
+        """Whether another function has stored low what it had computed wide, and handed it over: then whoever subtracts has it low.
+
+        Where one function does both, it is the subtraction that is to be mended, as in `Attribution.difference`.
+        """
+        functions, wide = self.observation.functions, not any(source.low for source in causes.taken(stored))
+        return wide and stored.base in STORING and functions.get(stored.blamed) != functions.get(operation.blamed)
 
     def _starving(self, operation: Operation, value: Value) -> list[Value]:
         """The inputs whose zeros, which the end of their format has made, may be what ails the result."""

@@ -77,10 +77,14 @@ class Turns:
             bool(old and old.network) or _through_weights(operation, last),
         )  # fmt: skip
 
-    def ended(self) -> dict[Key, Value]:
-        """The states as their loops have left them, so far: of each op the latest."""
+    def ended(self) -> Iterable[list[Value]]:
+        """The states as their loops have left them, so far: those of each op, the latest last. A loop may carry on many, as a list of sums."""
         carried = {state.before for state in self.states.values()}
-        return {_key(value.maker): value for value in self.states if value not in carried and value.maker is not None}
+        found: dict[Key, list[Value]] = {}
+        for value in self.states:
+            if value not in carried and value.maker is not None:
+                found.setdefault(_key(value.maker), []).append(value)
+        return found.values()
 
     def keep(self, values: Set[Value]) -> None:
         """Only these are left."""

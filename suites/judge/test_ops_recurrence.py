@@ -49,6 +49,24 @@ def test_it_is_off_by_more_than_a_few_roundings(off: float, found: list[tuple[st
     assert loop(off=off).rules() == found
 
 
+def list_of(*offs: float) -> Graph:
+    """A loop that adds to each of a list of sums on line 1, one after the other; they end off by as much."""
+    graph, sums = Graph(), [given() for _ in offs]
+    for turn in range(RECURRENT + 1):
+        for place, off in enumerate(offs):
+            made = {"drift": off * (turn + 1) / (RECURRENT + 1), "alive": turn == RECURRENT}
+            sums[place] = graph.op("add_.Tensor", sums[place], given("float32"), source="model.py:1", makes=made, in_place=True)
+    return graph
+
+
+@pytest.mark.parametrize(("offs", "found"), [
+    ((OFF, 0.0), FOUND), ((0.0, OFF), FOUND), ((OFF, OFF, OFF), FOUND), ((1.1 * ADDED * U, *[0.1 * ADDED * U] * 9), []), ((0.0, 0.0), []),
+], ids=str)  # fmt: skip
+def test_of_many_sums_one_may_be_off_by_chance(offs: tuple[float, ...], found: list[tuple[str, int]]) -> None:
+    """All of them together are what one tensor of them would be; the one that is written last is judged by itself as well."""
+    assert list_of(*offs).rules() == found
+
+
 @pytest.mark.parametrize(("nudge", "found"), [(below, FOUND), (above, [])])
 def test_most_of_it_is_its_own(nudge: Any, found: list[tuple[str, int]]) -> None:
     """What the loop was given, and brings with it to the end, is not. Here that is all but `OWN` of the square."""

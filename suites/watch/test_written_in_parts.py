@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +63,41 @@ def test_an_error_in_one_part_is_what_a_reader_of_all_has_been_given() -> None:
     assert read.drift > 0.5
     assert read.added == pytest.approx(0), "the last row, which was written last, is right"
     assert not seen(lambda: rows_of(torch.float32)).errors
+
+
+def log_probs(width: torch.dtype, chunk: int) -> torch.Tensor:
+    """Log-probabilities put into a tensor of that format, a chunk at a time."""
+    held = torch.zeros(64, dtype=width)
+    for start in range(0, 64, chunk):
+        held[start : start + chunk] = torch.linspace(-9.0, -5.0, 64)[start : start + chunk] + 0.01 * torch.arange(chunk).cos()
+    return held
+
+
+def ratio_of(width: torch.dtype, chunk: int) -> torch.Tensor:
+    new, old = log_probs(width, chunk), log_probs(width, chunk) if chunk == 64 else log_probs(width, 32)
+    return torch.exp(new * 1.0005 - old)
+
+
+@pytest.mark.parametrize("chunk", [16, 32, 64])
+def test_what_a_store_in_parts_has_rounded_is_blamed_on_the_store(chunk: int) -> None:
+    """The difference of near-equals is exact, in bfloat16 too: another function has stored its terms, which it had in float32."""
+    finding = seen(lambda: ratio_of(LOW, chunk)).errors[0]
+    assert finding.rule == "amplified-rounding"
+    assert finding.op == "aten.copy_.default"
+    assert Path(__file__).read_text(encoding="utf8").splitlines()[int(finding.source.rpartition(":")[2]) - 1].strip().startswith("held[start")
+    assert "a difference of near-equals" in finding.message
+    assert not seen(lambda: ratio_of(torch.float32, chunk)).errors
+
+
+def one_function() -> torch.Tensor:
+    """Stores its terms low, and takes one from the other: that is where it is to be mended."""
+    told = torch.linspace(-9.0, -5.0, 64)
+    new, old = (told + 0.01 * torch.arange(64).cos()).to(LOW), told.to(LOW)
+    return torch.exp(new - old).float()
+
+
+def test_a_difference_in_the_function_that_rounds_its_terms_is_blamed_itself() -> None:
+    assert [finding.op for finding in seen(one_function).errors] == ["aten.sub.Tensor"]
 
 
 def drawn_beside() -> torch.Tensor:

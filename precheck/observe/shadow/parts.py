@@ -102,7 +102,7 @@ def read(call: Any, cell: Any, tensor: torch.Tensor, overwritten: bool) -> Value
     if len(values) == 1 or overwritten or not any(value.drift or value.nonfinite for value in values):
         return values[0]
     mode, shadow = call.mode, call.mode.memory.view(cell, tensor)
-    made = dataclasses.replace(call.described(), name="copy_.default", inputs=tuple(values), scalars=(), in_place=True)
+    made = dataclasses.replace(call.described(), name="cat.default", inputs=tuple(values), scalars=(), in_place=True)
     coarsest, kept = max(values, key=lambda value: value.roundoff), any(value.kept_low for value in values)
     value = Value(made, tuple(tensor.shape), measuring.named(tensor.dtype), coarsest.roundoff, tensor.dtype in mode.low, kept)
     made.outputs = (value,)
