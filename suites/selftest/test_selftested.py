@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 import precheck
-from precheck.analysis import boundaries
 from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
+from precheck.rules.accumulated_drift.rule import AccumulatedDrift
 from precheck.selftest import FAULTS, MARGIN, Outcome, selftested
 
 
@@ -187,7 +187,7 @@ def test_an_input_of_zeros_cannot_show_what_is_stale(tried: Tried) -> None:
 
 
 def test_a_rule_that_hears_nothing_is_found_out(tried: Tried, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boundaries, "drifted", lambda *rows, **excuses: [])
+    monkeypatch.setattr(AccumulatedDrift, "beside", lambda self, run: [])
     found = tried(layers(), data(), "bf16-true")
     assert {fault for fault, outcome in found.items() if outcome.status == "unnoticed"} == OUTPUTS
     assert re.fullmatch(r"output of \d is off by [\d.]+ % of its norm, where the check sees least; limit: [\d.]+ %", found["drift"].text)
