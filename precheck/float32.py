@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from precheck.torch_internals import set_cudnn_tf32
+
 Value = TypeVar("Value")
 
 
@@ -51,4 +53,4 @@ def _read(switch: Callable[[], Value]) -> Value | None:
 
 def _older(matmul: str, cudnn: bool) -> None:
     torch.set_float32_matmul_precision(matmul)
-    torch.backends.cudnn.allow_tf32 = cudnn
+    set_cudnn_tf32(cudnn)

@@ -61,6 +61,15 @@ except (ImportError, AttributeError) as error:
     ) from error
 
 
+def set_cudnn_tf32(allowed: bool) -> None:
+    """Sets `torch.backends.cudnn.allow_tf32`, also once importing torch's own test utilities has frozen torch's flags; without it, by that name."""
+    setter = getattr(torch._C, "_set_cudnn_allow_tf32", None)
+    if setter is None:
+        torch.backends.cudnn.allow_tf32 = allowed
+    else:
+        setter(allowed)
+
+
 def in_backward() -> bool:
     """Whether autograd's engine is running a backward pass on this thread."""
     return bool(_graph_task() != -1)
