@@ -16,10 +16,10 @@ import precheck
 from precheck.findings import Finding
 from precheck.goldens import lifecycle
 from precheck.goldens.file import read, write
-from precheck.judge import staleness
 from precheck.measurement import job_of
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
+from precheck.rules.golden_stale import rule as staleness
 
 
 def divergence(mean: torch.Tensor, spread: torch.Tensor, *, wide: bool) -> torch.Tensor:
