@@ -1,4 +1,5 @@
-"""Python's profiling hook steps aside while a dispatch mode works on an op: there are hundreds of calls in there, and none of them the user's."""
+"""Python's profiling hook and torch.compile's step aside while a dispatch mode works on an op: there are hundreds of calls in there, and none of
+them the user's."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import functools
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from precheck.torch_internals import set_eval_frame
 
 Dispatch = TypeVar("Dispatch", bound=Callable[..., Any])
 _told: list[Any] = []  # the hook that may step aside, the innermost last
@@ -35,3 +38,19 @@ def unprofiled(dispatch: Dispatch) -> Dispatch:
                 sys.setprofile(_told[-1])
 
     return alone  # type: ignore[return-value]
+
+
+def uncompiled(dispatch: Dispatch) -> Dispatch:
+    """A mode's `__torch_dispatch__`, of which torch.compile compiles nothing."""
+
+    @functools.wraps(dispatch)
+    def plain(self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        hook = set_eval_frame(None)
+        if hook is None:
+            return dispatch(self, func, types, args, kwargs)
+        try:
+            return dispatch(self, func, types, args, kwargs)
+        finally:
+            set_eval_frame(hook)
+
+    return plain  # type: ignore[return-value]

@@ -17,7 +17,7 @@ import torch
 
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
-from precheck.observe.profiling import unprofiled
+from precheck.observe.profiling import uncompiled, unprofiled
 from precheck.observe.shadow import draws, numbers, outdated, parts
 from precheck.observe.shadow.accumulation import Accumulation
 from precheck.observe.shadow.backward import Backwards
@@ -91,6 +91,11 @@ class Shadow(TorchDispatchMode):
         where.on_call = self._called
         where.belongs = self._on_here
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # `uncompiled` does it: torch's own way imports its compiler, which takes seconds, and costs several µs an op
+
+    @uncompiled
     @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -214,7 +219,7 @@ class Shadow(TorchDispatchMode):
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Inside, what no op shows is told of calls: scalers, optimizers, schedules, numbers that become tensors."""
-        with self.scalers.watched(), numbers.told():
+        with self.scalers.watched(), numbers.told(self):
             yield
 
     def disturbed(self, shadow: torch.Tensor) -> torch.Tensor:
