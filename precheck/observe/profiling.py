@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from precheck.torch_internals import set_eval_frame
+from precheck.torch_internals import TorchDispatchMode, set_eval_frame
 
 Dispatch = TypeVar("Dispatch", bound=Callable[..., Any])
 _told: list[Any] = []  # the hook that may step aside, the innermost last
@@ -40,9 +40,23 @@ def unprofiled(dispatch: Dispatch) -> Dispatch:
     return alone  # type: ignore[return-value]
 
 
-def uncompiled(dispatch: Dispatch) -> Dispatch:
-    """A mode's `__torch_dispatch__`, of which torch.compile compiles nothing."""
+class UncompiledMode(TorchDispatchMode):
+    """A dispatch mode of which torch.compile compiles nothing.
 
+    torch's own way to this imports its compiler, which takes seconds, and costs several microseconds an op.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)  # type: ignore[no-untyped-call]
+        if "__torch_dispatch__" in vars(cls):
+            cls.__torch_dispatch__ = _uncompiled(cls.__torch_dispatch__)  # type: ignore[method-assign]
+
+
+def _uncompiled(dispatch: Dispatch) -> Dispatch:
     @functools.wraps(dispatch)
     def plain(self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         hook = set_eval_frame(None)

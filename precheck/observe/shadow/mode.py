@@ -17,7 +17,7 @@ import torch
 
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
-from precheck.observe.profiling import uncompiled, unprofiled
+from precheck.observe.profiling import UncompiledMode, unprofiled
 from precheck.observe.shadow import draws, numbers, outdated, parts
 from precheck.observe.shadow.accumulation import Accumulation
 from precheck.observe.shadow.backward import Backwards
@@ -48,7 +48,7 @@ from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.updates import Updates
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.shadow.window import Judge, Turn, Window
-from precheck.torch_internals import OpOverload, TorchDispatchMode, active_modes, call_kernel, kernel_key, nesting, no_dispatch, without_modes
+from precheck.torch_internals import OpOverload, active_modes, call_kernel, kernel_key, nesting, no_dispatch, without_modes
 
 _NUMBERLESS = "torch._subclasses"
 _NOTHING = contextlib.nullcontext()
@@ -57,7 +57,7 @@ DISTURBED = {torch.float32: 2.0**-20, torch.float64: 2.0**-49}
 """Relative disturbance of a twin: sixteen roundings of the reference, so that what its own rounding does shows plainly."""
 
 
-class Shadow(TorchDispatchMode):
+class Shadow(UncompiledMode):
     """Watches the block it is entered around; `observation` fills up as ops run."""
 
     supports_higher_order_operators = True
@@ -91,11 +91,6 @@ class Shadow(TorchDispatchMode):
         where.on_call = self._called
         where.belongs = self._on_here
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # `uncompiled` does it: torch's own way imports its compiler, which takes seconds, and costs several µs an op
-
-    @uncompiled
     @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
