@@ -140,6 +140,39 @@ def test_decay_alone_is_nothing_that_a_weight_is_trained_by() -> None:
     assert not told(report), report.summary()
 
 
+@pytest.mark.parametrize(("steps", "rate", "found"), [(100, 1e-3, True), (40, 1e-3, False), (100, 1e-4, False), (12, 0.1, False)])
+def test_decay_that_the_format_could_have_shown_and_did_not(steps: int, rate: float, found: bool) -> None:
+    """1e-4 a step comes to two unit roundoffs after 78 steps; 1e-2 a step arrives."""
+    own = weight()
+    optimizer = torch.optim.AdamW([own], lr=rate, weight_decay=0.1)
+
+    def code() -> None:
+        for _ in range(steps):
+            own.grad = torch.zeros_like(own)
+            optimizer.step()
+
+    report = watched(code)
+    assert [finding.rule for finding in told(report)] == ["lost-update"] * found, report.summary()
+    assert all("0% of its weight decay arrived; 100 steps" in finding.message for finding in told(report))
+
+
+def test_decay_of_a_copy_in_float32_arrives() -> None:
+    own = weight()
+    master = nn.Parameter(own.detach().float())
+    optimizer = torch.optim.AdamW([master], lr=1e-3, weight_decay=0.1)
+
+    def code() -> None:
+        for _ in range(100):
+            master.grad = torch.zeros_like(master)
+            optimizer.step()
+            with torch.no_grad():
+                own.copy_(master)
+
+    report = watched(code)
+    assert moved(own)
+    assert not told(report), report.summary()
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_hand_written_step_that_clears_its_gradient_had_one(steps: int) -> None:
     own = weight()

@@ -284,6 +284,7 @@ class Shadow(TorchDispatchMode):
     def finish(self) -> Observation:
         """Marks what is still alive; the block has ended."""
         self.observation.updates = self.updates.finish(self.where.parameter_names)
+        self.observation.decays = self.updates.decays
         for cell in self.memory.alive():
             for value in parts.present(cell):
                 value.alive = True

@@ -234,6 +234,7 @@ class Observation:
     optimized: set[int] = dataclasses.field(default_factory=set)  # of those that an optimizer holds which has stepped
     gradients: dict[int, tuple[str, Value, float]] = dataclasses.field(default_factory=dict)  # parameters': name, value, loss scale
     updates: list[Update] = dataclasses.field(default_factory=list)
+    decays: list[Update] = dataclasses.field(default_factory=list)  # of weights whose gradient was zero at these steps
     scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)
     steps: list[ScalerStep] = dataclasses.field(default_factory=list)
     losses: list[Loss] = dataclasses.field(default_factory=list)

@@ -20,8 +20,17 @@ def states(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def rate(optimizer: Any, parameter: torch.Tensor) -> float:
+    return _asked(optimizer, parameter, "lr")
+
+
+def decay(optimizer: Any, parameter: torch.Tensor) -> float:
+    return _asked(optimizer, parameter, "weight_decay")
+
+
+def _asked(optimizer: Any, parameter: torch.Tensor, name: str) -> float:
+    """What the group of a parameter says of that name, as a number; 0 where it says nothing."""
     groups = optimizer.param_groups if optimizer is not None else ()
-    return next((float(group.get("lr") or 0.0) for group in groups if any(each is parameter for each in group["params"])), 0.0)
+    return next((float(group.get(name) or 0.0) for group in groups if any(each is parameter for each in group["params"])), 0.0)
 
 
 def parameters(optimizer: Any) -> list[torch.Tensor]:
