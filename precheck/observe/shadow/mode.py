@@ -28,7 +28,8 @@ from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.losses import Losses
 from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
-from precheck.observe.shadow.operations import Observation, Operation, Refused, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.remarks import Refused
 from precheck.observe.shadow.replay import (
     LOW,
     OpPlan,

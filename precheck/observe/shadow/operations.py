@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from precheck.findings import Binades, Loss
-from precheck.observe.shadow.remarks import Outdated, Skew, Tail, Wrapped
+from precheck.observe.shadow.remarks import Outdated, Refused, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Update
 from precheck.ops import base_name
@@ -109,14 +109,6 @@ class Renumbered:
     reach: float  # the format holds all whole numbers up to this
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Refused:
-    """An op that torch raised for."""
-
-    dtype: str  # the low format that it was for; "" where there is none
-    types: tuple[str, ...] = ()  # those of its inputs, in their order, where it raised for these
-
-
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Operation:
     """One op of the run. `inputs` and `outputs` are its floating tensors, in the order of its schema."""
@@ -139,6 +131,7 @@ class Operation:
     outdated: Outdated | None = None
     tail: Tail | None = None
     skew: Skew | None = None
+    summed: Summed | None = None
     mixed: bool = False  # whether its tensors, those of one number aside, are of several formats
     autocast: bool = False  # whether autocast was on, in a run that is to be float32
     impossible: tuple[int, int] = (0, 0)  # indices drawn that have no probability, of so many
