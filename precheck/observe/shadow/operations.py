@@ -135,6 +135,7 @@ class Operation:
     mixed: bool = False  # whether its tensors, those of one number aside, are of several formats
     autocast: bool = False  # whether autocast was on, in a run that is to be float32
     impossible: tuple[int, int] = (0, 0)  # indices drawn that have no probability, of so many
+    unmasked: int = 0  # Inf and NaN that a mask was multiplied by, to be NaN all of them
     derived: bool = False  # made by autograd from a forward op, not written by the user
     absorbed: Absorbed | None = None
     starved: float = 0.0  # smallest non-zero |divisor| as the run has it, for a quotient that overflowed
