@@ -13,6 +13,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow import stores
+from precheck.observe.shadow.factors import Factors
 from precheck.observe.shadow.gradients import Gradients
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Cell, Memory
@@ -44,6 +45,7 @@ class Accumulation:
 
     def __init__(self, memory: Memory, later: Later) -> None:
         self.memory, self.later, self.stores, self.gradients = memory, later, stores.Stores(), Gradients(later)
+        self.factors = Factors()
 
     def before(self, operation: Operation, planned: Any, floats: list[torch.Tensor], cells: list[Any], written: set[int]) -> dict[int, Samples]:
         """Samples of what an op is about to write over, by the tensor's id. What a step does to a weight is followed by `updates`."""

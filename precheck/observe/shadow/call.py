@@ -156,6 +156,8 @@ class Call:
             self.store(outputs, shadows, seconds)
         if planned.base == "mul" and outputs:
             masked.multiplied(self, outputs[0])
+            if self.written and operation.scalars:
+                mode.accumulation.factors.multiplied(self)
         if planned.packet == "_to_copy" and self.floats:
             mode.outdated.cast(self, outputs[0])
         mode.record(operation)

@@ -285,7 +285,7 @@ class Shadow(TorchDispatchMode):
     def finish(self) -> Observation:
         """Marks what is still alive; the block has ended."""
         self.observation.updates = self.updates.finish(self.where.parameter_names)
-        self.observation.decays = self.updates.decays
+        self.observation.decays, self.observation.undone = self.updates.decays, self.accumulation.factors.undone
         for cell in self.memory.alive():
             for value in parts.present(cell):
                 value.alive = True

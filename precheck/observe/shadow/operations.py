@@ -14,7 +14,7 @@ from typing import Literal
 from precheck.findings import Binades, Loss
 from precheck.observe.shadow.remarks import Outdated, Refused, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.source import Function, shortened
-from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Update
+from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Undone, Update
 from precheck.ops import base_name
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
@@ -229,6 +229,7 @@ class Observation:
     gradients: dict[int, tuple[str, Value, float]] = dataclasses.field(default_factory=dict)  # parameters': name, value, loss scale
     updates: list[Update] = dataclasses.field(default_factory=list)
     decays: list[Update] = dataclasses.field(default_factory=list)  # of weights whose gradient was zero at these steps
+    undone: dict[int, Undone] = dataclasses.field(default_factory=dict)  # products with numbers next to one, by identity of the weight
     scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)
     steps: list[ScalerStep] = dataclasses.field(default_factory=list)
     losses: list[Loss] = dataclasses.field(default_factory=list)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 import torch
@@ -23,8 +25,17 @@ def rate(optimizer: Any, parameter: torch.Tensor) -> float:
     return _asked(optimizer, parameter, "lr")
 
 
-def decay(optimizer: Any, parameter: torch.Tensor) -> float:
-    return _asked(optimizer, parameter, "weight_decay")
+def decays(optimizer: Any, parameter: torch.Tensor) -> bool:
+    """Whether somebody asked for a parameter's weight decay: it is not zero, and not what the optimizer's class does unasked."""
+    made: Any = type(optimizer)
+    return _asked(optimizer, parameter, "weight_decay") not in (0.0, default_decay(made))
+
+
+@functools.cache
+def default_decay(kind: Any) -> float:
+    """The weight decay of optimizers of a class whose maker names none."""
+    named = inspect.signature(kind.__init__).parameters.get("weight_decay")
+    return float(named.default) if named is not None and isinstance(named.default, (int, float)) else 0.0
 
 
 def _asked(optimizer: Any, parameter: torch.Tensor, name: str) -> float:

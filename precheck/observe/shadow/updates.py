@@ -22,7 +22,7 @@ from precheck.observe.shadow.later import SAMPLE as LATER
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.optimizers import decay, parameters, rate, states
+from precheck.observe.shadow.optimizers import decays, parameters, rate, states
 from precheck.observe.shadow.replay import addressable, local
 from precheck.observe.shadow.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.steps import State, Update
@@ -192,7 +192,7 @@ class Updates:
             return
         number = self.identity(parameter)
         idle = was.unused and self._unused(parameter)
-        if idle and not decay(optimizer() if optimizer else None, parameter):
+        if idle and not decays(optimizer() if optimizer else None, parameter):
             return
         every = self.idle if idle else self.seen
         seen = every.get(number)

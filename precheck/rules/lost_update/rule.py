@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import ClassVar
@@ -30,7 +31,7 @@ class LostUpdate(Rule):
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         yield from _unarrived(part.observation)
-        yield from _undecayed(part.observation)
+        yield from list(_undecayed(part.observation)) or _multiplied(part.observation)
         yield from _stalled(part.observation)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
@@ -100,6 +101,23 @@ def _undecayed(observation: Observation) -> Iterator[Candidate]:
                 f"change it by {_meant(worst):.1%}, each by {_meant(worst) / worst.steps:.2g} of itself, and {worst.dtype} rounds away less "
                 f"than {_roundoff(worst):.2g}; so it is with {len(lost)} of {len(observation.decays)} such parameters")  # fmt: skip
         yield Unarrived("lost-update", placed_at(worst), text, share, LOST, tensor=worst.parameter)
+
+
+def _multiplied(observation: Observation) -> Iterator[Candidate]:
+    """Weights that were multiplied by a number next to one, time and again, and stayed what they were. Their gradients' steps may have arrived.
+
+    An optimizer's decay counts where somebody asked for it, not where its class has one for who asks for none, as AdamW has.
+    """
+    enough = {number: each for number, each in observation.undone.items() if each.times >= STALLED_STEPS
+              and each.meant >= INTENDED * formats.of_dtype(each.dtype).unit_roundoff}  # fmt: skip
+    if not enough:
+        return
+    number, worst = max(enough.items(), key=lambda each: each[1].meant)
+    name = observation.parameters.get(number, "")
+    text = (f"{name or 'a parameter'}: {worst.times} products with a number next to one, as of weight decay, were to change it by "
+            f"{worst.meant:.1%}, and none changed a bit: {worst.dtype} rounds each back; so it is with {len(enough)} parameter(s)")  # fmt: skip
+    operation = dataclasses.replace(worst.operation, phase="optimizer")
+    yield Unarrived("lost-update", operation, text, 0.0, LOST, tensor=name)
 
 
 def _meant(update: Update) -> float:
