@@ -156,6 +156,9 @@ def test_decay_that_the_format_could_have_shown_and_did_not(steps: int, rate: fl
     assert all("0% of its weight decay arrived; 100 steps" in finding.message for finding in told(report))
 
 
+ASKED = {"weight_decay": 0.1}
+
+
 class Stochastic(torch.optim.Optimizer):
     """Steps by the gradient's sign, rounded by chance. Decay is a product of its own, in the weight's format, or a part of the step."""
 
@@ -175,7 +178,7 @@ class Stochastic(torch.optim.Optimizer):
 
 @pytest.mark.parametrize(
     ("apart", "decay", "steps", "found"),
-    [(True, {"weight_decay": 0.1}, 100, True), (False, {"weight_decay": 0.1}, 100, False), (True, {}, 1000, False), (True, {"weight_decay": 0.1}, 40, False)],
+    [(True, ASKED, 100, True), (False, ASKED, 100, False), (True, {}, 1000, False), (True, ASKED, 40, False)],
 )
 def test_decay_beside_steps_that_arrive(apart: bool, decay: dict[str, float], steps: int, found: bool) -> None:
     """Nothing is said of so few steps that no format could show it, nor of decay that is there unasked."""
