@@ -35,14 +35,14 @@ class Moments:
     def __init__(self, weight: torch.Tensor, dtype: torch.dtype) -> None:
         self.weight, self.dtype, self.steps = weight, dtype, 0
         self.mean, self.square = torch.zeros_like(weight, dtype=dtype), torch.zeros_like(weight, dtype=dtype)
-        self.first, self.second = torch.tensor(0.9).to(dtype), torch.tensor(0.999).to(dtype)  # culprit: beta-of-one
+        self.first, self.second = torch.tensor(0.9).to(dtype), torch.tensor(0.999).to(dtype)  # culprit: cast-averages
 
     def step(self, gradient: torch.Tensor) -> None:
         self.steps += 1
-        self.mean = self.first * self.mean + (1 - self.first) * gradient.to(self.dtype)  # culprit: beta-of-one
-        self.square = self.second * self.square + (1 - self.second) * gradient.to(self.dtype).square()  # culprit: beta-of-one
+        self.mean = self.first * self.mean + (1 - self.first) * gradient.to(self.dtype)  # culprit: cast-averages
+        self.square = self.second * self.square + (1 - self.second) * gradient.to(self.dtype).square()  # culprit: cast-averages
         mean, square = self.mean.float() / (1 - 0.9**self.steps), self.square.float() / (1 - 0.999**self.steps)
-        self.weight -= 0.01 * mean / (square.sqrt() + 1e-8)  # culprit: beta-of-one
+        self.weight -= 0.01 * mean / (square.sqrt() + 1e-8)  # culprit: cast-averages
 
 
 def fitted(dtype: torch.dtype) -> torch.Tensor:
@@ -76,7 +76,7 @@ BUGS = (
     Bug("shard-norms", "facebookresearch/fairscale#263", ("overflow",), "aten.pow.Tensor_Scalar", lambda: sharded_norm(False),
         lambda: sharded_norm(True)),
     Bug("zeroed-gradient", "tracel-ai/burn#5699", ("overflow",), "aten.pow.Tensor_Scalar", lambda: zeroed(False), lambda: zeroed(True)),
-    Bug("beta-of-one", "FluxML/Optimisers.jl#215", ("cancellation", "vanished-constant", "underflow"), "aten.rsub.Scalar", lambda: fitted(LOW),
+    Bug("cast-averages", "FluxML/Optimisers.jl#215", ("cancellation", "vanished-constant", "underflow"), "aten.rsub.Scalar", lambda: fitted(LOW),
         lambda: fitted(WIDE)),
     Bug("loaded-table", "pytorch/pytorch#187138", ("amplified-rounding", "accumulated-drift"), "aten.copy_.default", lambda: resumed(LOW),
         lambda: resumed(WIDE)),

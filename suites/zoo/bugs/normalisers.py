@@ -59,7 +59,7 @@ def batch_statistics(two_passes: bool) -> torch.Tensor:
     if two_passes:
         variance = (x.float() - x.float().mean((0, 2), keepdim=True)).square().mean((0, 2), keepdim=True)
     else:
-        variance = (x * x).mean((0, 2), keepdim=True) - mean * mean  # culprit: batch-variance
+        variance = (x * x).mean((0, 2), keepdim=True) - mean * mean  # culprit: channel-variance
     return 1 / (variance.float() + 1e-5).sqrt()
 
 
@@ -92,7 +92,7 @@ BUGS = (
     Bug("skip-norm", "microsoft/onnxruntime#29043", ("overflow",), "aten.sum.dim_IntList", lambda: skipped(False), lambda: skipped(True)),
     Bug("lost-epsilon", "deepspeedai/DeepSpeed#581", ("underflow", "vanished-constant"), "aten._to_copy.default", lambda: padded(False),
         lambda: padded(True)),
-    Bug("batch-variance", "tenstorrent/tt-metal#45968", ("cancellation",), "aten.sub.Tensor", lambda: batch_statistics(False),
+    Bug("channel-variance", "tenstorrent/tt-metal#45968", ("cancellation",), "aten.sub.Tensor", lambda: batch_statistics(False),
         lambda: batch_statistics(True)),
     Bug("saved-statistics", "flagos-ai/FlagGems#221", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: layer_gradient(HALF),
         lambda: layer_gradient(WIDE), phase="backward"),
