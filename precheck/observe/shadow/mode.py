@@ -28,7 +28,8 @@ from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.losses import Losses
 from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
-from precheck.observe.shadow.operations import Observation, Operation, Refused, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.remarks import Refused
 from precheck.observe.shadow.replay import (
     LOW,
     OpPlan,
@@ -284,6 +285,7 @@ class Shadow(UncompiledMode):
     def finish(self) -> Observation:
         """Marks what is still alive; the block has ended."""
         self.observation.updates = self.updates.finish(self.where.parameter_names)
+        self.observation.decays, self.observation.undone = self.updates.decays, self.accumulation.factors.undone
         for cell in self.memory.alive():
             for value in parts.present(cell):
                 value.alive = True
