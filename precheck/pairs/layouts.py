@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 
@@ -17,18 +18,23 @@ class Link:
     dim: int = 0
     turned: bool = False  # whether one side is the transpose of the other
     same: bool = True  # whether the numbers are equal: a name alone says that they should be
+    order: tuple[int, ...] | None = None  # of rows: those of one side's parameters, joined, in this order are the other's
+    ordered: Literal["models", "others"] = "models"  # whose rows are put in order
 
     def of_other(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-        return self._joined(self.others, tensors, turned=self.turned)
+        return self._joined(self.others, tensors, turned=self.turned, ordered=self.ordered == "others")
 
     def of_model(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-        return self._joined(self.models, tensors, turned=False)
+        return self._joined(self.models, tensors, turned=False, ordered=self.ordered == "models")
 
-    def _joined(self, names: Sequence[str], tensors: Mapping[str, torch.Tensor], *, turned: bool) -> torch.Tensor | None:
+    def _joined(self, names: Sequence[str], tensors: Mapping[str, torch.Tensor], *, turned: bool, ordered: bool) -> torch.Tensor | None:
         found = [tensors[name] for name in names if name in tensors]
         if len(found) < len(names):
             return None
         values = [each.t() if turned and each.dim() == 2 else each for each in found]
+        if self.order is not None:
+            rows = torch.cat([_rows(each) for each in values])
+            return rows[list(self.order)] if ordered else rows
         return values[0] if len(values) == 1 else torch.cat(values, self.dim)
 
 
@@ -68,6 +74,39 @@ def taken_apart(whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> tuple
                 if len(names) > 1:
                     return tuple(names), dim, turned
     return None
+
+
+def rearranged(whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], tuple[int, ...], bool] | None:
+    """Names of the `parts` whose rows, joined and put in another order, are those of `whole`: heads that lie interleaved, experts that are stacked.
+
+    With the order, and whether `whole` is turned. None where rows are not all different, or not all there.
+    """
+    for value, turned in [(whole, False)] + ([(whole.t(), True)] if whole.dim() == 2 else []):
+        wanted = _keys(value)
+        if len(set(wanted)) < len(wanted) or len(wanted) < 2:
+            continue
+        known = {name: _keys(part) for name, part in parts.items() if _width(part) == _width(value)}
+        some = set(wanted)
+        names = tuple(name for name, keys in known.items() if keys and some.issuperset(keys))
+        place = {key: number for number, key in enumerate(key for name in names for key in known[name])}
+        if len(place) == len(wanted) == sum(len(known[name]) for name in names) and some == set(place):
+            return names, tuple(place[key] for key in wanted), turned
+    return None
+
+
+def _rows(value: torch.Tensor) -> torch.Tensor:
+    return value.flatten(0, -2) if value.dim() > 1 else value[:, None]
+
+
+def _width(value: torch.Tensor) -> int:
+    return value.shape[-1] if value.dim() > 1 else 1
+
+
+def _keys(value: torch.Tensor) -> list[bytes]:
+    """Each row by its bytes; of formats that numpy lacks, as float32."""
+    if value.layout is not torch.strided or not value.is_floating_point() or not value.dim():
+        return []
+    return [row.tobytes() for row in _rows(value.detach().cpu().double()).contiguous().numpy()]
 
 
 def _begins(value: torch.Tensor, place: int, dim: int, part: torch.Tensor) -> bool:

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from precheck.analysis import noise
+from precheck.analysis.limit import Limit
 from precheck.pairs.chance import largest
 from precheck.pairs.distances import Squares, apart, every, lengths, place, same_bits, worst
 from precheck.pairs.subjects import Subject
@@ -20,8 +21,11 @@ from precheck.pairs.yardstick import Floor, ratio
 
 Verdict = Literal["bitwise", "rounding", "model less accurate", "undecidable", "less accurate", "different"]
 GRAVEST: tuple[Verdict, ...] = ("different", "less accurate", "undecidable", "model less accurate", "rounding", "bitwise")
-LUCK = 1.5
-"""Times the most that luck explains in one of many blocks before it is an error: the margin of `analysis.noise`'s small samples."""
+LUCK = Limit(
+    1.5, "times",
+    """The most that luck explains, before it is an error: the margin of `analysis.noise`'s small samples, where 1.5 times the most that health
+    reached is FAIL.""",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
                 return found.told("undecidable", r, noise.FAIL, where, own)
     elif sided.free_other is not None or sided.free_model is not None:
         return dataclasses.replace(found.told("different", math.inf, noise.FAIL, "", own), why="only one of the exact runs has it")
-    limit = noise.allowed(sided.other.numel(), samples)
+    limit = _allowed(sided.other.numel(), samples, floor.free.whole)
     extra, lost = max(0, own.excess - rival.excess), max(0, rival.excess - own.excess)
     r, r_rival = ratio(own.whole, floor.square.whole), ratio(rival.whole, floor.square.whole)
     beside = ratio(own.whole, max(floor.square.whole, rival.whole))
@@ -145,12 +149,22 @@ def _beyond(between: Squares, floor: Squares, shape: tuple[int, ...]) -> tuple[f
     return (part, place(shape, partition, block), noise.FAIL) if part > noise.FAIL else (whole, "", noise.FAIL)
 
 
+def _allowed(numel: int, samples: int, free: float) -> float:
+    """In floors, of a tensor as a whole: more where few independent errors make all of its noise."""
+    limit = noise.allowed(numel, samples)
+    return limit if free >= numel else max(limit, LUCK * largest(max(1, round(free)), samples, 1))
+
+
 def _blocks(own: Squares, floor: Floor, rival: Squares, shape: tuple[int, ...], samples: int) -> tuple[float, str]:
     """The block that errs most beside what is allowed to the largest of so many: how many times that, and where."""
     ratios = []
-    for theirs, bound, ours, length, count in zip(own.blocks, floor.square.blocks, rival.blocks, lengths(shape), every(shape), strict=True):
-        limit = max(noise.FAIL, LUCK * largest(length, samples, count))
-        ratios.append((theirs / torch.maximum(bound, ours).clamp(min=1e-300)).sqrt() / limit)
+    partitions_ = zip(own.blocks, floor.square.blocks, rival.blocks, floor.free.blocks, lengths(shape), every(shape), strict=True)
+    for theirs, bound, ours, free, length, count in partitions_:
+        errors = free.clamp(1, length).round()
+        limits = torch.zeros_like(errors)
+        for each in errors.unique().tolist():
+            limits[errors == each] = max(noise.FAIL, LUCK * largest(int(each), samples, count))
+        ratios.append((theirs / torch.maximum(bound, ours).clamp(min=1e-300)).sqrt() / limits)
     value, partition, block = worst(ratios)
     return value, place(shape, partition, block) if partition >= 0 else ""
 

@@ -233,3 +233,32 @@ broken("gpt", "residual detached", lambda: pair(bad={"detached": True}), "blocks
 broken("gpt", "head no longer tied", lambda: pair(tied=False), "")
 broken("gpt", "eps in a function", lambda: functional(eps=1e-6), "")
 broken("gpt", "a factor in a function", lambda: functional(times=0.5), "")
+
+
+class Heads(nn.Module):
+    """Projections of each head side by side, as NeoX's: queries, keys and values of the first head, then of the second."""
+
+    def __init__(self, source: Attn, **ways: Any) -> None:
+        super().__init__()
+        self.qkv, self.dense, self.ways = nn.Linear(W, 3 * W), linear(source.c_proj.weight, source.c_proj.bias), ways
+        self.qkv.weight.data.copy_(source.c_attn.weight.detach().t().unflatten(0, (3, H, -1)).transpose(0, 1).flatten(0, 2))
+        self.qkv.bias.data.copy_(source.c_attn.bias.detach().unflatten(0, (3, H, -1)).transpose(0, 1).flatten())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shape = (3, H, -1) if self.ways.get("plain") else (H, 3, -1)
+        q, k, v = self.qkv(x).unflatten(-1, shape).unbind(2 if self.ways.get("plain") else 3)
+        mixed = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
+        return self.dense(mixed.transpose(1, 2).flatten(2))
+
+
+def by_heads(**ways: Any) -> Made:
+    torch.manual_seed(0)
+    model, given = spread(GPT()), torch.randint(0, V, (2, T))
+    other = GPT()
+    other.load_state_dict(model.state_dict())
+    other.h[1].attn = Heads(model.h[1].attn, **ways)  # type: ignore[index, union-attr, arg-type]
+    return model, other, given, {"loss": language_loss(given)}
+
+
+healthy("gpt", "projections by head", by_heads)
+broken("gpt", "projections by head read as if they were not", lambda: by_heads(plain=True), "h.1.attn")

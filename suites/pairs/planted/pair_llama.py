@@ -232,23 +232,23 @@ class Training(nn.Module):
 
     def __init__(self, inner: Llama, form: str) -> None:
         super().__init__()
-        self.inner, self.form = inner, form
+        self.inner, self._form = inner, form
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
         logits = self.inner(input_ids, attention_mask)[:, :-1].float()
         labels, counted = input_ids[:, 1:], attention_mask[:, 1:].float()
-        if self.form == "ignored":
+        if self._form == "ignored":
             return F.cross_entropy(logits.flatten(0, 1), labels.masked_fill(counted == 0, -100).flatten())
-        if self.form == "shift":
+        if self._form == "shift":
             labels, counted = input_ids[:, :-1], attention_mask[:, :-1].float()
         each = -logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
-        if self.form == "padding":
+        if self._form == "padding":
             return each.mean()
-        if self.form == "rows":
+        if self._form == "rows":
             return ((each * counted).sum(1) / counted.sum(1)).mean()
-        if self.form == "sum":
+        if self._form == "sum":
             return (each * counted).sum()
-        if self.form == "twice":
+        if self._form == "twice":
             return (each * counted).sum() / counted.sum() / len(logits)
         return (each * counted).sum() / counted.sum()
 
@@ -262,20 +262,20 @@ healthy("llama", "one product for queries, keys, values; another for both of the
 healthy("llama", "the same, with names mapped", lambda: pair({"steps": "layers", "steps.0.mixer": "layers.0.self_attn", "steps.0.gated": "layers.0.mlp"}))
 healthy("llama", "a token at a time with a cache", lambda: pair(cached=1))
 healthy("llama", "a prefill and a token at a time", lambda: pair(cached=7))
+healthy("llama", "positions that count the padding, where distances alone matter", lambda: pair(absolute=True))
 healthy("llama", "the loss written by hand", lambda: losses("plain"))
 broken("llama", "mask off by one under left padding", lambda: pair(mask_off=True), "steps.0.mixer", "", said="mask")
 broken("llama", "padding seen", lambda: pair(unmasked=True), "steps.0.mixer", "", said="mask")
-broken("llama", "positions that count the padding", lambda: pair(absolute=True), "steps.0.mixer", "", "steps.0")
 broken("llama", "cache position one behind", lambda: pair(cached=7, offset=1), "steps.0.mixer", "", "steps.0")
 broken("llama", "a window of one more", lambda: pair(window=6), "steps.0.mixer", "", said="mask")
 broken("llama", "the future seen by one", lambda: pair(shift=1), "steps.0.mixer", "", said="mask")
 broken("llama", "last token dropped", lambda: pair(short=True), "", "final", said="shape")
-broken("llama", "rotary pairs interleaved", lambda: pair(bad={"interleaved": True}), "steps.1.mixer", said="order")
+broken("llama", "rotary pairs interleaved", lambda: pair(bad={"interleaved": True}), "steps.1.mixer")
 broken("llama", "rotary angles backward", lambda: pair(bad={"backward": True}), "steps.1.mixer")
 broken("llama", "another base", lambda: pair(base=110.0), "steps.0.mixer", "")
 broken("llama", "keys not turned", lambda: pair(bad={"unturned": True}), "steps.1.mixer")
 broken("llama", "scale by the width of the model", lambda: pair(bad={"wide_scale": True}), "steps.1.mixer", said="0.5 times")
-broken("llama", "grouped heads in another order", lambda: pair(bad={"interleaved_heads": True}), "steps.1.mixer", said="order")
+broken("llama", "grouped heads in another order", lambda: pair(bad={"interleaved_heads": True}), "steps.1.mixer")
 broken("llama", "no cap", lambda: pair(bad={"uncapped": True}), "steps.1.mixer")
 broken("llama", "another cap", lambda: pair(bad={"cap": 10.0}), "steps.1.mixer", said="0.8 times")
 broken("llama", "gate and up swapped", lambda: pair(bad={"swapped": True}), "steps.1.gated")

@@ -47,7 +47,7 @@ class Attention(nn.Module):
         q, k, v = (part(each).unflatten(-1, (H, -1)).transpose(1, 2) for part, each in ((self.q, x), (self.k, source), (self.v, source)))
         if ways.get("sdpa"):
             scale = None if ways.get("scaled") else 1.0
-            mixed = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype).expand(len(x), -1, -1, -1), scale=scale)
+            mixed = F.scaled_dot_product_attention(q, k, v, bias.to(q.dtype)[None].expand(len(x), -1, -1, -1), scale=scale)
         else:
             mixed = (q @ k.transpose(-1, -2) + bias).float().softmax(-1).to(v.dtype) @ v
         return self.o(mixed.transpose(1, 2).flatten(2))
@@ -75,7 +75,7 @@ class T5(nn.Module):
         later = torch.ones(length, length, dtype=torch.bool).triu(1)
         y = y + self.dec(self.n3(y), self.n3(y), bias.masked_fill(later, -1e9 if bias.dtype is not torch.float16 else -6e4))
         memory = memory.detach() if ways.get("frozen") else memory
-        y = y + self.cross(self.n4(y), y if ways.get("itself") else memory, torch.zeros(1))
+        y = y + self.cross(self.n4(y), y if ways.get("itself") else memory, torch.zeros(1, 1, 1))
         y = y + self.wo(F.relu(self.wi(self.n5(y))))
         return F.linear(y * (1.0 if ways.get("unscaled") else W**-0.5), self.shared.weight)
 
