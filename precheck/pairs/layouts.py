@@ -16,16 +16,16 @@ class Link:
     others: tuple[str, ...]
     models: tuple[str, ...]
     dim: int = 0
-    turned: bool = False  # whether one side is the transpose of the other
+    turned: bool = False  # whether one side is the transpose of the other; with an order, that whose rows are put in order
     same: bool = True  # whether the numbers are equal: a name alone says that they should be
     order: tuple[int, ...] | None = None  # of rows: those of one side's parameters, joined, in this order are the other's
     ordered: Literal["models", "others"] = "models"  # whose rows are put in order
 
     def of_other(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-        return self._joined(self.others, tensors, turned=self.turned, ordered=self.ordered == "others")
+        return self._joined(self.others, tensors, turned=self.turned and (self.order is None or self.ordered == "others"), ordered=self.ordered == "others")
 
     def of_model(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-        return self._joined(self.models, tensors, turned=False, ordered=self.ordered == "models")
+        return self._joined(self.models, tensors, turned=self.turned and self.order is not None and self.ordered == "models", ordered=self.ordered == "models")
 
     def _joined(self, names: Sequence[str], tensors: Mapping[str, torch.Tensor], *, turned: bool, ordered: bool) -> torch.Tensor | None:
         found = [tensors[name] for name in names if name in tensors]
@@ -79,17 +79,18 @@ def taken_apart(whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> tuple
 def rearranged(whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], tuple[int, ...], bool] | None:
     """Names of the `parts` whose rows, joined and put in another order, are those of `whole`: heads that lie interleaved, experts that are stacked.
 
-    With the order, and whether `whole` is turned. None where rows are not all different, or not all there.
+    With the order, and whether the parts are to be turned. None where rows are not all different, or not all there.
     """
-    for value, turned in [(whole, False)] + ([(whole.t(), True)] if whole.dim() == 2 else []):
-        wanted = _keys(value)
-        if len(set(wanted)) < len(wanted) or len(wanted) < 2:
-            continue
-        known = {name: _keys(part) for name, part in parts.items() if _width(part) == _width(value)}
-        some = set(wanted)
+    wanted = _keys(whole)
+    some = set(wanted)
+    if len(some) < len(wanted) or len(wanted) < 2:
+        return None
+    for turned in (False, True):
+        sources = {name: part.t() if turned else part for name, part in parts.items() if not turned or part.dim() == 2}
+        known = {name: _keys(part) for name, part in sources.items() if _width(part) == _width(whole)}
         names = tuple(name for name, keys in known.items() if keys and some.issuperset(keys))
         place = {key: number for number, key in enumerate(key for name in names for key in known[name])}
-        if len(place) == len(wanted) == sum(len(known[name]) for name in names) and some == set(place):
+        if len(place) == len(wanted) == sum(len(known[name]) for name in names):
             return names, tuple(place[key] for key in wanted), turned
     return None
 

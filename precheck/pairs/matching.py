@@ -102,7 +102,7 @@ def _split(wanted: str, whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) 
     if joined := taken_apart(whole, parts):
         return Link(joined[0], (wanted,), 1 - joined[1] if joined[2] else joined[1], joined[2])
     if sorted_ := rearranged(whole, parts):
-        return None if sorted_[2] else Link(sorted_[0], (wanted,), order=sorted_[1], ordered="others")
+        return Link(sorted_[0], (wanted,), turned=sorted_[2], order=sorted_[1], ordered="others")
     return None
 
 
@@ -168,7 +168,7 @@ def _owner(name: str) -> str:
 def _owners(found: Mapping[str, Link]) -> dict[str, str]:
     votes: dict[str, Counter[str]] = {}
     for link in found.values():
-        if len(link.models) == len(link.others) == 1:
+        if len(link.models) == len(link.others) == 1 and link.order is None:  # rows in another order: results in another order
             votes.setdefault(_owner(link.others[0]), Counter())[_owner(link.models[0])] += 1
     return {theirs: count.most_common(1)[0][0] for theirs, count in votes.items()}
 
