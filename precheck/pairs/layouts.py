@@ -18,11 +18,13 @@ class Link:
     dim: int = 0
     turned: bool = False  # whether one side is the transpose of the other; with an order, that whose rows are put in order
     same: bool = True  # whether the numbers are equal: a name alone says that they should be
+    shape: tuple[int, ...] | None = None  # of model's, where other's has as many numbers in another one: a convolution's weight as a matrix
     order: tuple[int, ...] | None = None  # of rows: those of one side's parameters, joined, in this order are the other's
     ordered: Literal["models", "others"] = "models"  # whose rows are put in order
 
     def of_other(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-        return self._joined(self.others, tensors, turned=self.turned and (self.order is None or self.ordered == "others"), ordered=self.ordered == "others")
+        found = self._joined(self.others, tensors, turned=self.turned and (self.order is None or self.ordered == "others"), ordered=self.ordered == "others")
+        return found if found is None or self.shape is None else found.reshape(self.shape)
 
     def of_model(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
         return self._joined(self.models, tensors, turned=self.turned and self.order is not None and self.ordered == "models", ordered=self.ordered == "models")
@@ -54,6 +56,10 @@ def alone(name: str, value: torch.Tensor, wanted: str, candidate: torch.Tensor) 
         return Link((name,), (wanted,))
     if value.dim() == 2 and equal(value.t(), candidate):
         return Link((name,), (wanted,), turned=True)
+    if value.shape != candidate.shape and value.numel() == candidate.numel() > 1 and len({value.dim(), candidate.dim()}) > 1:
+        for turned in (False, True) if value.dim() == 2 else (False,):
+            if equal((value.t() if turned else value).reshape(candidate.shape), candidate):
+                return Link((name,), (wanted,), turned=turned, shape=tuple(candidate.shape))
     return None
 
 

@@ -18,7 +18,9 @@ from precheck.pairs.yardstick import ratio
 
 MASKED = 1e30
 """Magnitude from which a number is a mask's: beyond anything that scores reach, within float32's range."""
-SCALING = frozenset({f"aten.{name}" for name in ("mul", "div", "neg", "mm", "bmm", "addmm", "baddbmm", "sum", "mean", "clone", "_unsafe_view", "_to_copy")})
+MOVING = frozenset({"clone", "unsafe_view", "to_copy", "cat", "stack", "copy_"})
+"""Ops that put numbers elsewhere: what they read tells nobody where a factor matters."""
+SCALING = MOVING | {"mul", "div", "neg", "mm", "bmm", "addmm", "baddbmm", "sum", "mean", "masked_fill", "where"}
 """Ops that a factor of what they read goes through."""
 SHIFTS = (1, -1, 2, -2)
 """Positions by which code is off in the bugs that people report."""
@@ -144,9 +146,9 @@ def _readings(place: Place) -> Iterator[str]:
     assert place.number is not None
     found: list[str] = []
     for made in place.theirs[place.number :]:
-        told = next(_reading(made, place), "")
+        told = "" if _op(made) in MOVING else next(_reading(made, place), "")
         found += [told] if told else []
-        if found and made.op not in SCALING:
+        if found and _op(made) not in SCALING:
             break
     yield from found[-1:]
 

@@ -125,6 +125,42 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
     return dataclasses.replace(found.told("rounding", r, limit, "", own), clear=clear)
 
 
+def agreed(subject: Subject, sided: Sided, floor: Floor) -> Judged | None:
+    """`rounding`, where the two runs are near to one another, in whole and in every block; None where they are not, and exact runs have to tell."""
+    assert sided.model is not None
+    assert sided.other is not None
+    if not (sided.other.is_floating_point() or sided.other.is_complex()) or sided.other.dtype != sided.model.dtype:
+        return None
+    between = apart(sided.other, sided.model)
+    found = _Row(subject, sided.other, floor, between)
+    r = ratio(between.whole, floor.square.whole)
+    if between.excess or r > noise.WARN or _beyond(between, floor.square, found.shape)[0] > noise.FAIL:
+        return None
+    return dataclasses.replace(found.told("rounding", r, noise.FAIL, "", between), clear=True)
+
+
+def evident(subject: Subject, sided: Sided, floor: Floor, fine: Floor) -> Judged | None:
+    """`rounding`, where the exact runs agree by a rounding of the `fine` format and both sides err alike; None where noise runs have to tell.
+
+    A side that errs no more than twice as much as the other is not the less accurate one, whatever the floor.
+    """
+    shapes = {each.shape for each in (sided.model, sided.exact_other, sided.free_model, sided.free_other) if each is not None}
+    if sided.other is None or sided.free_model is None or sided.free_other is None or sided.exact_other is None or shapes != {sided.other.shape}:
+        return None
+    if not (sided.other.is_floating_point() or sided.other.is_complex()) or sided.model is None:
+        return None
+    between = apart(sided.free_other, sided.free_model)
+    own, rival = apart(sided.other, sided.exact_other), apart(sided.model, floor.exact)
+    found = _Row(subject, sided.other, floor, own)
+    if between.excess or own.excess or rival.excess or _beyond(between, fine.square, found.shape)[0] > noise.FAIL:
+        return None
+    bound = Squares(max(floor.square.whole, rival.whole), [torch.maximum(a, b) for a, b in zip(floor.square.blocks, rival.blocks, strict=True)])
+    r = ratio(own.whole, bound.whole)
+    if max(r, ratio(rival.whole, max(floor.square.whole, own.whole))) > noise.WARN or _beyond(own, bound, found.shape)[0] > noise.FAIL:
+        return None
+    return dataclasses.replace(found.told("rounding", r, noise.FAIL, "", own), clear=True)
+
+
 class _Row:
     """What all verdicts on one subject say alike."""
 
