@@ -11,10 +11,11 @@ import torch
 
 from precheck.formats.floats import Format
 
-Rounding = Literal["nearest", "stochastic"]
+Rounding = Literal["nearest", "stochastic", "noise"]
 _EXPONENT = 0x7F800000
 _MANTISSA = 23
 _BIAS = 127
+HALF_VARIANCE = 0.5**0.5
 SMALLEST = -126 + 24
 """Least exponent of a format's smallest number for which float32 divides by it exactly."""
 
@@ -25,21 +26,31 @@ def cast(
     """`values` rounded to numbers of `fmt`, as float32 of the same shape.
 
     "nearest" ties to even. "stochastic" takes the number above with the probability that the place between the two neighbours
-    says, drawn from `generator`; it is right on average. What lies beyond `fmt.max` becomes that with `saturate`, or where the
+    says, drawn from `generator`; it is right on average. "noise" adds to each element an error by chance of the size that rounding to
+    nearest makes: that of "stochastic" over √2, since the mean of f (1 - f) is 1/6 where that of min(f, 1 - f)² is 1/12. The results are no
+    numbers of the format then, but numbers of the format stay. What lies beyond `fmt.max` becomes that with `saturate`, or where the
     format has no Inf; otherwise Inf, from half a spacing beyond it on. NaN stays NaN.
 
     Raises ValueError for a format that float32 does not hold with room to spare (bf16, fp32, fp64, tf32).
     """
     step = spacing(values, fmt)
     wide = values.float()
-    if rounding == "stochastic":
-        drawn = torch.rand(wide.shape, device=wide.device, generator=generator)
-        rounded = (wide.abs() / step).add_(drawn).floor_().mul_(step).copysign_(wide)
-    else:
+    if rounding == "nearest":
         rounded = (wide / step).round_().mul_(step)
+    else:
+        rounded = by_chance(wide.abs() / step, generator).mul_(step).copysign_(wide)
+    if rounding == "noise":
+        held = wide.clamp(-fmt.max, fmt.max)
+        return (rounded.clamp_(-fmt.max, fmt.max).sub_(held)).mul_(HALF_VARIANCE).add_(held)
     if saturate or fmt.saturates:
         return rounded.clamp_(-fmt.max, fmt.max)
     return torch.where(rounded.abs() > fmt.max, torch.full_like(rounded, float("inf")).copysign_(rounded), rounded)
+
+
+def by_chance(steps: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+    """Each element's whole number below or above it, so that the mean is the element. `steps` may be overwritten."""
+    drawn = torch.rand(steps.shape, device=steps.device, generator=generator)
+    return steps.add_(drawn).floor_()
 
 
 def spacing(values: torch.Tensor, fmt: Format) -> torch.Tensor:

@@ -5,37 +5,15 @@ Scales, zero points and codes equal `torchao.quantization.quant_primitives`, bit
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 
 from precheck.formats import tiles
+from precheck.formats.casting import HALF_VARIANCE, Rounding, by_chance
 from precheck.formats.tiles import ROW, TENSOR, Tile
+from precheck.formats.whole import INT4, INT8, UINT4, Integers
 
 LEAST = 2.0**-126
 """Least scale: float32's smallest normal number."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Integers:
-    """Whole numbers from `least` to `most`."""
-
-    name: str
-    least: int
-    most: int
-
-    @property
-    def unit_roundoff(self) -> float:
-        """Half a step, as a share of the largest number under a symmetric scale."""
-        return 1.0 / (self.most - self.least)
-
-    def __str__(self) -> str:
-        return self.name
-
-
-INT8 = Integers("int8", -128, 127)
-INT4 = Integers("int4", -8, 7)
-UINT4 = Integers("uint4", 0, 15)
 
 
 def group(columns: int) -> Tile:
@@ -53,10 +31,19 @@ def parameters(values: torch.Tensor, kind: Integers, *, tile: Tile = ROW, symmet
     return scale, (kind.least - torch.round(low / scale)).clamp_(kind.least, kind.most)
 
 
-def quantised(values: torch.Tensor, kind: Integers, scale: torch.Tensor, zero: torch.Tensor, tile: Tile = ROW) -> torch.Tensor:
-    """The codes, whole numbers as float32, in the shape of `values`."""
+def quantised(
+    values: torch.Tensor, kind: Integers, scale: torch.Tensor, zero: torch.Tensor, tile: Tile = ROW, *, rounding: Rounding = "nearest",
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """The codes, whole numbers as float32, in the shape of `values`; `rounding` as in `casting.cast`."""
     wide = values.float()
-    steps = torch.round(wide * tiles.spread(1.0 / scale, wide, tile))
+    steps = wide * tiles.spread(1.0 / scale, wide, tile)
+    if rounding == "nearest":
+        steps = steps.round_()
+    elif rounding == "stochastic":
+        steps = by_chance(steps, generator)
+    else:
+        steps = steps + (by_chance(steps.clone(), generator) - steps) * HALF_VARIANCE
     return (steps + tiles.spread(zero, wide, tile)).clamp_(kind.least, kind.most)
 
 

@@ -1,10 +1,15 @@
-"""Tensors as tiles of rows by columns, each under one scale: its greatest magnitudes, and scales spread over the elements."""
+"""Tensors as tiles of rows by columns, each under one scale: its greatest magnitudes, and scales spread over the elements.
+
+Importing this module does not import torch.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 WHOLE = -1
 """As an extent of a tile: all there is along that dimension."""
@@ -65,5 +70,7 @@ def _split(flat: torch.Tensor, tile: Tile) -> torch.Tensor:
     rows, columns = tile.extents(flat)
     missing = -flat.shape[0] % rows, -flat.shape[1] % columns
     if any(missing):
-        flat = torch.nn.functional.pad(flat, (0, missing[1], 0, missing[0]))
+        full = flat.new_zeros(flat.shape[0] + missing[0], flat.shape[1] + missing[1])
+        full[: flat.shape[0], : flat.shape[1]] = flat
+        flat = full
     return flat.view(flat.shape[0] // rows, rows, flat.shape[1] // columns, columns)

@@ -323,8 +323,8 @@ def test_spacing_halves_below_a_power_of_two(fmt: Format) -> None:
     """Below 1.0 numbers lie twice as dense as above it; at the smallest normal and at zero they do not."""
     one = max(1.0, 2 * fmt.min_normal)  # e2m3 and e2m1 have no normal numbers below 1
     assert fmt.ulp(one) == 2 * fmt.spacing_below(one) == one * fmt.epsilon
-    assert fmt.half_ulp(1.0) == (fmt.epsilon / 4, fmt.epsilon / 2)
-    assert fmt.half_ulp(-1.0) == (fmt.epsilon / 2, fmt.epsilon / 4)
+    assert fmt.half_ulp(one) == (one * fmt.epsilon / 4, one * fmt.epsilon / 2)
+    assert fmt.half_ulp(-one) == (one * fmt.epsilon / 2, one * fmt.epsilon / 4)
     assert fmt.ulp(fmt.min_normal) == fmt.spacing_below(fmt.min_normal) == fmt.min_subnormal
     assert fmt.ulp(0.0) == fmt.spacing_below(0.0) == fmt.min_subnormal
 
