@@ -13,6 +13,7 @@ from typing import Literal
 
 from precheck.findings import Binades, Loss
 from precheck.observe.shadow.remarks import Outdated, Skew, Tail, Wrapped
+from precheck.observe.shadow.remarks_of_codes import Clipped, Skewed, Uncancelled
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Update
 from precheck.ops import base_name
@@ -139,6 +140,7 @@ class Operation:
     outdated: Outdated | None = None
     tail: Tail | None = None
     skew: Skew | None = None
+    coded: Uncancelled | Clipped | Skewed | None = None
     mixed: bool = False  # whether its tensors, those of one number aside, are of several formats
     autocast: bool = False  # whether autocast was on, in a run that is to be float32
     impossible: tuple[int, int] = (0, 0)  # indices drawn that have no probability, of so many
