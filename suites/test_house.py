@@ -20,7 +20,7 @@ SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example
 FLOORS = [
     {"formats", "ops", "torch_internals", "files", "words"},
     {"overrides", "interrupts"},
-    {"precisions", "findings", "autocast", "emulation", "float32", "sparse"},
+    {"precisions", "findings", "autocast", "emulation", "float32", "sparse", "recipes"},
     {"observe"},
     {"analysis"},
     {"rules"},
