@@ -58,11 +58,11 @@ def _golden(path: Path) -> Golden:
 
 
 def _golden_shown(options: argparse.Namespace) -> tuple[int, str]:
-    """Under its name without a folder, as git puts one version of a file into a folder of its own."""
-    golden = _golden(options.file)
+    """Each under its name without a folder, as git puts one version of a file into a folder of its own."""
+    goldens = [(file, _golden(file)) for file in options.file]
     from precheck.goldens.show import show
 
-    return SAME, show(golden, options.file.name).removesuffix("\n")
+    return SAME, "\n\n".join(show(golden, file.name).removesuffix("\n") for file, golden in goldens)
 
 
 def _golden_compared(options: argparse.Namespace) -> tuple[int, str]:
@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     golden = _command(what, "golden", "show goldens, or what tells two apart", _GOLDEN)
     acts = golden.add_subparsers(dest="act", required=True, metavar="{show,diff}")
     shown = _command(acts, "show", "print where a golden comes from and what it holds; fit for git's textconv", _GOLDEN)
-    shown.add_argument("file", type=Path, metavar="FILE", help="a golden")
+    shown.add_argument("file", type=Path, nargs="+", metavar="FILE", help="a golden, or several")
     shown.set_defaults(run=_golden_shown)
     diff = _command(acts, "diff", "print what moved from A to B, worst first", _GOLDEN)
     diff.add_argument("a", type=Path, metavar="A", help="the golden that was")
