@@ -98,6 +98,8 @@ def _reported(options: argparse.Namespace) -> tuple[int, str]:
 
 
 def _ruled(options: argparse.Namespace) -> tuple[int, str]:
+    if options.messages:
+        return _worded(options)
     if options.write is None:
         return SAME, "\n".join(f"{rule.name}: {rule.meaning}" for rule in RULES.values())
     from precheck.report import rules  # which looks at what rules do, and so needs torch
@@ -105,6 +107,18 @@ def _ruled(options: argparse.Namespace) -> tuple[int, str]:
     try:
         for name, page in rules.pages().items():
             save(page, options.write / name)
+    except OSError as error:
+        raise _Trouble(f"{options.write} cannot be written: {error.strerror}") from None
+    return SAME, ""
+
+
+def _worded(options: argparse.Namespace) -> tuple[int, str]:
+    from precheck.report import messages
+
+    if options.write is None:
+        return SAME, messages.page().removesuffix("\n")
+    try:
+        save(messages.page(), options.write / messages.NAME)
     except OSError as error:
         raise _Trouble(f"{options.write} cannot be written: {error.strerror}") from None
     return SAME, ""
@@ -135,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     diff.set_defaults(run=_golden_compared)
     _add_report(what)
     listed = _command(what, "rules", "list the rules, or write a page of each", "Exit status: 0 done, 2 not writable.")
+    listed.add_argument("--messages", action="store_true", help="print every message of every rule as a table, or write it with --write")
     listed.add_argument("--write", type=Path, metavar="FOLDER", help="write the pages into this folder")
     listed.set_defaults(run=_ruled)
     return parser

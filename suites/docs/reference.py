@@ -41,7 +41,8 @@ def _api() -> str:
         chosen = [name for name in names if matches(inspect.unwrap(getattr(precheck, name)))]
         text += f"\n## {title}\n\n" + "\n".join(f"::: precheck.{name}\n" for name in chosen)
     text += "\n## Tables\n\n- `precheck.RULES`: every [rule](../rules/README.md) by name.\n"
-    text += "- `precheck.PRECISIONS`: every [precision](precisions.md) by name.\n- `precheck.FORMATS`: every number format by name, a `precheck.Format` each.\n"
+    text += "- `precheck.PRECISIONS`: every [precision](precisions.md) by name.\n"
+    text += "- `precheck.FORMATS`: every number format by name, a `precheck.Format` each.\n"
     return text + "\n## Strategies for hypothesis\n\n::: precheck.strategies\n    options:\n      members: [tensors, tokens, padded, masks]\n"
 
 
@@ -130,13 +131,14 @@ def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParse
 
 def _schema() -> str:
     schema = json.loads(SCHEMA.read_text(encoding="utf8"))
-    text = f"# JSON schema\n\n{schema['description']}\n\nThe [schema itself](../../precheck/report/report.schema.json) is installed with the package. "
+    text = f"# JSON schema\n\n{schema['description']}\n\n"
+    text += "The [schema itself](../../precheck/report/report.schema.json) is installed with the package. "
     text += "[Reports](../report.md) says what the fields mean.\n"
     for name, part in schema["$defs"].items():
         text += f"\n## `{name}`\n\n{part.get('description', '')}\n"
         needed = part.get("required", ())
         fields = part.get("properties", {}).items()
-        rows = [(f"`{key}`", _type(value), "yes" if key in needed else "", value.get("description", "")) for key, value in fields]
+        rows = [(f"`{key}`", _type(each), "yes" if key in needed else "", each.get("description", "")) for key, each in fields]
         text += f"\n{_table(('field', 'type', 'required', 'what it is'), rows)}\n" if rows else ""
     return text
 

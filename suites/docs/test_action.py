@@ -144,15 +144,16 @@ def test_a_run_without_a_report_still_has_a_verdict(runner: Runner) -> None:
 
 
 def test_a_label_has_goldens_recorded_committed_and_is_taken_off(runner: Runner) -> None:
-    for command in (f"git init -q --bare {runner.temp}/remote.git", "git init -q -b change", f"git remote add origin {runner.temp}/remote.git", "git add .",
-                    "git -c user.name=a -c user.email=a@b commit -q -m first"):  # fmt: skip
+    remote = runner.temp / "remote.git"
+    made = ("git init -q -b change", f"git remote add origin {remote}", "git add .", "git -c user.name=a -c user.email=a@b commit -q -m first")
+    for command in (f"git init -q --bare {remote}", *made):
         assert runner.run(command).returncode == 0
     runner.write("3.0")
     refreshed = runner.step("Refresh goldens", ARGS="", BRANCH="change", LABEL="refresh-goldens", NUMBER="7")
     assert refreshed.returncode == 0, refreshed.stderr + refreshed.stdout
-    remote = f"git --git-dir={runner.temp}/remote.git"
-    assert runner.run(f"{remote} log --format=%s change").stdout == "Refresh goldens\nfirst\n"
-    assert runner.run(f"{remote} show --name-only --format= change").stdout == "golden/test_wide/test_wide.safetensors\n"
+    there = f"git --git-dir={remote}"
+    assert runner.run(f"{there} log --format=%s change").stdout == "Refresh goldens\nfirst\n"
+    assert runner.run(f"{there} show --name-only --format= change").stdout == "golden/test_wide/test_wide.safetensors\n"
     assert runner.calls[-1]["words"] == ["pr", "edit", "7", "--remove-label", "refresh-goldens"]
     again = runner.step("Refresh goldens", ARGS="", BRANCH="change", LABEL="refresh-goldens", NUMBER="7")
     assert again.returncode == 0
