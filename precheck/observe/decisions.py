@@ -23,10 +23,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
 from precheck.observe.boundaries import LOW, Position
-from precheck.observe.profiling import unprofiled
+from precheck.observe.profiling import UncompiledMode, unprofiled
 from precheck.observe.shadow.source import Frames
 from precheck.observe.substitutes import SUBSTITUTED, substitute
-from precheck.torch_internals import TorchDispatchMode, address, in_backward, innermost_mode, overload, schema, storage_key, without_innermost_mode
+from precheck.torch_internals import address, in_backward, innermost_mode, overload, schema, storage_key, without_innermost_mode
 
 aten = torch.ops.aten
 UNDECIDED = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adagrad,
@@ -99,7 +99,7 @@ class Places:
         return (*place, self.seen[place])
 
 
-class Recording(TorchDispatchMode):
+class Recording(UncompiledMode):
     """Fills a tape from the low-precision run, and counts the results that each module call rounds to a low format."""
 
     def __init__(self, tape: Tape, position: Position) -> None:
@@ -127,10 +127,6 @@ class Recording(TorchDispatchMode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # a run compiles nothing (boundaries._uncompiled), and the wrapper costs as much an op as all that is done here
 
     @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

@@ -10,12 +10,12 @@ import torch
 from precheck.observe.boundaries import LOW, Position
 from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
 from precheck.observe.listeners import Progress
-from precheck.observe.profiling import unprofiled
+from precheck.observe.profiling import UncompiledMode, unprofiled
 from precheck.observe.shadow.source import Frames
-from precheck.torch_internals import TorchDispatchMode, schema
+from precheck.torch_internals import schema
 
 
-class Following(TorchDispatchMode):
+class Following(UncompiledMode):
     """Takes the decisions of a tape in a reference run, and carries that run out in `dtype` wherever the code says lower.
 
     A cast or factory that names a lower dtype in the user's own code is lifted to `dtype`: the reference is what the program
@@ -46,10 +46,6 @@ class Following(TorchDispatchMode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # as in Recording
 
     @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

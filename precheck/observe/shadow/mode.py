@@ -17,7 +17,7 @@ import torch
 
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
-from precheck.observe.profiling import unprofiled
+from precheck.observe.profiling import UncompiledMode, unprofiled
 from precheck.observe.shadow import draws, numbers, outdated, parts
 from precheck.observe.shadow.accumulation import Accumulation
 from precheck.observe.shadow.backward import Backwards
@@ -48,7 +48,7 @@ from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.updates import Updates
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.shadow.window import Judge, Turn, Window
-from precheck.torch_internals import OpOverload, TorchDispatchMode, active_modes, call_kernel, kernel_key, nesting, no_dispatch, without_modes
+from precheck.torch_internals import OpOverload, active_modes, call_kernel, kernel_key, nesting, no_dispatch, without_modes
 
 _NUMBERLESS = "torch._subclasses"
 _NOTHING = contextlib.nullcontext()
@@ -57,7 +57,7 @@ DISTURBED = {torch.float32: 2.0**-20, torch.float64: 2.0**-49}
 """Relative disturbance of a twin: sixteen roundings of the reference, so that what its own rounding does shows plainly."""
 
 
-class Shadow(TorchDispatchMode):
+class Shadow(UncompiledMode):
     """Watches the block it is entered around; `observation` fills up as ops run."""
 
     supports_higher_order_operators = True
@@ -214,7 +214,7 @@ class Shadow(TorchDispatchMode):
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Inside, what no op shows is told of calls: scalers, optimizers, schedules, numbers that become tensors."""
-        with self.scalers.watched(), numbers.told():
+        with self.scalers.watched(), numbers.told(self):
             yield
 
     def disturbed(self, shadow: torch.Tensor) -> torch.Tensor:
