@@ -26,10 +26,10 @@ FLOORS = [
     {"rules"},
     {"judge"},
     {"goldens", "pairs"},
-    {"comparing", "varying", "recording"}
+    {"comparing", "comparing_kernels", "kernels", "varying", "recording"}
     | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
     | {"screening", "scrutiny", "trials", "hunt", "searching", "strategies"},
-    {"report"},
+    {"report", "kernel_command"},
     {"plugin"},
 ]
 UPWARD = {

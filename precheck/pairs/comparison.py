@@ -113,7 +113,7 @@ class Comparison:
         assert self.yardstick is not None
         return self.yardstick
 
-    def _reference(self, wanted: list[Subject]) -> Yardstick:
+    def _reference(self, wanted: Sequence[Subject]) -> Yardstick:
         """The exact run of the reference. Where float64 is refused by either side, float32 is the exact one."""
         with doing("running the reference exactly"):
             try:
