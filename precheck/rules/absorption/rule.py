@@ -69,7 +69,7 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
     if astray(operation, seen) or (not kept and off_before(value, seen)):
         return None
     if seen.share >= HALF and seen.times >= TIMES and seen.drift >= ROUNDINGS * u and seen.intended >= INTENDED * u and seen.arrived < 1:
-        text = f"{seen.times} additions left at least half of it unchanged; it is {percent(seen.drift)} % off"
+        text = f"{seen.times} additions left at least half of the elements unchanged; the accumulator is {percent(seen.drift)} % off"
         return Candidate("absorption", read_at(operation), text, seen.drift / u, ROUNDINGS)
     if (
         kept
@@ -79,7 +79,7 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
         and seen.intended >= INTENDED * u
     ):
         text = (
-            f"{100 * max(0.0, seen.arrived):.0f} % of {seen.additions} updates arrived, the rest is less than half a spacing of what it is added to"
+            f"{100 * max(0.0, seen.arrived):.0f} % of {seen.additions} updates arrived; the rest is too small to change the accumulator"
         )
         return Candidate("absorption", operation, text, seen.arrived, ARRIVED)
     return _merged(operation, value, seen, readers)
@@ -104,7 +104,7 @@ def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
         return None
     small = seen.additions == 1 and seen.intended < value.roundoff and elements(value) >= FEW
     if small and seen.share > HALF and seen.lost > ARRIVED and _kept(operation, value, readers):
-        text = f"{100 * seen.lost:.0f} % of what is added is lost: {100 * seen.share:.0f} % of the elements keep their bits"
+        text = f"{100 * seen.lost:.0f} % of what is added is lost: {100 * seen.share:.0f} % of the elements do not change"
         return Candidate("absorption", operation, text, seen.lost, ARRIVED)
     return None
 

@@ -45,12 +45,12 @@ class AccumulatedDrift(Rule):
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "gradual":
-            text = f"{100 * fact.value.dead:.0f} % of the elements keep no digit; no single op did it"
-            return text + (", and correct rounding may do as much in so deep a network, which precheck.measure tells" if fact.healed else "")
+            text = f"{100 * fact.value.dead:.0f} % of the elements have no correct digit; no single op made the error"
+            return text + ("; correct rounding may do as much in so deep a network: precheck.measure can tell" if fact.healed else "")
         if isinstance(fact, Carried):
             wide = percent(fact.kept_wide) if fact.kept_wide >= SAID else "less than 0.01"
-            text = f"a state that comes round {fact.turns} times is stored in {fact.dtype} each time: off by {percent(fact.off)} % in the end, "
-            return text + f"{fact.measured:.1f} unit roundoffs; kept wide it would be {wide} %"
+            text = f"a loop carries this state on {fact.turns} times and stores it in {fact.dtype} each time: it is "
+            return text + f"{percent(fact.off)} % off in the end, {fact.measured:.1f} unit roundoffs; stored in float32 it would be {wide} % off"
         return super().words(fact)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
@@ -107,8 +107,8 @@ def harmful(guilty: Sequence[Comparison]) -> bool:
 
 
 def _drift(row: Comparison, precision: Precision, severity: Severity, *, others: int) -> Finding:
-    more = f"; {others} more tensor(s) too" if others > 0 else ""
-    limit = f"({row.allowed:.3g} allowed)" if row.failed else f"(near the {row.allowed:.3g} allowed)"
-    text = (f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} noise floors under {precision} {limit}, "
-            f"{row.relative:.2%} of its norm where rounding explains {share(row):.2%}{more}")  # fmt: skip
+    more = f"; {others} more tensor{'' if others == 1 else 's'} too" if others > 0 else ""
+    limit = f"{row.allowed:.3g} allowed" if row.failed else f"near the {row.allowed:.3g} allowed"
+    text = (f"{label(row.record.kind, row.record.name)}: off by {row.relative:.2%} of its norm under {precision}, where rounding explains "
+            f"{share(row):.2%} (r = {row.r:.3g}, {limit}){more}")  # fmt: skip
     return at(row.record, "accumulated-drift", severity, text, measured=row.r, limit=row.allowed)

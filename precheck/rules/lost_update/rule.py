@@ -148,6 +148,6 @@ def _stalled(observation: Observation) -> Iterator[Candidate]:
         state = update.states[name]
         share = max(0.0, state.arrived)
         of = update.parameter or "a parameter"
-        text = (f"{name} of {of}: {share:.0%} of what {state.steps} steps meant to change it by arrived ({state.moved:.0%} of its "
-                "elements moved): an average with small weights stands still in a format of few digits")  # fmt: skip
+        text = (f"optimizer state {name} of {of}: {share:.0%} of the change that {state.steps} steps intended arrived ({state.moved:.0%} of its "
+                "elements moved): a running average with small steps stands still in a format of few digits")  # fmt: skip
         yield Candidate("lost-update", placed_at(update), text, share, LOST, tensor=update.parameter)

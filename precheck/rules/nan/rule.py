@@ -31,7 +31,7 @@ class NotANumber(Rule):
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "not a number":
-            return f"NaN from inputs that the reference has too; there the result is {fact.root.beyond:.4g}"
+            return f"NaN from inputs that the reference has too, where the result is {fact.root.beyond:.4g}"
         return super().words(fact)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
@@ -40,7 +40,7 @@ class NotANumber(Rule):
         for record in run.reference.records.values():
             if record.kind in ("loss", "parameter-gradient") and record.nonfinite:
                 what = f"the {label(record.kind, record.name)} is {'NaN' if record.nan else 'Inf'} in float32 too, in step {record.step}"
-                yield Finding("nan", "warning", f"{what}: nothing can be told from it", step=record.step, tensor=record.name)
+                yield Finding("nan", "warning", f"{what}: the check is inconclusive", step=record.step, tensor=record.name)
                 return
 
 

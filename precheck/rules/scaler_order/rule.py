@@ -58,8 +58,8 @@ def _begun_anew(steps: list[ScalerStep]) -> list[Candidate]:
     if not lost:
         return []
     (worst, found), many = lost[0], len(lost)
-    text = (f"a scaler made anew begins at {worst.scale:g}, where the one before it had come to {found:g}, and has to find that again: "
-            f"{many} of {count(steps)} steps skipped; make one scaler for the whole training")  # fmt: skip
+    text = (f"a new GradScaler starts at {worst.scale:g}, although the one before it had settled at {found:g}: "
+            f"{many} of {count(steps)} steps skipped until it is there again; make one scaler for the whole training")  # fmt: skip
     severity: Severity = "error" if many > max(1.0, OFTEN * count(steps)) else "warning"
     return [Candidate("scaler-order", worst.made or worst.operation, text, many / count(steps), OFTEN, severity)]
 
@@ -93,7 +93,8 @@ def _order(event: ScalingEvent) -> Candidate:
     elif event.kind == "fresh":
         text = "the optimizer was resumed from a checkpoint and this scaler was not: restore it with scaler.load_state_dict"
     elif event.kind == "scheduled":
-        text = f"the schedule went on {event.factor:.0f} times although the scaler had skipped the step: step it only after a step that was taken"
+        text = (f"the schedule went on {event.factor:.0f} times although the scaler had skipped the step: "
+                "call scheduler.step() only after a step that was taken")  # fmt: skip
     else:
         text = f"the scaler refuses ({event.text}): unscale_ once an optimizer and step, after the last backward, and update() after every step"
     chosen: Severity = "warning" if severity == "warning" else "error"
