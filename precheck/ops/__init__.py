@@ -95,6 +95,8 @@ ORDERINGS = where(lambda op: op.kind in (Kind.ORDER, Kind.BOUND))
 """Ops that ask which of two is larger, which means something only where both have one scale."""
 COMPARED = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.TEST, Kind.LOGICAL))
 """Ops that give a yes or no for each element."""
+CHOOSING_OR_FILLING = COMPARED | where(lambda op: op.name in ("where", "masked_fill") or op.name.startswith("nan"))
+"""Ops that ask for NaN, or leave it out, or put something else in its place."""
 ASKING = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.QUESTION))
 """Questions about numbers, on whose answers a program may branch."""
 DECIDING_IN_PLACE = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.LOGICAL))
@@ -111,6 +113,8 @@ MASKED_SIDES = {name: place for name, place in SIDES.items() if REGISTRY[name].m
 """Of these, those that are zero on one side."""
 
 # kernels
+CENTRED = where(lambda op: op.kind in (Kind.MOMENT, Kind.NORMALIZATION))
+"""Ops that take a mean off within, in float32 whatever they are given."""
 SOFTMAXES = where(lambda op: op.kind is Kind.SOFTMAX)
 DECOMPOSED = where(lambda op: op.kind is Kind.DECOMPOSITION)
 """Ops all results of which are results, and none a statistic for a derivative."""

@@ -280,15 +280,14 @@ class Shadow(UncompiledMode):
     def finish(self) -> Observation:
         """Marks what is still alive; the block has ended."""
         self.codes.finish()
-        self.observation.updates = self.updates.finish(self.where.parameter_names)
-        self.observation.decays, self.observation.undone = self.updates.decays, self.accumulation.factors.undone
+        self.updates.finish(self.observation, self.where.parameter_names)
+        self.observation.undone = self.accumulation.factors.undone
         for cell in self.memory.alive():
             for value in parts.present(cell):
                 value.alive = True
         self.memory.cells.clear()
         self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
         self.observation.parameters, self.observation.wanting = dict(self.where.parameter_names), self.where.wanting()
-        self.observation.optimized = self.updates.optimized
         self.where.identity.forget()
         self.observation.losses, self.observation.each_loss = self.losses.finish(), self.losses.each
         self.observation.exponents = list(self.exponents.found.values())

@@ -12,7 +12,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import placed
 from precheck.analysis.reach import DEAD as SHOWN
 from precheck.analysis.reach import GARBAGE, ROUNDINGS
-from precheck.analysis.rounding import AMPLIFICATION, DEAD, PLAIN, PLAIN_ROUNDINGS, Misrounded
+from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, Misrounded
 from precheck.rules.amplified_rounding.about import ABOUT
 from precheck.rules.rule import HEALED, Candidate, Rule
 
@@ -26,7 +26,7 @@ MISSING = Limit(
 class AmplifiedRounding(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (
-        DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN, MISSING,
+        DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN, MISSING,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
