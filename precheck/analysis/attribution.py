@@ -79,6 +79,10 @@ class Attribution:
         chosen = max((each for each, share in lines.items() if share >= TOGETHER * most), key=lambda each: latest[each], default=None)
         return max((operation for operation in mine if operation.blamed == chosen), key=mine.__getitem__, default=None)
 
+    def of_line(self, cause: Operation) -> float:
+        """The share of all that the user wrote on the line of an op: a cast, another and a product are mended together."""
+        return sum(share for operation, share in self.shares.items() if operation.blamed == cause.blamed and written(operation))
+
     def difference(self, cause: Operation, functions: Mapping[str, Function]) -> Operation | None:
         """The difference of near-equals that makes an error of the rounding of `cause`, if the same function takes it, in a low format as well.
 

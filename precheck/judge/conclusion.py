@@ -10,9 +10,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterable, Sequence
 
-from precheck.analysis.calls import OwnError
 from precheck.analysis.choices import BY_DIFFERENCE
-from precheck.analysis.rounding import Misrounded
 from precheck.findings import Finding, Row
 from precheck.judge import culprit
 from precheck.judge.ops import Verdict, distinct, finding_of
@@ -36,7 +34,9 @@ Place = tuple[str, int, int]
 def concluded(
     boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, trace: Trace, rows: Sequence[Row] = ()
 ) -> list[Finding]:
-    """The findings of the run, in the order in which their causes happened; what has no cause among the ops stands last.
+    """The findings of the run, in the order in which ops show what they are about; what no op shows stands last.
+
+    The rounding that the last difference of a run shows may be its first op's. What shows before it has been told by then.
 
     `rows`: how far each boundary is from its reference, and how far it may be.
     """
@@ -46,10 +46,13 @@ def concluded(
     drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
     asked = _asked(candidates, _sound(trace, rows) if drifted else None)
     ops = [_weighed(finding, asked, choices=not drifted) for finding in _alone(distinct(candidates), told)]
-    when = {_place(finding_of(candidate)): candidate.operation.number for candidate in reversed(candidates)}
-    placed = [(finding, math.inf if operation is None else operation.number) for finding, operation in behind]
-    placed += [(finding, when.get(_place(finding), math.inf)) for finding in ops]
-    return [finding for finding, _ in sorted(placed, key=lambda each: each[1])]
+    when = dict[tuple[str, str], float]()
+    for candidate in candidates:
+        here = _place(finding_of(candidate))
+        when[here] = min(when.get(here, math.inf), culprit.shown(candidate).number)
+    at = [(finding, math.inf if operation is None else operation.number) for finding, operation in behind]
+    at += [(finding, when.get(_place(finding), math.inf)) for finding in ops]
+    return [finding for finding, _ in sorted(at, key=lambda each: each[1])]
 
 
 def _sound(trace: Trace, rows: Sequence[Row]) -> set[Place]:
@@ -65,8 +68,7 @@ def _asked(candidates: Sequence[Candidate], sound: Collection[Place] | None) -> 
     found, other = set[tuple[str, str]](), set[tuple[str, str]]()
     for candidate in candidates:
         meant = candidate.operation.plain or candidate.operation.converts
-        shown = candidate.fact.shown if isinstance(candidate.fact, (Misrounded, OwnError)) else candidate.operation
-        here = sound is None or any(culprit.within(shown, place) for place in sound)
+        here = sound is None or any(culprit.within(culprit.shown(candidate), place) for place in sound)
         (found if meant and here else other).add(_place(finding_of(candidate)))
     return found if sound is None else found - other
 
@@ -74,7 +76,7 @@ def _asked(candidates: Sequence[Candidate], sound: Collection[Place] | None) -> 
 def _behind(
     finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None
 ) -> tuple[Finding, Operation | None]:
-    """A finding of the boundaries, with the op behind it where it has one, and that op; `record` is the tensor that it is about."""
+    """A finding of the boundaries, with the op behind it where it has one, and the op that shows it; `record` is the tensor that it is about."""
     wanted = finding.severity == "error" and finding.rule in EFFECTS
     return culprit.explained(finding, observation, candidates, record) if wanted else (finding, None)
 

@@ -28,7 +28,7 @@ _KIN = {
 def explained(
     finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None
 ) -> tuple[Finding, Operation | None]:
-    """`finding`, an error at a boundary, with the op and line behind it, and that op; as it is if none stands out.
+    """`finding`, an error at a boundary, with the op and line behind it, and the op that shows it; as it is if none stands out.
 
     `record`: the tensor that it is about.
     """
@@ -40,16 +40,16 @@ def explained(
         cause = f"{first.rule}: {first.message}"
         module = finding.module or (first.module if place is not None else "")
         named = dataclasses.replace(finding, op=first.op, module=module, source=first.source, via=first.via, cause=cause, cause_rule=first.rule)
-        return named, behind.operation
+        return named, shown(behind)
     operation, value = _shown(finding, observation, record) or (None, None)
     if operation is None or value is None:
         return finding, None
-    made, shown = _made(value, observation)
-    made, shown = made or operation, shown or operation
-    cause = f"{placed(shown)}: {shown.drift_in:.2g} of its norm off before it, {shown.outputs[0].drift:.2g} after it"
-    if made is not shown:
-        cause = f"{placed(made)}: its rounding is what {placed(shown)} shows{cause[len(placed(shown)) :]}"
-    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), made
+    made, showing = _made(value, observation)
+    made, showing = made or operation, showing or operation
+    cause = f"{placed(showing)}: {showing.drift_in:.2g} of its norm off before it, {showing.outputs[0].drift:.2g} after it"
+    if made is not showing:
+        cause = f"{placed(made)}: its rounding is what {placed(showing)} shows{cause[len(placed(showing)) :]}"
+    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), showing
 
 
 def _made(value: Value, observation: Observation) -> tuple[Operation | None, Operation | None]:
@@ -75,8 +75,12 @@ def _leads_to(finding: Finding, candidate: Candidate, place: tuple[str, int, int
     shows; a rounding in a function that only an op outside of it shows is not what the function's result is off by."""
     if finding.rule in _KIN and not isinstance(candidate.fact, (Broken, Missed)):
         return False
-    shown = candidate.fact.shown if isinstance(candidate.fact, (Misrounded, OwnError)) else candidate.operation
-    return within(shown, place)
+    return within(shown(candidate), place)
+
+
+def shown(candidate: Candidate) -> Operation:
+    """The op that shows what a candidate is about: its cause may lie long before it."""
+    return candidate.fact.shown if isinstance(candidate.fact, (Misrounded, OwnError)) else candidate.operation
 
 
 def _shown(finding: Finding, observation: Observation, record: Record | None) -> tuple[Operation, Value] | None:
