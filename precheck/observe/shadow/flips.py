@@ -94,8 +94,7 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
         _choice(call, outputs[1], shadows[1])
     if not call.mode.later.defers(outputs[1]) and torch.equal(outputs[1], shadows[1]):
         return
-    ordered = call.plan.base in ops.ORDERED
-    picked = None if ordered else chosen(call.plan, call.args, call.kwargs, inputs[id(call.floats[0])], outputs[0], outputs[1])
+    picked = chosen(call.plan, call.args, call.kwargs, inputs[id(call.floats[0])], outputs[0], outputs[1])
     if picked is not None:
         shadows[0] = picked
 
