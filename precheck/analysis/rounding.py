@@ -169,7 +169,7 @@ class Misroundings:
         severity: Severity = "error" if value in self._shown or averaged(value, self.readers) else "note"
         if causes.subnormal(value) >= causes.HALF * value.drift:
             return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
-        cause = causes.entered(operation.drifting, self.causes) or operation
+        cause = self._stored(causes.entered(operation.drifting, self.causes) or operation)
         how: How = "digits lost" if loses_digits else "amplified"
         measured, limit = (value.dead, DEAD) if loses_digits else (gain, PLAIN)
         return self._fact("amplified-rounding", how, operation, value, measured, limit, cause=cause, severity=severity, gain=gain)
@@ -179,6 +179,13 @@ class Misroundings:
         if (line := (operation.name, operation.blamed)) not in self.stored:
             self.stored[line] = Attribution(term, self.observation.operations).cause(attribution.written)
         return self.stored[line]
+
+    def _stored(self, cause: Operation) -> Operation:
+        """`cause`, or, of a difference in float32, the op that stored its term low: the difference is exact, and has no rounding to mend."""
+        made = cause.outputs[0]
+        if cause.base not in SUMS or made.low or made.drift <= 2 * max(cause.drift_in, made.rounded):
+            return cause
+        return self._storing(cause, max(cause.inputs, key=causes.absolute)) or cause
 
     def _handed_over(self, stored: Operation, operation: Operation) -> bool:
         """Whether another function has stored low what it had computed wide, and handed it over: then whoever subtracts has it low.

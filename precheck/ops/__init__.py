@@ -105,6 +105,10 @@ PLACES = where(lambda op: bool(op.chooses) and not op.values)
 """Choices that give places alone."""
 CHOOSERS = where(lambda op: bool(op.chooses) and op.values)
 """Choices along a dimension that give elements, and then their places."""
+ORDERED = where(lambda op: op.ordered)
+"""Of these, those whose elements come in their order. Who takes the difference of two neighbours knows its sign, so a run that follows another's
+places keeps its own elements in their own order. They are off by no more than what is sorted; by the places of another run they are not sorted.
+(A shadow is laid beside the run element by element, and has the run's places.)"""
 EXTREMES = where(lambda op: op.chooses == "extreme")
 """Choices of the largest or smallest elements, by what tells these from the others."""
 SIDES = {name: row.side for name, row in REGISTRY.items() if row.side is not None}
