@@ -163,7 +163,8 @@ class Codes:
         self._put(result, tracks, exact, plains)
         kept = self.tracks.get(result)
         if kept is not None:
-            kept.dense |= planned.base in LINEAR
+            if planned.base in LINEAR and not kept.dense:
+                kept.dense, kept.early = True, kept.multipliers
             self._settled(kept, result)
 
     def _replayed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], place: int, *only: torch.Tensor) -> torch.Tensor:
@@ -238,7 +239,7 @@ class Codes:
         made = Track(
             Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded, scales=sum(scales),
             multipliers=sum(track.multipliers for track in tracks), sure=all(track.sure for track in tracks),
-            dense=any(track.dense for track in tracks), last=last,
+            dense=any(track.dense for track in tracks), early=sum(track.early for track in tracks), last=last,
         )  # fmt: skip
         self.tracks.put(result, made)
 
@@ -257,10 +258,11 @@ class Codes:
         off, found = distance(track.exact.numbers, nearest.numbers), ratios(track.exact.numbers, nearest.numbers)
         if off <= AGREE or not len(found):
             return
-        low, middle, high = (float(found[int(part * (len(found) - 1))]) for part in (0.1, 0.5, 0.9))
+        low, middle, high = (float(found[round(part * (len(found) - 1))]) for part in (0.1, 0.5, 0.9))
         spread = high / low if low > 0 else float("inf")
-        if off == off and (spread > 1 + AGREE):
-            remark = Uncancelled(track.rounded, track.scales, track.multipliers, off, middle, spread)
+        whole = spread <= 1 + AGREE
+        if off == off and (not whole or not track.dense or track.early == track.multipliers):
+            remark = Uncancelled(track.rounded, track.scales, track.multipliers, off, middle, spread, whole)
             self.told(dataclasses.replace(track.last, number=self.mode.observation.seen, coded=remark))
 
     def told(self, operation: Operation) -> None:
