@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from precheck.precisions import PRECISIONS as PRECISIONS
     from precheck.precisions import Precision as Precision
     from precheck.precisions import PrecisionError as PrecisionError
+    from precheck.quantisation import quantised as quantised
     from precheck.recording import record as record
     from precheck.remedies import Remedy as Remedy
     from precheck.remedies import remedy as remedy
@@ -47,6 +48,7 @@ _HOMES = {
     "functions_in_float32": "precheck.observe.exemption",
     "in_float32": "precheck.observe.exemption",
     "measure": "precheck.measurement",
+    "quantised": "precheck.quantisation",
     "record": "precheck.recording",
     "remedy": "precheck.remedies",
     "search": "precheck.searching",

@@ -6,8 +6,10 @@ from typing import ClassVar
 
 from precheck.analysis.codes import CANCELLED, Miscoded
 from precheck.analysis.facts import Fact
+from precheck.analysis.kernels import KERNEL
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import percent
+from precheck.analysis.weights import CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
 from precheck.observe.shadow.remarks_of_codes import Uncancelled
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
@@ -16,7 +18,7 @@ from precheck.rules.wrong_scale.about import ABOUT
 
 class WrongScale(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED,)
+    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, KERNEL)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Uncancelled):
