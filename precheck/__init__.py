@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from precheck.remedies import Remedy as Remedy
     from precheck.remedies import remedy as remedy
     from precheck.searching import search as search
+    from precheck.surveying import survey as survey
     from precheck.varying import vary as vary
     from precheck.watching import watch as watch
 
@@ -52,6 +53,7 @@ _HOMES = {
     "record": "precheck.recording",
     "remedy": "precheck.remedies",
     "search": "precheck.searching",
+    "survey": "precheck.surveying",
     "vary": "precheck.varying",
     "watch": "precheck.watching",
     "Benchmark": "precheck.benchmarking",

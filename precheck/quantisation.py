@@ -9,14 +9,11 @@ import torch
 
 from precheck import formats, interrupts
 from precheck.analysis import kernels, weights
-from precheck.analysis.limit import Limit
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.observe import probing
 from precheck.observe.job import InputError
 from precheck.rules.wrong_scale.layers import misproduced, misquantised
-
-BIAS = Limit(0.02, "relative error", "of a bias, which is not quantised: kept in bfloat16 and added in it, it is off by 0.003")
 
 
 @interrupts.holding
@@ -87,7 +84,7 @@ def _judged(report: Report, name: str, layer: Any, other: torch.nn.Module, seen:
     if layer.bias is not None:
         own = layer.bias.detach().float()
         off = float((bias - own).norm() / own.norm().clamp_min(1e-30))
-        if off > BIAS:
+        if off > weights.BIAS:
             row["verdict"] = "bias"
             report.add([misquantised(name, fit, bias=off)])
     if seen is not None and len(seen.given):

@@ -26,7 +26,7 @@ FLOORS = [
     {"rules"},
     {"judge"},
     {"goldens", "pairs"},
-    {"comparing", "varying", "recording", "quantisation"}
+    {"comparing", "varying", "recording", "quantisation", "surveying"}
     | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
     | {"screening", "scrutiny", "trials", "hunt", "searching", "strategies"},
     {"report"},

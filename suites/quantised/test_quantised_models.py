@@ -135,9 +135,9 @@ def test_rounding_of_any_format_is_no_misfit(name: str, kind: str) -> None:
 
 
 def test_models_that_are_not_quantised_are_refused() -> None:
-    with pytest.raises(precheck.InputError, match=r"none of the 2 nn.Linear of original is quantised in model"):
+    with pytest.raises(precheck.InputError, match=r"none of the 2 nn\.Linear of original is quantised in model"):
         precheck.quantised(model(), model(), X)
-    with pytest.raises(precheck.InputError, match="model is a int; pass a torch.nn.Module"):
+    with pytest.raises(precheck.InputError, match=r"model is a int; pass a torch\.nn\.Module"):
         precheck.quantised(model(), 3, X)  # type: ignore[arg-type]
 
 

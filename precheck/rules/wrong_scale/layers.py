@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from precheck.analysis.kernels import KERNEL
-from precheck.analysis.weights import Fit
+from precheck.analysis.weights import BIAS, Fit
 from precheck.findings import Finding
 
 WHAT = {"scale": "its scales are wrong", "zero point": "its zero points are wrong", "order": "its codes are in another order"}
@@ -13,7 +13,7 @@ def misquantised(name: str, fit: Fit, *, bias: float | None = None) -> Finding:
     """A layer whose dequantised weight, or bias, is not the original's."""
     if bias is not None:
         text = f"{name}: the bias that it adds is off by {100 * bias:.3g} % of the original's, which is not quantised"
-        return Finding("wrong-scale", "error", text, phase="forward", module=name, tensor=f"{name}.bias", measured=bias, limit=0.02)
+        return Finding("wrong-scale", "error", text, phase="forward", module=name, tensor=f"{name}.bias", measured=bias, limit=float(BIAS))
     assert fit.misfit is not None
     text = (f"{name}: {WHAT[fit.misfit.what]}: {fit.misfit.detail}; its dequantised weight is off by {100 * fit.error:.3g} % of the original, "
             f"{fit.decibels:.0f} dB")  # fmt: skip

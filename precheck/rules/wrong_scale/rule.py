@@ -9,7 +9,7 @@ from precheck.analysis.facts import Fact
 from precheck.analysis.kernels import KERNEL
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import percent
-from precheck.analysis.weights import CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
+from precheck.analysis.weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
 from precheck.observe.shadow.remarks_of_codes import Uncancelled
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
@@ -18,7 +18,7 @@ from precheck.rules.wrong_scale.about import ABOUT
 
 class WrongScale(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, KERNEL)
+    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, BIAS, KERNEL)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Uncancelled):
