@@ -17,6 +17,8 @@ from precheck.kernels.trials import Trial
 
 ROUND = (64, 128, 32, 16, 256)
 """Sizes that fit tiles."""
+_PLENTY = 2**18
+"""Elements of a tensor in trials that look for a class, at most."""
 _GAIN = 8.0
 """How much smaller an error of rounding is in the next wider format, at least: formats differ by 2^3 and more in roundoff."""
 _GROWS = 2.5
@@ -143,6 +145,8 @@ class Search:
         names = list(self.bench.dimensions.sizes)
         for size in ROUND:
             if all(self.bench.dimensions.sizes[name] % size == 0 for name in names):
+                continue
+            if self.bench.dimensions.elements(dict.fromkeys(names, size)) > _PLENTY:
                 continue
             trial = Trial(seed=17, sizes=tuple((name, size) for name in names))
             if names and not self.late() and self.passes(trial) and self.passes(trial.but(seed=18)):

@@ -85,9 +85,6 @@ def form(outcome: Outcome, native: Outcome) -> Fault | None:
         if name.startswith("output") and got is not None and (got.shape != right.shape or got.dtype != right.dtype):
             kind = "form"
             return Fault(kind, name, f"{name}: {tuple(got.shape)} {got.dtype}, where the reference gives {tuple(right.shape)} {right.dtype}")
-    for name in sorted(native.attached - outcome.attached):
-        if any(gradient is not None and bool((gradient != 0).any()) for key, gradient in native.values.items() if "gradient" in key):
-            return Fault("missing", f"gradient through {name}", f"no gradient flows through the candidate's {name}; through the reference's it does")
     return None
 
 
@@ -97,8 +94,10 @@ def values_of(judged: Judged, outcome: Outcome, reference: Reference) -> Fault |
         return None
     name = next(iter(too_far))
     found = too_far[name]
-    missing = outcome.values.get(name) is None
-    if missing:
+    cut = sorted(reference.native.attached - outcome.attached)
+    if cut and "gradient" in name:
+        return Fault("missing", name, f"{name}: none flows through the candidate's {', '.join(cut)}; through the reference's it does", found)
+    if outcome.values.get(name) is None:
         return Fault("missing", name, f"{name}: the candidate has none, and the reference's is not zero", found)
     return Fault("lost" if found.lost else "values", name, _far(name, found), found)
 

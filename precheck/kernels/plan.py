@@ -13,8 +13,6 @@ EDGES = (31, 33, 63, 65, 71, 127, 129, 255, 257, 513, 1025, 2053)
 """Sizes that are next to tiles of powers of two, past 70 rows and past 2 000 elements."""
 LONG = (4099, 16411, 65537, 100003)
 """Sizes at which a sum that is kept in a low format stands still."""
-MOST = 2**23
-"""Elements of one tensor, at most."""
 
 
 def near(bench: Bench) -> Iterator[Trial]:
@@ -73,13 +71,3 @@ def long(bench: Bench) -> Iterator[Trial]:
             yield Trial(seed=60, sizes=((name, size),), family="above")
             yield Trial(seed=61, sizes=((name, size),))
 
-
-def elements(bench: Bench, trial: Trial) -> int:
-    """Of the largest tensor of a trial."""
-    most, sizes = 1, dict(trial.sizes)
-    for place in range(len(bench.example.leaves)):
-        count = 1
-        for size in bench.dimensions.shape(place, sizes):
-            count *= size
-        most = max(most, count)
-    return most

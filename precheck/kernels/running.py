@@ -42,6 +42,7 @@ class Wishes:
     upstream: str = "random"  # or "expanded", "transposed", "partial": what the gradient of an output is like
     only: int | None = None  # the one leaf whose gradient is asked for; None: all that are compared
     seed: int = 0
+    expanded: tuple[int, ...] = ()  # leaves of which one row stands for all: its gradient is asked for
 
 
 def run(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes, *,
@@ -86,10 +87,11 @@ def _enter(stack: contextlib.ExitStack, kind: str, wishes: Wishes, values: Seque
 def _called(outcome: Outcome, function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int],
             wishes: Wishes, kind: str, keep: bool) -> None:  # fmt: skip
     exact = kind == "exact"
-    leaves = [_leaf(widened(value) if exact else value, wanted=wishes.gradients and leaf.wanted and wishes.only in (None, place))
+    leaves = [_leaf(_row(widened(value) if exact else value, place, wishes), wanted=wishes.gradients and leaf.wanted and wishes.only in (None, place))
               for place, (leaf, value) in enumerate(zip(example.leaves, values, strict=True))]  # fmt: skip
     asked = {f"gradient of inputs{leaf.path}": tensor for leaf, tensor in zip(example.leaves, leaves, strict=True) if tensor.requires_grad}
-    arguments = example.filled(leaves, numbers)
+    passed = [leaf.expand(value.shape) if place in wishes.expanded else leaf for place, (leaf, value) in enumerate(zip(leaves, values, strict=True))]
+    arguments = example.filled(passed, numbers)
     weights = dict(parameters(function)) if wishes.gradients else {}
     with torch.set_grad_enabled(bool(asked) or bool(weights)):
         if kind == "plain":
@@ -132,6 +134,10 @@ def _autocast(wishes: Wishes, values: Sequence[torch.Tensor]) -> contextlib.Abst
     if wishes.precision is None:
         return contextlib.nullcontext()
     return wishes.precision.autocast(values[0].device.type if values else "cpu")
+
+
+def _row(value: torch.Tensor, place: int, wishes: Wishes) -> torch.Tensor:
+    return value[:1] if place in wishes.expanded else value
 
 
 def _leaf(value: torch.Tensor, *, wanted: bool) -> torch.Tensor:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from precheck.kernels import plan, protocol
-from precheck.kernels.bench import Bench
+from precheck.kernels.bench import MOST, Bench
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.judged import Fault, Judged
 from precheck.kernels.states import State
@@ -43,6 +43,8 @@ class Session:
         self.bench, self.state, self.until, self.told = bench, state, until, Told()
         self.begun = time.monotonic()
         self.costs: dict[str, tuple[int, float]] = {}  # by dimension: the largest size so far, and its seconds
+        self.itself = Bench(bench.reference, bench.reference, bench.example, bench.dimensions, bench.wishes)
+        self.itself.with_numbers = bench.with_numbers
         self.search = Search(bench, state, self.late)
 
     def late(self) -> bool:
@@ -81,7 +83,7 @@ class Session:
         return False
 
     def _affordable(self, trial: Trial) -> bool:
-        if plan.elements(self.bench, trial) > plan.MOST:
+        if self.bench.dimensions.elements(dict(trial.sizes)) > MOST:
             self.told.skipped += 1
             return False
         left = self.until - time.monotonic()
@@ -122,8 +124,14 @@ class Session:
                 self.told.told_by.add(name)
 
     def _confirmed(self, judged: Judged) -> bool:
-        """A value that is wrong is wrong in one of two other draws too, or hangs on what was run before; else it was a draw's bad luck."""
+        """A value that is wrong is wrong in one of two other draws too, or hangs on what was run before; else it was a draw's bad luck.
+
+        What the reference itself would be accused of, on the same inputs in the same memory, is nobody's fault.
+        """
         assert judged.fault is not None
+        if self.itself.judge(judged.trial).fault is not None:
+            self.told.unconfirmed.append(f"{judged.fault.text}; of the reference the same is found")
+            return False
         trial = judged.trial
         if judged.fault.kind in ("values", "lost") and not trial.given:
             others = (trial.but(seed=trial.seed + 1000), trial.but(seed=trial.seed + 2000))
