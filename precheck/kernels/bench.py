@@ -86,7 +86,7 @@ class Bench:
     def call(self, trial: Trial, made: Made, *, buffers: Sequence[memory.Buffer] | None = None) -> tuple[Outcome, list[memory.Buffer]]:
         """The candidate on the inputs of a trial."""
         held = list(buffers) if buffers is not None else trials.buffers(made.values, trial)
-        with poisoned(trial.fill and self.fills):
+        with poisoned(trial.fill if self.fills else ""):
             outcome = running.run(self.candidate, self.example, [each.tensor for each in held], made.numbers, self.wishes_of(trial), keep=True)
         return outcome, held
 
@@ -102,7 +102,7 @@ class Bench:
 
     def of(self, trial: Trial, made: Made | None = None) -> Reference:
         """The reference on a trial: as it is, and exact."""
-        key = trial.but(layout="contiguous", laid=-1, fill=True) if trial.layout != "expanded" else trial
+        key = trial.but(layout="contiguous", laid=-1, fill="") if trial.layout != "expanded" else trial
         if key not in self.references:
             if len(self.references) > 8:
                 self.references.clear()
@@ -211,6 +211,20 @@ class Bench:
                 break
         judged.fault = values_of(judged, outcome, reference)
 
+    def _terms(self, trial: Trial, name: str, exact: Outcome, gradient: torch.Tensor) -> torch.Tensor | None:
+        """How large the terms are that a gradient is the sum of: a change of an input by some share changes the loss by what outputs weigh.
+
+        So a term times the input is as large as an output times the gradient that came in; row by row where rows of both belong together.
+        """
+        leaf = next((place for place, each in enumerate(self.example.leaves) if name == f"gradient of inputs{each.path}"), None)
+        if leaf is None or not gradient.is_floating_point():
+            return None
+        value = self.make(trial).values[leaf].double()
+        value = value[:1] if leaf in self.wishes_of(trial).expanded else value
+        weights = [(value_of.double() * given.double()).abs().nan_to_num(posinf=0.0)
+                   for output, given in exact.passed.items() if (value_of := exact.values[output]) is not None]  # fmt: skip
+        return floor.terms(value, weights) if weights and value.shape == gradient.shape else None
+
     def _noise(self, trial: Trial, reference: Reference, more: int) -> None:
         """Adds noise runs to the floors of a reference, which begin with its own result."""
         if not reference.floors:
@@ -218,6 +232,7 @@ class Bench:
                 exact = reference.exact.values.get(name)
                 if native is not None and exact is not None:
                     reference.floors[name] = floor.combined(exact, native.dtype, [native])
+                    reference.floors[name].terms = self._terms(trial, name, reference.exact, exact)
         if reference.runs and not more:
             return
         made = reference.made or self.make(trial)

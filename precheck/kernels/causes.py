@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from precheck.kernels import families, masks, running
+from precheck.kernels import families, lowering, masks, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.examples import Example, Leaf
 from precheck.kernels.judged import Judged
@@ -54,7 +54,7 @@ class Search:
         kinds = {"touched": "kernel-mutation", "aliased": "kernel-mutation", "overwritten": "kernel-stale", "unlike": "kernel-nondeterminism"}
         if judged.fault.kind in kinds:
             return Cause(kinds[judged.fault.kind])
-        ways = (self._remembered, self._laid, self._sized, self._unwritten, self._valued)
+        ways = (self._remembered, self._unwritten, self._laid, self._sized, self._valued)
         return next((cause for way in ways if (cause := way(judged)) is not None), None) or self._plain(judged)
 
     def _remembered(self, judged: Judged) -> Cause | None:
@@ -96,12 +96,10 @@ class Search:
         return f"{self.bench.dimensions.sizes[name]} become" if name.startswith("=") else f"{name} ="
 
     def _unwritten(self, judged: Judged) -> Cause | None:
-        """What holds NaN when it is allocated shows where it is read before it is written."""
-        if not judged.trial.fill or not self.bench.fills or not self.passes(judged.trial.but(fill=False)):
+        """What an allocation holds shows where it is read before it is written: with zeros in it, the same call is right."""
+        if not self.bench.fills or not self.passes(judged.trial.but(fill="zero")):
             return None
-        for size in self._round():
-            return Cause("kernel-edge", f"elements that it allocates are not written; in sizes that fit tiles of {size} all are")
-        return Cause("kernel-stale", "it reads memory that it allocates before anything was written there")
+        return Cause("kernel-stale", "it reads memory that it allocates before anything is written there; with zeros in it, it is right")
 
     def _valued(self, judged: Judged) -> Cause | None:
         trial, fault = judged.trial, judged.fault
@@ -115,6 +113,8 @@ class Search:
         if self._rounds(judged):
             rule = "kernel-accumulation" if self._grows(judged) else "kernel-rounding"
             return Cause(rule, f"with plain numbers it is right; here there are {what}")
+        if fault.kind == "values" and not _blunt(judged) and self._grows(judged):
+            return Cause("kernel-accumulation", f"the error grows with the number of terms; with plain numbers it is right, here there are {what}")
         if masks.explains(self.bench, judged) or masks.trivial(self.bench, judged):
             return Cause("kernel-mask", f"with plain numbers it is right; here there are {what}")
         return Cause("kernel-contract", f"with plain numbers it is right; here there are {what}")
@@ -130,10 +130,14 @@ class Search:
             return Cause("kernel-constant", "it gives the same whatever the inputs hold")
         if fault.kind in ("values", "lost") and self._rounds(judged):
             return Cause("kernel-accumulation" if self._grows(judged) else "kernel-rounding")
+        if fault.kind == "values" and lowering.explains(self.bench, judged):
+            return Cause("kernel-accumulation" if self._grows(judged) else "kernel-rounding", "an intermediate in a lower format explains it")
+        if fault.kind == "values" and not _blunt(judged) and self._grows(judged):
+            return Cause("kernel-accumulation", "the error grows with the number of terms")
         masked = "" if fault.backward else masks.explains(self.bench, judged)
         if masked:
             return Cause("kernel-mask", f"{masked} explains it")
-        if not fault.backward and masks.trivial(self.bench, judged):
+        if masks.trivial(self.bench, judged):
             return Cause("kernel-mask", "it is right where nothing is masked")
         for size in self._round():
             return Cause("kernel-edge", f"in sizes that fit tiles of {size} it is right")
@@ -229,6 +233,17 @@ class Search:
             if len(ratios) == 2 and ratios[1] > max(1.0, _GROWS * ratios[0]):
                 return True
         return False
+
+
+def _blunt(judged: Judged) -> bool:
+    """Whether an element is wrong by a tenth of what elements are, which no sum of some hundred terms is by rounding."""
+    name = judged.fault.subject if judged.fault else ""
+    errors = _errors(judged, name)
+    right = judged.reference.exact.values.get(name) if judged.reference else None
+    if errors is None or right is None or not errors.numel():
+        return True
+    size = right.where(right.isfinite(), 0.0).square().mean().sqrt()
+    return bool(errors.abs().nan_to_num(nan=math.inf).amax() > 0.1 * size)
 
 
 def _inputs(bench: Bench, trial: Trial) -> str:

@@ -17,8 +17,8 @@ LONG = (4099, 16411, 65537, 100003)
 
 def near(bench: Bench) -> Iterator[Trial]:
     """Trials in the shapes of the example."""
-    yield Trial(given=True, fill=False)
-    yield Trial(seed=1, fill=False)
+    yield Trial(given=True, fill="")
+    yield Trial(seed=1, fill="")
     yield Trial(seed=2)
     yield Trial(seed=3, only=-2)  # no gradient asked for: kernels have another path there
     yield from (Trial(seed=4, family=name) for name in families.FAMILIES if name not in families.SPECIAL and name != "plain")

@@ -29,6 +29,7 @@ class Outcome:
     seconds: float = 0.0
     outputs: tuple[torch.Tensor, ...] = ()  # as returned, for questions about their memory
     upstream: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()  # gradients that were given, and what they held
+    passed: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # the gradient that each output was given
     aliased: frozenset[str] = frozenset()  # outputs in the memory of inputs
 
 
@@ -156,6 +157,7 @@ def _backward(outcome: Outcome, names: Sequence[str], results: Sequence[torch.Te
     given = [_upstream(each, wishes, place) for place, _, each in through]
     if keep:
         outcome.upstream = tuple((each, each.clone()) for each in given)
+    outcome.passed = {name: each for (_, name, _), each in zip(through, given, strict=True)}
     found = torch.autograd.grad([each for _, _, each in through], list(asked.values()), given, allow_unused=True, create_graph=wishes.double)
     for name, gradient in zip(asked, found, strict=True):
         outcome.values[name] = None if gradient is None else gradient.detach()

@@ -108,6 +108,9 @@ class Session:
             told.refused[judged.refused] = told.refused.get(judged.refused, 0) + 1
             if judged.trial.given:
                 judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
+        if judged.fault is not None and judged.fault.kind == "crash" and self._vacuous(judged.trial):
+            told.refused[judged.fault.text] = told.refused.get(judged.fault.text, 0) + 1
+            judged.fault = None
         told.unchecked += judged.skipped == "unchecked"
         for name, found in judged.distances.items():
             before = told.worst.get(name)
@@ -116,11 +119,18 @@ class Session:
         self._power(judged)
         return judged.fault is not None
 
+    def _vacuous(self, trial: Trial) -> bool:
+        """Whether a size is 0 that is not the number of rows: a kernel without columns has nothing to compute, and may say so as it likes."""
+        empty = {name for name, size in trial.sizes if size == 0}
+        first = next((shape[0] for shape in self.bench.dimensions.shapes if shape), "")
+        return bool(empty) and first not in empty
+
     def _power(self, judged: Judged) -> None:
         if judged.reference is None:
             return
         for name, floored in judged.reference.floors.items():
-            if name not in self.told.told_by and floored.exact.numel() and bool((floored.exact.abs() > floored.bound()).any()):
+            real = floored.exact.is_floating_point() and floored.exact.numel() > 0
+            if name not in self.told.told_by and real and bool((floored.exact.abs() > floored.bound()).any()):
                 self.told.told_by.add(name)
 
     def _confirmed(self, judged: Judged) -> bool:

@@ -26,7 +26,7 @@ class Trial:
     only: int | None = None  # the one leaf whose gradient is asked for
     seed: int = 0
     given: bool = False
-    fill: bool = True  # what the candidate allocates holds NaN until it is written
+    fill: str = "NaN"  # what the candidate allocates holds until it is written: "NaN", "zero", or "" for whatever is there
 
     def but(self, **changes: object) -> Trial:
         """The same, otherwise there."""

@@ -24,9 +24,10 @@ def main() -> None:
             errors = [finding.rule for finding in report.errors]
             rules = errors or [finding.rule for finding in report.findings]
             good = (each.rule in rules) if wrong else not errors
-            print(f"{'ok  ' if good else 'MISS' if wrong and not rules else 'BAD '} {'broken' if wrong else 'fixed '} {time.monotonic() - begun:5.1f} s  {each.name}: {each.rule} {rules}")
+            mark = "ok  " if good else "MISS" if wrong and not rules else "BAD "
+            print(f"{mark} {'broken' if wrong else 'fixed '} {time.monotonic() - begun:5.1f} s  {each.name}: {each.rule} {rules}")
             if not good:
-                print("      ", [str(finding)[:300] for finding in report.findings], {k: str(v)[:200] for k, v in report.facts.items() if k != "code"})
+                print("      ", [str(finding)[:300] for finding in report.findings])
             sys.stdout.flush()
 
 

@@ -44,7 +44,7 @@ def _rms(wrong_stride: bool = False, wrong_sum: bool = False) -> Callable[..., A
         def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             x, weight = ctx.saved_tensors
             dx, rows = _rms_backward(_as_contiguous(gradient, 0) if wrong_stride else gradient, x, weight)
-            rows = rows.reshape(-1, rows.shape[-1])
+            rows = rows.flatten(0, -2)
             if not wrong_sum:
                 return dx, rows.sum(0).to(weight.dtype)
             total = torch.zeros_like(weight)

@@ -51,7 +51,8 @@ def pair(name: str, dtype: torch.dtype) -> Pair | None:
     for sample in _samples(entry, dtype):
         inputs = (sample.input, *sample.args)
         tensors = [each for each in inputs if isinstance(each, torch.Tensor)]
-        if not isinstance(sample.input, torch.Tensor) or not sample.input.dim() or any(each.numel() > LARGEST or not each.numel() for each in tensors):
+        sizes = [each.numel() for each in tensors]
+        if not isinstance(sample.input, torch.Tensor) or not sample.input.dim() or max(sizes) > LARGEST or not min(sizes):
             continue
         reference, candidate = functools.partial(_called, entry.op, sample.kwargs), functools.partial(_called, formulation, sample.kwargs)
         if _runs(reference, inputs) and _runs(candidate, inputs):
@@ -93,4 +94,4 @@ def _runs(function: Callable[..., Any], inputs: tuple[Any, ...]) -> bool:
             return False
     except Exception:
         return False
-    return isinstance(found, torch.Tensor) and found.is_floating_point() or isinstance(found, tuple)
+    return isinstance(found, tuple) or (isinstance(found, torch.Tensor) and found.is_floating_point())
