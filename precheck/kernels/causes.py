@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 
 import torch
 
 from precheck.kernels import families, lowering, masks, running
-from precheck.kernels.bench import Bench
+from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.examples import Example, Leaf
 from precheck.kernels.judged import Judged
 from precheck.kernels.states import State
@@ -17,11 +18,15 @@ from precheck.kernels.trials import Trial
 
 ROUND = (64, 128, 32, 16, 256)
 """Sizes that fit tiles."""
+PATIENCE = 15.0
+"""Seconds of the processor that the search for a class may take."""
 _PLENTY = 2**18
 """Elements of a tensor in trials that look for a class, at most."""
 _GAIN = 8.0
 """How much smaller an error of rounding is in the next wider format, at least: formats differ by 2^3 and more in roundoff."""
-_GROWS = 2.5
+_THE_SAME = 0.9
+"""The cosine of two errors from which on they are one, whatever else the error hangs on."""
+_GROWS = 4.0
 """How much further from its floor a sum is that is 64 times as long, if its accumulator rounds: between 8, as a random walk, and 64."""
 
 
@@ -36,8 +41,12 @@ class Cause:
 class Search:
     """Looks for the class of one fault by trials that differ from it in one thing."""
 
-    def __init__(self, bench: Bench, state: State, late: Callable[[], bool]) -> None:
-        self.bench, self.state, self.late = bench, state, late
+    def __init__(self, bench: Bench, state: State) -> None:
+        self.bench, self.state, self.begun = bench, state, 0.0
+
+    def late(self) -> bool:
+        """Whether the class has been looked for long enough."""
+        return time.process_time() - self.begun > PATIENCE
 
     def passes(self, trial: Trial) -> bool:
         """Whether the candidate is right there, from a state as before its first call."""
@@ -54,6 +63,13 @@ class Search:
         kinds = {"touched": "kernel-mutation", "aliased": "kernel-mutation", "overwritten": "kernel-stale", "unlike": "kernel-nondeterminism"}
         if judged.fault.kind in kinds:
             return Cause(kinds[judged.fault.kind])
+        self.bench.ladder, before, self.begun = QUICK, self.bench.ladder, time.process_time()
+        try:
+            return self._found(judged)
+        finally:
+            self.bench.ladder = before
+
+    def _found(self, judged: Judged) -> Cause:
         ways = (self._remembered, self._unwritten, self._laid, self._sized, self._valued)
         return next((cause for way in ways if (cause := way(judged)) is not None), None) or self._plain(judged)
 
@@ -130,15 +146,17 @@ class Search:
             return Cause("kernel-constant", "it gives the same whatever the inputs hold")
         if fault.kind in ("values", "lost") and self._rounds(judged):
             return Cause("kernel-accumulation" if self._grows(judged) else "kernel-rounding")
+        if fault.kind == "values" and lowering.explains(self.bench, judged, _THE_SAME):
+            return Cause("kernel-rounding", "an intermediate in a lower format explains it")
         if fault.kind == "values" and lowering.explains(self.bench, judged):
             return Cause("kernel-accumulation" if self._grows(judged) else "kernel-rounding", "an intermediate in a lower format explains it")
-        if fault.kind == "values" and not _blunt(judged) and self._grows(judged):
-            return Cause("kernel-accumulation", "the error grows with the number of terms")
         masked = "" if fault.backward else masks.explains(self.bench, judged)
         if masked:
             return Cause("kernel-mask", f"{masked} explains it")
         if masks.trivial(self.bench, judged):
             return Cause("kernel-mask", "it is right where nothing is masked")
+        if fault.kind == "values" and not _blunt(judged) and self._grows(judged):
+            return Cause("kernel-accumulation", "the error grows with the number of terms")
         for size in self._round():
             return Cause("kernel-edge", f"in sizes that fit tiles of {size} it is right")
         if fault.backward:

@@ -12,6 +12,11 @@ from precheck.analysis.kernel_floor import Distance
 from precheck.kernels.running import Outcome
 from precheck.kernels.trials import Made, Trial
 
+CLEAR = 16.0
+"""Times its bound from which on an element is wrong however many noise runs there are: their largest of 24 is twice that of 6."""
+MANY = 1 / 16
+"""Share of elements that are wrong by more than decisions, which are few."""
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Fault:
@@ -46,6 +51,12 @@ class Judged:
     @property
     def ratio(self) -> float:
         return max((each.ratio for each in self.distances.values()), default=0.0)
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether so much is so wrong that no more noise runs can explain it: not a few elements, which a decision may have moved."""
+        far = [each for each in self.distances.values() if each.ratio > CLEAR and each.wrong is not None]
+        return any(each.wrong is not None and each.elements > MANY * each.wrong.numel() and each.elements >= 8 for each in far)
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ from precheck.kernels.exact import Exact, widened
 from precheck.kernels.judged import Judged
 
 LOW = (torch.bfloat16, torch.float16)
-_ALIKE = 0.6
+ALIKE = 0.6
 """The cosine of two errors from which one explains the other: that of independent ones is 1/8 among 64 elements."""
 _MOST = 40
 """Ops of a reference that are rounded one by one."""
@@ -40,8 +40,8 @@ def _addresses(args: tuple[Any, ...]) -> set[int]:
     return {each.data_ptr() for each in args if isinstance(each, torch.Tensor)}
 
 
-def explains(bench: Bench, judged: Judged) -> bool:
-    """Whether the error has the direction of one that rounding an op of the reference makes, and its size at most."""
+def explains(bench: Bench, judged: Judged, alike: float = ALIKE) -> bool:
+    """Whether the error has the direction of one that rounding an op of the reference makes, and its size; `alike`: their cosine, at least."""
     name = judged.fault.subject if judged.fault else "output"
     if judged.outcome is None or judged.reference is None:
         return False
@@ -59,7 +59,7 @@ def explains(bench: Bench, judged: Judged) -> bool:
             made = other.values.get(name)
             if other.error is not None or made is None or made.shape != right.shape:
                 continue
-            if _alike(error, (made.double() - right).nan_to_num(posinf=0.0, neginf=0.0)):
+            if _alike(error, (made.double() - right).nan_to_num(posinf=0.0, neginf=0.0), alike):
                 return True
     return False
 
@@ -73,6 +73,6 @@ def _run(bench: Bench, judged: Judged, which: int | None, dtype: torch.dtype, gr
     return outcome, mode.count
 
 
-def _alike(error: torch.Tensor, other: torch.Tensor) -> bool:
+def _alike(error: torch.Tensor, other: torch.Tensor, alike: float) -> bool:
     norms = float(error.norm() * other.norm())
-    return norms > 0 and float((error * other).sum()) > _ALIKE * norms and float(error.norm()) < 8 * float(other.norm())
+    return norms > 0 and float((error * other).sum()) > alike * norms and float(error.norm()) < 8 * float(other.norm())

@@ -90,6 +90,12 @@ def _shifted(mask: torch.Tensor, way: str) -> torch.Tensor | None:
         return None
     rows, columns = mask.shape[-2:]
     step = {"next": 1, "last": -1, "corner": rows - columns, "other corner": columns - rows}[way]
+    apart = torch.arange(columns, device=mask.device) - torch.arange(rows, device=mask.device)[:, None]
+    if step and bool(mask.any()) and not bool(mask.all()):
+        inside = apart.expand(mask.shape)[mask]
+        for found, moved in ((apart >= inside.min(), apart >= inside.min() + step), (apart <= inside.max(), apart <= inside.max() + step)):
+            if torch.equal(found.expand(mask.shape), mask):
+                return moved.expand(mask.shape)
     places = (torch.arange(columns, device=mask.device) - step).clamp(0, columns - 1)
     return mask[..., places] if step else None
 

@@ -45,7 +45,7 @@ class Session:
         self.costs: dict[str, tuple[int, float]] = {}  # by dimension: the largest size so far, and its seconds
         self.itself = Bench(bench.reference, bench.reference, bench.example, bench.dimensions, bench.wishes)
         self.itself.with_numbers = bench.with_numbers
-        self.search = Search(bench, state, self.late)
+        self.search = Search(bench, state)
 
     def late(self) -> bool:
         """Whether the budget is spent."""
