@@ -28,7 +28,7 @@ SPACINGS = Limit(1.5, "spacings of the stored format",
                  "of a result that two implementations round apart, and round again where a result is stored twice")  # fmt: skip
 
 CANCELLED = Limit(1 / 16, "of its terms",
-                  "that is left of a gradient before it counts as cancelled: four bits of a format's eight or more are gone then")  # fmt: skip
+                  "that is left of a gradient where its block counts as cancelled: four bits of a format's eight or more are gone then")  # fmt: skip
 TERMS = Limit(4, "roundings of the terms of a gradient that cancels",
               "two terms, each stored by the kernel and again where autograd adds them: the difference has the error of all four")  # fmt: skip
 
@@ -68,20 +68,23 @@ class Floor:
     def bound(self) -> torch.Tensor:
         """The distance that is allowed at each element."""
         assert self.widest is not None
-        return OWN * self.widest + NEARBY * self._nearby() + self._stored() + self._cancelled()
+        return OWN * self.widest + NEARBY * self._nearby() + self._stored() + self._terms()
 
     def _stored(self) -> torch.Tensor:
         fmt = formats.of_dtype(torch.float32 if self.dtype.is_complex else self.dtype)
         share = max(SPACINGS * fmt.epsilon, REASSOCIATED * 2.0 ** (24 - max(fmt.precision, 24)))
         return share * self.exact.abs() + 2 * max(fmt.min_subnormal, 2.0**-126 if fmt.precision == 24 else 0.0)
 
+    def _terms(self) -> torch.Tensor:
+        """What one element of a gradient may be off by where a kernel stores the terms that it is the sum of."""
+        fmt = formats.of_dtype(torch.float32 if self.dtype.is_complex else self.dtype)
+        return torch.zeros((), dtype=torch.float64) if self.terms is None else TERMS * fmt.unit_roundoff * self.terms
+
     def _cancelled(self) -> torch.Tensor:
-        """What a gradient may be off by of which rounding its terms leaves nothing: a kernel that stores these has that error."""
+        """The same for all elements of a block, of which nothing else is left: elsewhere their roundings are as independent as others."""
         if self.terms is None:
             return torch.zeros((), dtype=torch.float64)
-        fmt = formats.of_dtype(torch.float32 if self.dtype.is_complex else self.dtype)
-        left = self.exact.abs() < CANCELLED * self.terms
-        return torch.where(left, TERMS * fmt.unit_roundoff * self.terms, 0.0)
+        return torch.where(self.exact.abs() < CANCELLED * self.terms, self._terms(), 0.0)
 
     def _nearby(self) -> torch.Tensor:
         """What row and column say of an element: their product over the whole, as of a matrix of rank one, and no less than the lesser."""

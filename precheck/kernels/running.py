@@ -88,6 +88,8 @@ def _enter(stack: contextlib.ExitStack, kind: str, wishes: Wishes, values: Seque
 def _called(outcome: Outcome, function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int],
             wishes: Wishes, kind: str, keep: bool) -> None:  # fmt: skip
     exact = kind == "exact"
+    if not keep:  # the reference's: it may write into its inputs, which others are yet to read
+        values = [each.clone() for each in values]
     leaves = [_leaf(_row(widened(value) if exact else value, place, wishes), wanted=wishes.gradients and leaf.wanted and wishes.only in (None, place))
               for place, (leaf, value) in enumerate(zip(example.leaves, values, strict=True))]  # fmt: skip
     asked = {f"gradient of inputs{leaf.path}": tensor for leaf, tensor in zip(example.leaves, leaves, strict=True) if tensor.requires_grad}

@@ -108,7 +108,7 @@ class Session:
             told.refused[judged.refused] = told.refused.get(judged.refused, 0) + 1
             if judged.trial.given:
                 judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
-        if judged.fault is not None and judged.fault.kind == "crash" and self._vacuous(judged.trial):
+        if judged.fault is not None and judged.fault.kind != "touched" and self._vacuous(judged.trial):
             told.refused[judged.fault.text] = told.refused.get(judged.fault.text, 0) + 1
             judged.fault = None
         told.unchecked += judged.skipped == "unchecked"

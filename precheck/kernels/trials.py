@@ -46,7 +46,7 @@ def made(example: Example, dimensions: Dimensions, trial: Trial, *, linked: bool
     sizes = dict(trial.sizes)
     numbers = {old: new for old, new in dimensions.numbers(sizes).items() if old != new} if linked else {}
     if trial.given:
-        return Made([leaf.tensor.contiguous() for leaf in example.leaves], {})
+        return Made([leaf.tensor.clone(memory_format=torch.contiguous_format) for leaf in example.leaves], {})
     values = []
     for place in range(len(example.leaves)):
         generator = torch.Generator().manual_seed(trial.seed * 7919 + place)

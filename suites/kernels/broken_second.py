@@ -17,7 +17,7 @@ def silu(x: torch.Tensor) -> torch.Tensor:
     return F.silu(x)
 
 
-@case("silu: the last block of 16 not launched", "kernel-edge", "huggingface/kernels-community/issues", silu, drawn((4, 64)))
+@case("silu: the last block of 16 not launched", "kernel-edge", "flagos-ai/FlagGems/pull/6251", silu, drawn((4, 64)))
 def floor_grid(wrong: bool) -> Callable[..., Any]:
     def kernel(x: torch.Tensor) -> torch.Tensor:
         flat, pieces = x.reshape(-1), []
@@ -122,6 +122,11 @@ def embedding(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return F.embedding(ids, table)
 
 
+def one_hot(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """An embedding whose gradient is a matrix product: torch's own on a CPU adds up in the table's format."""
+    return F.one_hot(ids, len(table)).to(table.dtype) @ table
+
+
 def _ids(dtype: torch.dtype = torch.float32, count: int = 30) -> Callable[[], Any]:
     def make() -> Any:
         generator = torch.Generator().manual_seed(0)
@@ -159,7 +164,7 @@ def lost_repeats(wrong: bool) -> Callable[..., Any]:
     return _embedding("lost" if wrong else "")
 
 
-@case("embedding: gradient added up in bfloat16", "kernel-accumulation", "flagos-ai/FlagGems/issues/4295", embedding, _ids(torch.float16, 200))
+@case("embedding: gradient added up in float16", "kernel-accumulation", "flagos-ai/FlagGems/issues/4295", one_hot, _ids(torch.float16, 200))
 def low_embedding(wrong: bool) -> Callable[..., Any]:
     return _embedding("low" if wrong else "")
 
@@ -218,7 +223,7 @@ def unit_columns(wrong: bool) -> Callable[..., Any]:
     return kernel
 
 
-@case("mean: divided by the width it was compiled for", "kernel-edge", "pytorch/pytorch/issues/147828", strided_mean, drawn((6, 20)))
+@case("mean: divided by the width it was compiled for", "kernel-edge", "csarofeen/pytorch/pull/326", strided_mean, drawn((6, 20)))
 def compiled_width(wrong: bool) -> Callable[..., Any]:
     return lambda x: x.sum(-1) / (20 if wrong else x.shape[-1])
 
