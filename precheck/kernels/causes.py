@@ -27,7 +27,7 @@ _GAIN = 8.0
 _THE_SAME = 0.9
 """The cosine of two errors from which on they are one, whatever else the error hangs on."""
 _GROWS = 4.0
-"""How much further from its floor a sum is that is 64 times as long, if its accumulator rounds: between 8, as a random walk, and 64."""
+"""How much larger the relative error of a sum is that is 64 times as long, if its accumulator rounds: between 8, as a random walk, and 64."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Search:
             self.bench.ladder = before
 
     def _found(self, judged: Judged) -> Cause:
-        ways = (self._remembered, self._unwritten, self._laid, self._sized, self._valued)
+        ways = (self._unwritten, self._remembered, self._laid, self._sized, self._valued)
         return next((cause for way in ways if (cause := way(judged)) is not None), None) or self._plain(judged)
 
     def _remembered(self, judged: Judged) -> Cause | None:
@@ -113,7 +113,8 @@ class Search:
 
     def _unwritten(self, judged: Judged) -> Cause | None:
         """What an allocation holds shows where it is read before it is written: with zeros in it, the same call is right."""
-        if not self.bench.fills or not self.passes(judged.trial.but(fill="zero")):
+        zero, other = (judged.trial.but(fill=what) for what in ("zero", "NaN"))
+        if not self.bench.fills or not self.passes(zero) or self.passes(other):
             return None
         return Cause("kernel-stale", "it reads memory that it allocates before anything is written there; with zeros in it, it is right")
 
@@ -237,18 +238,19 @@ class Search:
         return norms > 0 and float((first * second).sum()) / norms < 0.5
 
     def _grows(self, judged: Judged) -> bool:
-        """Whether the error grows with the length of any dimension, in multiples of the floor."""
+        """Whether the relative error grows with the length of any dimension."""
         name, trial = judged.fault.subject if judged.fault else "output", judged.trial
         for dimension in self.bench.dimensions.sizes:
-            ratios = []
+            errors, ratio = [], 0.0
             for size in (16, 1024):
                 taken = None if self.late() else self.bench.takes(trial.but(given=False, seed=trial.seed + 1, sizes=((dimension, size),)))
                 if taken is None:
                     break
                 with self.state.restored():
                     found = self.bench.judge(taken).distances.get(name)
-                ratios.append(found.ratio if found is not None else 0.0)
-            if len(ratios) == 2 and ratios[1] > max(1.0, _GROWS * ratios[0]):
+                errors.append(found.relative if found is not None else 0.0)
+                ratio = found.ratio if found is not None else 0.0
+            if len(errors) == 2 and ratio > 1 and errors[1] > _GROWS * errors[0]:
                 return True
         return False
 

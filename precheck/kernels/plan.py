@@ -62,12 +62,14 @@ def sized(bench: Bench) -> Iterator[Trial]:
             yield Trial(seed=50 + size, sizes=((name, size),))
             if size < 300:
                 yield Trial(seed=51 + size, sizes=((name, size),), family="below")
+            elif size > 1000:
+                yield Trial(seed=52 + size, sizes=((name, size),), family="above", upstream="positive")
 
 
 def long(bench: Bench) -> Iterator[Trial]:
     """Long sums."""
     for size in LONG:
         for name in bench.dimensions.sizes:
-            yield Trial(seed=60, sizes=((name, size),), family="above")
+            yield Trial(seed=60, sizes=((name, size),), family="above", upstream="positive")
             yield Trial(seed=61, sizes=((name, size),))
 

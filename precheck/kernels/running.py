@@ -15,6 +15,7 @@ from precheck.kernels.examples import Example, parameters
 from precheck.kernels.noise import Rounded
 from precheck.observe.structure import call, tensors
 from precheck.precisions import Precision
+from precheck.torch_internals import without_modes
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -40,7 +41,7 @@ class Wishes:
     precision: Precision | None = None
     gradients: bool = True
     double: bool = False
-    upstream: str = "random"  # or "expanded", "transposed", "partial": what the gradient of an output is like
+    upstream: str = "random"  # or "positive", "expanded", "transposed", "partial": what the gradient of an output is like
     only: int | None = None  # the one leaf whose gradient is asked for; None: all that are compared
     seed: int = 0
     expanded: tuple[int, ...] = ()  # leaves of which one row stands for all: its gradient is asked for
@@ -179,11 +180,18 @@ def _twice(outcome: Outcome, asked: Mapping[str, torch.Tensor], found: Sequence[
 
 
 def _upstream(result: torch.Tensor, wishes: Wishes, place: int) -> torch.Tensor:
-    """The gradient of an output: the same numbers for every side, held by what `result` is stored in."""
+    """The gradient of an output: the same numbers for every side, whatever mode it runs in, held by what `result` is stored in."""
+    with without_modes():
+        return _drawn(result, wishes, place)
+
+
+def _drawn(result: torch.Tensor, wishes: Wishes, place: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(wishes.seed * 1009 + place)
     dtype = result.dtype
     drawn = torch.randn(result.shape, generator=generator, dtype=torch.complex128 if dtype.is_complex else torch.float64)
     drawn = drawn.to(torch.bfloat16).to(dtype) if not dtype.is_complex else drawn.to(dtype)
+    if wishes.upstream == "positive" and not dtype.is_complex:
+        return drawn.abs().to(result.device)
     if wishes.upstream == "expanded":
         return drawn.reshape(-1)[:1].reshape([1] * drawn.dim()).expand(drawn.shape).to(result.device) if drawn.numel() else drawn
     if wishes.upstream == "transposed" and drawn.dim() >= 2:

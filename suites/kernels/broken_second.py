@@ -124,7 +124,7 @@ def embedding(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
 
 def one_hot(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """An embedding whose gradient is a matrix product: torch's own on a CPU adds up in the table's format."""
-    return F.one_hot(ids, len(table)).to(table.dtype) @ table
+    return (F.one_hot(ids, len(table)).float() @ table.float()).to(table.dtype)
 
 
 def _ids(dtype: torch.dtype = torch.float32, count: int = 30) -> Callable[[], Any]:
