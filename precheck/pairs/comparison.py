@@ -19,6 +19,8 @@ from precheck.precisions import Precision
 
 REFUSALS = (RuntimeError, TypeError, ValueError, AssertionError)
 """What a model that insists on its own format raises in another."""
+AGREED = "none needed: both agree by what correct rounding of float32 explains"
+"""What a report says where no exact run was made."""
 MORE = (2, noise.MOST)
 """Noise runs in all, where one leaves a tensor beyond its limit."""
 
@@ -39,11 +41,13 @@ class Comparison:
             ours, theirs = model.low(), other.low()
         self.subjects, self.unshared = subjects(ours.captured, theirs.captured, matching, frozen)
         self.yardstick: Yardstick | None = None
+        self.bitwise = False
         self.closer: Yardstick | None = None  # with the roundings of every op of the reference
 
     def judged(self) -> list[Judged]:
         """Every subject, in the order of the run."""
         found = {subject: plain(subject, self._sided(subject)) for subject in self.subjects}
+        self.bitwise = all(verdict is not None and verdict.verdict == "bitwise" for verdict in found.values())
         for each in (self._within_one_rounding, self._within_noise, self._by_exact_runs):
             open_ = [subject for subject, verdict in found.items() if verdict is None]
             if open_:
@@ -62,8 +66,9 @@ class Comparison:
         return {subject: agreed(subject, self._sided(subject), alone.floor(subject)) for subject in open_ if subject in alone.exact}
 
     def _within_noise(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
-        """The same, by a floor with the noise of correct rounding. It is sixteen times what float32 itself rounds, and so needs no float64."""
-        if not self._float32:
+        """The same, by a floor with the noise of correct rounding. It is sixteen times what float32 itself rounds, and so needs no float64; but where
+        either stores something in a lower format."""
+        if not self._float32 or self.model.tape.rounded or self.other.tape.rounded:
             return {}
         near = Yardstick(self.precision, self.model.low(), open_)
         with doing("running the reference with noise"):
@@ -113,7 +118,7 @@ class Comparison:
         assert self.yardstick is not None
         return self.yardstick
 
-    def _reference(self, wanted: list[Subject]) -> Yardstick:
+    def _reference(self, wanted: Sequence[Subject]) -> Yardstick:
         """The exact run of the reference. Where float64 is refused by either side, float32 is the exact one."""
         with doing("running the reference exactly"):
             try:
@@ -189,7 +194,7 @@ class Comparison:
 
     def facts(self) -> dict[str, Any]:
         exact = str(self.dtype).removeprefix("torch.") + (f": float64 is refused ({self.refused})" if self.refused else "")
-        found: dict[str, Any] = {"exact": exact} if self.yardstick is not None else {}
+        found: dict[str, Any] = {"exact": exact} if self.yardstick is not None else {} if self.bitwise else {"exact": AGREED}
         if self.lost:
             found["other_exact"] = f"none: {self.lost}"
         if self.yardstick is not None:

@@ -13,19 +13,13 @@ from typing import Literal
 import torch
 
 from precheck.analysis import noise
-from precheck.analysis.limit import Limit
-from precheck.pairs.chance import largest
+from precheck.analysis.chance import LUCK, largest
 from precheck.pairs.distances import Squares, apart, every, lengths, place, same_bits, worst
 from precheck.pairs.subjects import Subject
 from precheck.pairs.yardstick import Floor, ratio
 
 Verdict = Literal["bitwise", "rounding", "model less accurate", "undecidable", "less accurate", "different"]
 GRAVEST: tuple[Verdict, ...] = ("different", "less accurate", "undecidable", "model less accurate", "rounding", "bitwise")
-LUCK = Limit(
-    1.5, "times",
-    """The most that luck explains, before it is an error: the margin of `analysis.noise`'s small samples, where 1.5 times the most that health
-    reached is FAIL.""",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from precheck.analysis import noise
+from precheck.analysis.chance import ENOUGH, freedom
 from precheck.formats import FP64
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.pairs.capture import Captured
-from precheck.pairs.chance import ENOUGH, freedom
 from precheck.pairs.distances import Squares, apart, lengths, size
 from precheck.pairs.sides import FLOAT64_ROUNDOFF, Seen
 from precheck.pairs.subjects import Of, Subject
