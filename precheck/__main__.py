@@ -1,4 +1,4 @@
-"""`python -m precheck golden show FILE`, `… golden diff A B`, `… report A.json [B.json]`, `… rules`.
+"""`python -m precheck golden show FILE`, `… golden diff A B`, `… report A.json [B.json]`, `… rules`, `… kernel CANDIDATE REFERENCE`.
 
 As git's way to show goldens in a diff:
     git config diff.precheck.textconv "python -m precheck golden show"
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precheck import __version__
+from precheck import __version__, kernel_command
 from precheck.findings import RULES
 from precheck.report.changes import WORSE, between
 from precheck.report.forms import FORMS, save
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         status, text = options.run(options)
-    except (_Trouble, SessionError) as error:
+    except (_Trouble, SessionError, kernel_command.Trouble) as error:
         print(printable(str(error)), file=sys.stderr)
         return TROUBLE
     if text:
@@ -58,11 +58,11 @@ def _golden(path: Path) -> Golden:
 
 
 def _golden_shown(options: argparse.Namespace) -> tuple[int, str]:
-    """Under its name without a folder, as git puts one version of a file into a folder of its own."""
-    golden = _golden(options.file)
+    """Each under its name without a folder, as git puts one version of a file into a folder of its own."""
+    goldens = [(file, _golden(file)) for file in options.file]
     from precheck.goldens.show import show
 
-    return SAME, show(golden, options.file.name).removesuffix("\n")
+    return SAME, "\n\n".join(show(golden, file.name).removesuffix("\n") for file, golden in goldens)
 
 
 def _golden_compared(options: argparse.Namespace) -> tuple[int, str]:
@@ -98,6 +98,8 @@ def _reported(options: argparse.Namespace) -> tuple[int, str]:
 
 
 def _ruled(options: argparse.Namespace) -> tuple[int, str]:
+    if options.messages:
+        return _worded(options)
     if options.write is None:
         return SAME, "\n".join(f"{rule.name}: {rule.meaning}" for rule in RULES.values())
     from precheck.report import rules  # which looks at what rules do, and so needs torch
@@ -105,6 +107,18 @@ def _ruled(options: argparse.Namespace) -> tuple[int, str]:
     try:
         for name, page in rules.pages().items():
             save(page, options.write / name)
+    except OSError as error:
+        raise _Trouble(f"{options.write} cannot be written: {error.strerror}") from None
+    return SAME, ""
+
+
+def _worded(options: argparse.Namespace) -> tuple[int, str]:
+    from precheck.report import messages
+
+    if options.write is None:
+        return SAME, messages.page().removesuffix("\n")
+    try:
+        save(messages.page(), options.write / messages.NAME)
     except OSError as error:
         raise _Trouble(f"{options.write} cannot be written: {error.strerror}") from None
     return SAME, ""
@@ -121,20 +135,22 @@ def _print(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m precheck", description="Look at goldens, reports and rules.")
+    parser = argparse.ArgumentParser(prog="python -m precheck", description="Look at goldens, reports and rules, and judge kernels.")
     parser.add_argument("--version", action="version", version=f"precheck {__version__}")
-    what = parser.add_subparsers(dest="what", required=True, metavar="{golden,report,rules}")
+    what = parser.add_subparsers(dest="what", required=True, metavar="{golden,kernel,report,rules}")
     golden = _command(what, "golden", "show goldens, or what tells two apart", _GOLDEN)
     acts = golden.add_subparsers(dest="act", required=True, metavar="{show,diff}")
     shown = _command(acts, "show", "print where a golden comes from and what it holds; fit for git's textconv", _GOLDEN)
-    shown.add_argument("file", type=Path, metavar="FILE", help="a golden")
+    shown.add_argument("file", type=Path, nargs="+", metavar="FILE", help="a golden, or several")
     shown.set_defaults(run=_golden_shown)
     diff = _command(acts, "diff", "print what moved from A to B, worst first", _GOLDEN)
     diff.add_argument("a", type=Path, metavar="A", help="the golden that was")
     diff.add_argument("b", type=Path, metavar="B", help="the golden that is")
     diff.set_defaults(run=_golden_compared)
+    kernel_command.add(_command, what)
     _add_report(what)
     listed = _command(what, "rules", "list the rules, or write a page of each", "Exit status: 0 done, 2 not writable.")
+    listed.add_argument("--messages", action="store_true", help="print every message of every rule as a table, or write it with --write")
     listed.add_argument("--write", type=Path, metavar="FOLDER", help="write the pages into this folder")
     listed.set_defaults(run=_ruled)
     return parser

@@ -101,13 +101,24 @@ def benchmark(
 ) -> Benchmark:
     """Speed, memory and error of `model` under each of `precisions`, beside float32.
 
-    The first arguments are those of `measure`. A step is forward, loss, backward and update, as far as they are given; without a loss, a
-    forward under no_grad. Each step starts from the model's weights as they are and the same random numbers. Rounds are interleaved, for
-    `max_time` seconds in all and `min_rounds` at least; the first steps of each precision do not count. On CUDA the second-level cache is
-    flushed before each step and events time it; memory is the most that the allocator gave out, with weights and optimizer, on a CPU too.
-    On a CPU, speed is that of the CPU's own autocast, error that of CUDA's list of ops, as everywhere here.
+    A step is forward, loss, backward and update, as far as they are given; without a loss, a forward pass under no_grad. Each step starts from
+    the model's weights as they are and the same random numbers. The precisions take turns; the first steps of each do not count. On
+    CUDA events time a step, and the second-level cache is flushed before it. On a CPU, speed is that of the CPU's own autocast, and error
+    that of CUDA's list of ops.
 
-    The model comes back bit for bit as it was; CUDA's peak-memory statistics are reset. Raises what `measure` raises.
+    Args:
+        model: As in `measure`, and so are `inputs`, `loss`, `optimizer` and `seed`.
+        precisions: Names or `precheck.Precision`; float32 is always there.
+        min_rounds: Steps of each precision that count, at least.
+        max_time: Seconds for all precisions together, once each has its `min_rounds`.
+
+    Returns:
+        A row for each precision: median seconds, bytes at the peak (weights and optimizer included), both as ratios to float32, and r.
+        The model is bit for bit as it was; CUDA's statistics of peak memory are reset.
+
+    Raises:
+        InputError: As `measure`.
+        PrecisionError: As `measure`.
     """
     job = job_of(model, inputs, loss=loss, optimizer=optimizer, seed=seed)
     chosen = _chosen(precisions, min_rounds, max_time)

@@ -56,10 +56,23 @@ def check(
     depth: Depth = "ops",
     allow: Mapping[str, str] | None = None,
 ) -> Report:
-    """`measure`, with the golden at that path as the reference. Arguments, and what comes back untouched, are as in `measure`.
-    `ops` asks for every op's drift in `report.ops` even if nothing is wrong.
+    """Runs `model` under `precision` and judges it against the golden at that path: `measure`, with a recorded reference.
 
-    Raises GoldenMissing if there is no such file, GoldenError if it cannot be used, PrecisionError and InputError as `measure`.
+    Args:
+        model: As in `measure`, and so are `inputs`, `loss`, `optimizer`, `steps`, `seed`, `depth` and `allow`.
+        inputs: The inputs with which the golden was recorded; others are the finding `golden-stale`.
+        golden: The file, as `pytest --golden-refresh` writes it.
+        precision: "32-true" asks whether float32 still gives what was recorded; any other, whether this precision is near enough to it.
+        ops: Whether `report.ops` lists every op's error even if nothing is wrong.
+
+    Returns:
+        As `measure`; `report.facts["golden"]` is the path.
+
+    Raises:
+        GoldenMissing: There is no such file.
+        GoldenError: The file cannot be used: damaged, or of a newer format.
+        PrecisionError: As `measure`.
+        InputError: As `measure`.
     """
     job = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed)
     chosen, allowed = resolve(precision), allowances.checked(allow)

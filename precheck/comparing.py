@@ -37,21 +37,35 @@ def compare(
     match: Mapping[str, str] | None = None,
     allow: Mapping[str, str] | None = None,
 ) -> Report:
-    """Runs `model` and `other` on the same inputs and random numbers under `precision`, and says whether they are the same function.
+    """Runs `model` and `other` on the same inputs and random numbers, and says whether they are the same function.
 
-    `model` is the reference, `other` is judged; each is a module, a function of tensors, or what torch.compile or torch.export made of one.
-    `other` may be a file that `precheck.record` wrote elsewhere; without an exact run of its own, what is beyond the floor is `different`.
-    `inputs`: a tensor is one argument, a tuple positional ones, a dict keywords. Compared are the outputs (containers by position and name),
-    the loss, the gradients of inputs that require one and of all parameters, and with an `optimizer` the weights after `steps`. `loss` takes
-    the output and returns a scalar; without it only the forward runs. `match` maps names of `other` (parts and parameters, prefixes too) to
-    names of `model`; the rest is matched by name, then by what weights hold, joined ones too.
+    The outputs (containers by position and name), the loss, the gradients of inputs that require one and of all parameters, and with an
+    `optimizer` the weights after `steps` are compared. The yardstick is what correct rounding of `model` explains of the exact result, which
+    is float64's (float32's under a low precision).
 
-    `report.verdict` is the gravest of "bitwise", "rounding", "less accurate", "different" and "undecidable", and a finding says it: `different`
-    and `less-accurate` are errors where `other` is to blame, and notes otherwise. `.module` and `.source` of findings are `other`'s. The
-    yardstick is what correct rounding of `model` explains of the exact result, which is float64's (float32's under a low precision).
-    Both models, their gradients, buffers, modes, and all random states come back bit for bit as they were.
+    Args:
+        model: The reference: a module, a function of tensors, or what torch.compile or torch.export made of one.
+        other: What is judged: the same kinds, or a file that `precheck.record` wrote. A file has no exact run of its own, so what is
+            beyond the floor is `different`.
+        inputs: What the model is called with. A tensor is one argument, a tuple positional arguments, a dict keyword arguments. Any shapes.
+        precision: What both run in.
+        loss: Takes what the model returns, gives a scalar tensor. Without it only the forward pass runs.
+        optimizer: Takes a list of parameters and makes an optimizer, as in `lambda params: torch.optim.AdamW(params, lr=1e-3)`. Needs `loss`.
+        steps: How many training steps are taken, from 1.
+        seed: Of torch's random numbers, set before each run.
+        match: Names of parts and parameters of `other`, or their prefixes, to names of `model`. The rest is matched by name, then by
+            what weights hold.
+        allow: Rules whose errors become notes, each with your reason: `{"lost-update": "one step only"}`.
 
-    Raises InputError for arguments that cannot be compared, PrecisionError for an unknown precision, and whatever the models themselves raise.
+    Returns:
+        A report whose `verdict` is the gravest of "bitwise", "rounding", "less accurate", "different" and "undecidable". `different` and
+        `less-accurate` are errors where `other` is to blame, and notes otherwise; `module` and `source` of findings are those of `other`.
+        Both models and all random states are bit for bit as they were.
+
+    Raises:
+        InputError: An argument cannot be compared; the message says what is accepted.
+        PrecisionError: There is no such precision.
+        Exception: Whatever the models themselves raise.
     """
     allowed, chosen = allowances.checked(allow), resolve(precision)
     settings: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "steps": steps, "seed": seed}

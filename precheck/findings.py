@@ -53,7 +53,25 @@ RULES: Mapping[str, Rule] = _Catalogue()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault, with the place it is blamed on and the numbers that prove it."""
+    """One fault: a rule, what it does to a check, the place it is blamed on, and the numbers that show it.
+
+    Attributes:
+        rule: A name of `precheck.RULES`.
+        severity: "error" fails a check, "warning" is counted, "note" is for information.
+        message: What failed, where and by how much. Its first line stands alone.
+        phase: "forward", "backward", "optimizer", "scaler" or "data".
+        op: As torch's dispatcher names it: "aten.mul.Tensor". Empty if no op is to blame.
+        module: As `model.get_submodule` takes it: "layers.0.attn"; "" is the model itself.
+        source: Your line: "models/gpt.py:88", relative to the working directory where it lies in it.
+        step: Of the run, from 1.
+        tensor: The tensor or parameter that it is about.
+        measured: In the unit of the rule's limit; of `accumulated-drift`, r.
+        limit: What `measured` may reach at most, or at least where a share has to arrive.
+        cause: The op behind what a module or gradient shows: "aten.pow.Tensor_Scalar at models/norm.py:8: …".
+        cause_rule: The rule by which that op caused it.
+        via: The line of an installed package that `source` led to.
+        ranks: Of a distributed run, those that it was found on.
+    """
 
     rule: str
     severity: Severity
@@ -143,7 +161,20 @@ class PrecisionFailure(AssertionError):
 
 @dataclasses.dataclass(slots=True)
 class Report:
-    """What a run under a precision showed. Holds numbers only, no tensor of the user's."""
+    """What a run under a precision showed. It holds numbers only, no tensor.
+
+    Attributes:
+        precision: The precision's name; "" of a `watch()` without one.
+        findings: The worst severity first; within one, in the order of the run.
+        boundaries: What modules and functions return, gradients, weights and the loss, each beside float32.
+        updates: Of each low-precision parameter, the share of its intended update that arrived, and why.
+        scaler: Of a GradScaler, its scale, its skipped steps, and the largest safe scale.
+        ops: Every op's error, in the order of the run.
+        losses: Of each step, beside float32's.
+        exponents: How many elements of each tensor lie in each power of two.
+        cure: Code that keeps a few modules in float32. It was tried: with it the check passes.
+        facts: How the report was made: noise runs, decisions followed, what was left out.
+    """
 
     precision: str = ""
     findings: list[Finding] = dataclasses.field(default_factory=list)

@@ -53,19 +53,28 @@ def measure(
 ) -> Report:
     """Runs `model` under `precision` and judges it against a float32 run of the same process.
 
-    `inputs`: a tensor is one argument, a tuple positional ones, a dict keywords. `loss` takes the model's output and returns
-    a scalar; without it only the forward runs. `optimizer` takes a list of parameters, as torch.optim's do, and runs `steps`
-    steps. The model, its gradients, its mode, the random state and torch's globals come back bit for bit as they were.
+    Args:
+        model: A module, or a function of tensors. A LightningModule without a `loss` is measured by its training_step. What DDP or FSDP2
+            wrap is measured as a copy, for which every rank has to call `measure`.
+        inputs: What the model is called with. A tensor is one argument, a tuple positional arguments, a dict keyword arguments. Any shapes.
+        precision: A name such as "bf16-mixed", "bf16-true" or "16-mixed", one of its aliases, or a `precheck.Precision`.
+        loss: Takes what the model returns, gives a scalar tensor. Without it only the forward pass runs.
+        optimizer: Takes a list of parameters and makes an optimizer, as in `lambda params: torch.optim.AdamW(params, lr=1e-3)`. Needs `loss`.
+        steps: How many training steps are taken, from 1. More than 1 needs `optimizer`.
+        seed: Of torch's random numbers, set before each run.
+        depth: "ops" compares every op with float32, and what your functions return. "boundaries" compares modules, gradients and
+            weights, and ops only where these are wrong: it costs less, and misses what a network dilutes.
+        allow: Rules whose errors become notes, each with your reason: `{"lost-update": "one step only"}`.
 
-    A LightningModule without a `loss` is measured by its training_step, and `inputs` is the batch. What DDP or FSDP2 wrap is
-    measured as a copy, for which every rank has to call `measure`.
+    Returns:
+        Findings, the worst first, and every tensor that was compared. Errors are relative to a tensor's Euclidean norm; r is the error
+        divided by the error that correct rounding explains. The model, its gradients, its mode, the random state and torch's global settings
+        are bit for bit as they were.
 
-    `depth`: "ops" looks at every op of the run, by the rules of `watch`, and at what the user's functions return. "boundaries" looks at modules,
-    gradients and weights alone, and at ops only where these are wrong; it costs less and misses what a network dilutes.
-    Findings of a rule that `allow` names are notes that give its reason: allow={"lost-update": "the reason"}.
-
-    Raises PrecisionError for an unknown precision, InputError for arguments that cannot be measured, and whatever the model
-    itself raises.
+    Raises:
+        PrecisionError: There is no such precision, or the name means two.
+        InputError: An argument cannot be measured; the message says what is accepted.
+        Exception: Whatever the model itself raises.
     """
     job, chosen = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)
     allowed = allowances.checked(allow)

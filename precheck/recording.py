@@ -30,15 +30,21 @@ def record(
     seed: int = 0,
     whole: int = recording.WHOLE,
 ) -> Path:
-    """Runs `model` on `inputs` under `precision`, as `precheck.compare` does, and writes outputs, loss, gradients and moves of weights to `path`.
+    """Writes what `model` gives on `inputs` to a file, which `precheck.compare` takes as `other`: in another process, on another machine.
 
-    `path` ends in .safetensors, and is what `compare(model, path, inputs)` takes as `other`, in another process, on another machine, with
-    another version of torch. The other arguments are as in `compare`. Tensors of more than `whole` elements are kept as sketches of 127 numbers.
+    Args:
+        path: The file, which ends in .safetensors.
+        model: As in `compare`. Of another engine, a mapping of names to tensors or what torch.as_tensor takes: "output" or
+            "output[logits]", "loss", "gradient:head.weight", "input-gradient[0]", "update:head.weight".
+        inputs: As in `compare`, and so are `precision`, `loss`, `optimizer`, `steps` and `seed`. None for a mapping.
+        whole: Elements up to which a tensor is written in full. Larger ones are written as sketches of 127 numbers.
 
-    What no torch model gives, such as another engine's, is passed as a mapping of names to tensors (or what torch.as_tensor takes) in the place
-    of `model`: "output" or "output[logits]", "loss", "gradient:head.weight", "input-gradient[0]", "update:head.weight".
+    Returns:
+        The path.
 
-    Returns the path. Raises InputError for arguments that cannot be recorded, OSError where the file cannot be written.
+    Raises:
+        InputError: An argument cannot be recorded; the message says what is accepted.
+        OSError: The file cannot be written.
     """
     target = Path(path)
     if target.suffix != ".safetensors":

@@ -77,10 +77,16 @@ def remedy(
     most: int = 24,
     depth: Depth = "ops",
 ) -> Remedy | None:
-    """Measures `model`, and if that fails finds the fewest modules to keep in float32 for it to pass, with at most `most` trials.
+    """Measures `model`, and if that fails finds the fewest modules to keep in float32 for it to pass. Arguments are those of `measure`.
 
-    Arguments are those of `measure`. None where nothing fails, or where not even the whole model in float32 passes (a cast that
-    the model's own code makes, a loss that cannot be computed). Raises what `measure` raises.
+    Args:
+        most: How many models are tried, at most.
+
+    Returns:
+        None where nothing fails, or where not even the whole model in float32 passes: for a cast in the model's own code, for example.
+
+    Raises:
+        Exception: As `measure`.
     """
     job, chosen = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)
     return searched(job, chosen, Measurement(job, chosen, depth=depth_of(depth)).report(), most=most, depth=depth)

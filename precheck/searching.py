@@ -51,18 +51,28 @@ def search(
     most: int = 400,
     seconds: float | None = None,
 ) -> Counterexample | None:
-    """Hunts an input from `strategy` with which `measure(model, input, precision=…, loss=…, seed=…)` has an error, and shrinks it.
+    """Searches `strategy` for an input with which `measure(model, input, precision=…, loss=…)` has an error, and shrinks it.
 
-    `strategy` is one of hypothesis whose values are inputs as `measure` takes them; `precheck.strategies` has tensors, tokens, padding
-    and masks. Inputs are rounded to what the precision stores them in; those that it cannot hold, or on which float32 itself is not
-    finite, are left aside. `rules`: a rule or several to look for; else any. `most`: inputs that are tried, and again as many
-    each for the shrinking by hypothesis and by elements. `seconds`: the same by the clock. The same seed gives the same
-    search, unless the clock ends it. The model comes back as it was.
+    Args:
+        model: As in `measure`.
+        strategy: A strategy of hypothesis whose values are inputs as `measure` takes them; `precheck.strategies` has tensors, tokens,
+            padding and masks. Inputs are rounded to what the precision stores them in. Those that it cannot hold, or on which float32 is not
+            finite, are left out.
+        precision: As in `measure`.
+        loss: As in `measure`; with it gradients are searched too.
+        seed: The same seed gives the same search, unless `seconds` ends it.
+        rules: A rule or several to look for; without it any.
+        most: How many inputs are tried; again as many for each of the two ways of shrinking.
+        seconds: A limit of time; without it there is none.
 
-    None if nothing was found; the logger "precheck" says how many were tried and how close the closest came.
+    Returns:
+        The input, its measurement and code that rebuilds it. None if nothing was found: the logger "precheck" then says how many were
+        tried and how near the nearest came. The model is as it was.
 
-    Raises InputError for arguments that are none, or where no input could be judged; ModuleNotFoundError without hypothesis
-    (which is installed with precheck); and what the model raises.
+    Raises:
+        InputError: An argument cannot be used, or no input could be judged.
+        ModuleNotFoundError: hypothesis is not installed, which precheck requires.
+        Exception: Whatever the model raises.
     """
     chosen, wanted = resolve(precision), _rules(rules)
     _checked(chosen, most, seconds)

@@ -53,6 +53,7 @@ try:  # needed
     without_innermost_mode = _python_dispatch._pop_mode_temporarily
     foreach_norm, foreach_sub = torch._foreach_norm, torch._foreach_sub
     overlapping = torch._debug_has_internal_overlap  # 1: some elements share memory
+    set_eval_frame = torch._C._dynamo.eval_frame.set_eval_frame  # what torch.compile hangs into Python's calls; returns what was there
     storage_at = torch.UntypedStorage._new_with_weak_ptr  # the storage behind a weak pointer, None where it has been freed
 except (ImportError, AttributeError) as error:
     raise ImportError(

@@ -40,23 +40,33 @@ def vary(
     seed: int = 0,
     allow: Mapping[str, str] | None = None,
 ) -> Report:
-    """Runs `model` on `inputs` as they are, and in other ways that are the same on paper, and says of each what `precheck.compare` says of two.
+    """Runs `model` on `inputs` in several ways that are the same on paper, and says of each what `precheck.compare` says of two.
 
-    `over` names the ways, or gives each an amount, as in over={"padding": 8}: "repeat" (again), "order" (rows reversed), "batch" (so many rows at
-    a time, 1), "microbatches" (losses of so many parts added up, 2), "padding" (so many tokens to the left and to the right, 3), "cache" (so many
-    tokens at a time, 1), "prefill" (the prompt in chunks), "position" (all positions later by that, 17), "threads", "checkpointing" (blocks
-    recomputed), "dropout" (a probability of 0 beside eval()). Without `over`: repeat, order, batch and threads.
+    Args:
+        model: A module or a function of tensors.
+        inputs: As in `measure`; the first dimension is the batch. Padding, positions and caches go by the names that models of transformers take.
+        over: Names of ways, or a dict of them with amounts, as in {"padding": 8}: "repeat" (again), "order" (rows reversed), "batch" (so many
+            rows at a time, 1), "microbatches" (losses of so many parts added up, 2), "padding" (so many tokens to the left and to the right,
+            3), "cache" (so many tokens at a time, 1), "prefill" (the prompt in chunks), "position" (all positions later by so many, 17),
+            "threads", "checkpointing" (blocks recomputed), "dropout" (a probability of 0 beside eval()). Without it: repeat, order,
+            batch, threads.
+        precision: What all of them run in.
+        loss: Takes the output, gives a scalar. Of microbatches it is taken of each.
+        reduction: How losses of microbatches are added: "mean" weighs them by rows, "sum" adds them, a function gives a weight for the
+            inputs of each, such as its number of tokens.
+        step: `step(model, tokens, state)` returns the output and the new state (None at first), for models without past_key_values.
+        seed: Of torch's random numbers, set before each run.
+        allow: Rules whose errors become notes, each with your reason: `{"lost-update": "one step only"}`.
 
-    `inputs`: a tensor is one argument, a tuple positional ones, a dict keywords; the first dimension is the batch. Padding, positions, caches go by
-    the names that models of transformers take; `step(model, tokens, state)` returns the output and the new state of any other. `loss` takes the
-    output and returns a scalar; of microbatches it is taken of each, and weighted by rows (`reduction="mean"`), added ("sum"), or weighted by
-    what a function gives for the inputs of each, such as its number of tokens. Dropout is off where rows are asked otherwise.
+    Returns:
+        A report. `facts["variations"]` has the verdict of each way, `verdict` the gravest. Where bits differ, the first module whose bits do is
+        named. Of language models `facts["tokens"]` has the mean and the largest difference of log-probabilities, in nats, and the share of
+        tokens whose ratio of probabilities leaves [0.9, 1.1]. Dropout is off in all but "dropout".
 
-    `report.facts["variations"]` has the verdict of each, `report.verdict` the gravest. Where bits differ the first module whose bits do is named.
-    Of language models `report.facts["tokens"]` has the mean and largest difference of log-probabilities, in nats, and the share of tokens whose
-    ratio of probabilities leaves [0.9, 1.1].
-
-    Raises InputError for what cannot be asked, PrecisionError for an unknown precision, and whatever the model itself raises.
+    Raises:
+        InputError: The model cannot be asked in that way; the message says why.
+        PrecisionError: There is no such precision.
+        Exception: Whatever the model itself raises.
     """
     allowed, chosen_precision = allowances.checked(allow), resolve(precision)
     weigh = _weights(reduction)

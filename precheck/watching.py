@@ -34,17 +34,22 @@ def watch(
 ) -> Iterator[Report]:
     """Watches the block: each op with a low-precision ancestor runs once more in float32, and the two are compared.
 
-    The code runs as it is, bit for bit, at the cost of about a float32 run beside it. The report is filled when the block
-    ends, by an exception too, which leaves as it came but for a note of the first error (from Python 3.11 on); it keeps no
-    tensor alive. `model` names modules in findings ("" is the model itself); without
-    it the first module with children that runs is the model. `precision` also applies that precision's policy to the block:
-    autocast for *-mixed, emulated rounding for tf32 and fp8. Findings of a rule that `allow` names are notes that give its
-    reason: allow={"lost-update": "the reason"}.
+    The code computes the same bits as without it, at the cost of about a float32 run beside it. In a distributed run in which every rank
+    enters its block, what ranks send each other carries its float32 copy along, and each rank's report has the findings of all.
 
-    In a distributed run in which every rank enters its block, what ranks send each other carries its shadow along, and each
-    rank's report has the findings of all.
+    Args:
+        model: Names modules in findings; "" is the model itself. Without it the first module with children that runs is the model.
+        precision: A policy to apply to the block: autocast for *-mixed, emulated rounding for tf32 and fp8. Without it the block runs as
+            it is. Precisions that store weights low cannot be applied: cast the model, and watch it.
+        allow: Rules whose errors become notes, each with your reason: `{"lost-update": "one step only"}`.
 
-    Raises PrecisionError for an unknown precision, InputError for arguments that cannot be watched.
+    Yields:
+        A report that is empty within the block, and filled when the block ends. If the block raises, it is filled too, and from Python 3.11 on
+        the exception carries a note of the first error that was found. It holds numbers only, no tensor.
+
+    Raises:
+        PrecisionError: There is no such precision.
+        InputError: `model` is no module, or `precision` cannot be applied to a block.
     """
     chosen = None if precision is None else resolve(precision)
     allowed = allowances.checked(allow)
@@ -107,7 +112,7 @@ def filled(report: Report, observation: Observation, where: Whereabouts, verdict
     report.losses = observation.losses
     shown(report, observation)
     if where.compiled:
-        report.facts["compiled"] = "what torch.compile made was left aside: the block ran in eager mode"
+        report.facts["compiled"] = "compiled code ran in eager mode, so that it could be watched"
 
 
 def _joined(report: Report, ranks: Ranks, ended: bool) -> None:

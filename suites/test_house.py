@@ -20,16 +20,16 @@ SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example
 FLOORS = [
     {"formats", "ops", "torch_internals", "files", "words"},
     {"overrides", "interrupts"},
-    {"precisions", "findings", "autocast", "emulation", "float32", "sparse"},
+    {"precisions", "findings", "autocast", "emulation", "float32", "sparse", "recipes"},
     {"observe"},
     {"analysis"},
     {"rules"},
     {"judge"},
     {"goldens", "pairs"},
-    {"comparing", "varying", "recording"}
+    {"comparing", "comparing_kernels", "kernels", "varying", "recording"}
     | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
     | {"screening", "scrutiny", "trials", "hunt", "searching", "strategies"},
-    {"report"},
+    {"report", "kernel_command"},
     {"plugin"},
 ]
 UPWARD = {
@@ -130,21 +130,25 @@ def test_the_verbs_are_functions_whatever_was_imported_first() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_watching_does_not_load_torchs_compiler() -> None:
+    """Which takes three times as long to import as all that a watch needs."""
+    code = (
+        "import sys, torch, precheck\n"
+        "with precheck.watch(): torch.nn.Linear(2, 2).bfloat16()(torch.ones(2, 2).bfloat16()).sum().backward()\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_importing_precheck_loads_neither_torch_nor_numpy() -> None:
     code = "import sys, precheck; assert not {'torch', 'numpy'} & set(sys.modules), 'heavy'"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_readme_names_every_rule_in_the_words_of_the_catalogue() -> None:
-    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf8")
-    for rule in precheck.RULES.values():
-        assert f"| `{rule.name}` | {rule.meaning} |" in readme
-
-
-def test_the_readme_names_every_precision_and_alias() -> None:
-    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf8")
+def test_the_pages_name_every_precision_and_alias() -> None:
+    page = (PACKAGE.parent / "docs" / "reference" / "precisions.md").read_text(encoding="utf8")
     for name in [*precheck.PRECISIONS, *(alias for alias in ALIASES if not alias.startswith("fp16-"))]:
-        assert f"`{name}`" in readme
+        assert f"`{name}`" in page
 
 
 def test_an_unknown_public_name_is_an_attribute_error_that_lists_those_there_are() -> None:

@@ -61,7 +61,7 @@ def _weighed(finding: Finding, asked: Collection[tuple[str, str]]) -> Finding:
     """
     amplified = finding.rule in AMPLIFIED and _place(finding) in asked
     if finding.severity == "error" and (amplified or (finding.rule == "decision-flip" and _chooses(finding))):
-        text = f"{finding.message}; correct rounding of this model explains as much, as runs with noise show"
+        text = f"{finding.message}; noise runs show that correct rounding explains as much in this model"
         return dataclasses.replace(finding, severity="note", message=text)
     return finding
 

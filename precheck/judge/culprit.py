@@ -39,9 +39,9 @@ def explained(finding: Finding, observation: Observation, candidates: list[Candi
         return finding
     made, shown = _made(value, observation)
     made, shown = made or operation, shown or operation
-    cause = f"{placed(shown)}: {shown.drift_in:.2g} of its norm off before it, {shown.outputs[0].drift:.2g} after it"
+    cause = f"{placed(shown)}: the error is {shown.drift_in:.2g} of the norm before it, {shown.outputs[0].drift:.2g} after it"
     if made is not shown:
-        cause = f"{placed(made)}: its rounding is what {placed(shown)} shows{cause[len(placed(shown)) :]}"
+        cause = f"{placed(made)}: its rounding shows at {placed(shown)}{cause[len(placed(shown)) :]}"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause)
 
 

@@ -67,5 +67,5 @@ def located(finding: Finding, rows: Sequence[Comparison], makers: Mapping[str, s
     maker = makers[first.record.key].split("#")[0]
     whose = f"the code of {maker}" if maker else "the model's own forward"
     return dataclasses.replace(
-        finding, module=maker, message=f"{finding.message}; {whose} made it, and hands it to {module_of(first.record.name, 'output')}"
+        finding, module=maker, message=f"{finding.message}; the error begins in {whose}, which passes it to {module_of(first.record.name, 'output')}"
     )

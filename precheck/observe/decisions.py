@@ -23,10 +23,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
 from precheck.observe.boundaries import LOW, Position
-from precheck.observe.profiling import unprofiled
+from precheck.observe.profiling import UncompiledMode, unprofiled
 from precheck.observe.shadow.source import Frames
 from precheck.observe.substitutes import SUBSTITUTED, substitute
-from precheck.torch_internals import TorchDispatchMode, address, in_backward, innermost_mode, overload, schema, storage_key, without_innermost_mode
+from precheck.torch_internals import address, in_backward, innermost_mode, overload, schema, storage_key, without_innermost_mode
 
 aten = torch.ops.aten
 UNDECIDED = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adagrad,
@@ -44,10 +44,11 @@ class Tape:
     rounded: set[Key] = dataclasses.field(default_factory=set)  # ops whose result the run stored in a low format
     drawn: set[Key] = dataclasses.field(default_factory=set)  # entries that are random draws
     meant: set[tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=set)  # lines and shapes of round trips, `x.half().float()`
+    narrowed: dict[Key, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # backward ops that read gradients cast low: which arguments
 
     def draws(self) -> Tape:
         """The random draws alone, for a run that decides for itself."""
-        return Tape({key: self.entries[key] for key in self.drawn}, self.rounded, self.drawn, self.meant)
+        return Tape({key: self.entries[key] for key in self.drawn}, self.rounded, self.drawn, self.meant, self.narrowed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Places:
         return (*place, self.seen[place])
 
 
-class Recording(TorchDispatchMode):
+class Recording(UncompiledMode):
     """Fills a tape from the low-precision run, and counts the results that each module call rounds to a low format."""
 
     def __init__(self, tape: Tape, position: Position) -> None:
@@ -108,6 +109,7 @@ class Recording(TorchDispatchMode):
         self.results = Places(position)
         self.frames = Frames()
         self.casts: dict[int, tuple[StorageWeakRef, str]] = {}  # what was cast low, by storage, and on which line
+        self.narrow: dict[int, StorageWeakRef] = {}  # gradients that were cast low, by storage
 
     def marked(self) -> Callable[[], None]:
         """The way back to where its numbering of ops is now, for a step that is run again: the reference runs it once."""
@@ -127,10 +129,6 @@ class Recording(TorchDispatchMode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # a run compiles nothing (boundaries._uncompiled), and the wrapper costs as much an op as all that is done here
 
     @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -153,7 +151,22 @@ class Recording(TorchDispatchMode):
             self._count(func, kind, args, outputs[0])
             if func.overloadpacket is aten._to_copy and not in_backward():
                 self._cast(args[0], outputs[0])
+        if (kind.moves or func.overloadpacket is aten._to_copy) and args and isinstance(args[0], torch.Tensor) and in_backward():
+            self._narrow(args[0], outputs[0])
         return result
+
+    def _narrow(self, source: torch.Tensor, output: torch.Tensor) -> None:
+        """A gradient is cast to a low format. That rounds it, and the reference has no such op: the noise belongs to what reads it."""
+        lowered = output.dtype in LOW and source.dtype not in LOW
+        if (lowered or self._narrowed(source)) and output.layout is torch.strided:
+            storage = output.untyped_storage()
+            self.narrow[address(storage)] = StorageWeakRef(storage)
+
+    def _narrowed(self, value: Any) -> bool:
+        if not isinstance(value, torch.Tensor) or not continuous(value) or value.layout is not torch.strided:
+            return False
+        known = self.narrow.get(storage_key(value))
+        return known is not None and not known.expired()
 
     def _cast(self, source: torch.Tensor, output: torch.Tensor) -> None:
         """A cast there and back on one line is a rounding that the program means, in any precision."""
@@ -168,6 +181,10 @@ class Recording(TorchDispatchMode):
     def _count(self, func: Any, kind: Nature, args: Any, output: torch.Tensor) -> None:
         key = self.results.key(func, tuple(output.shape))
         roundings = _roundings(kind, args, output) if output.dtype in LOW else 0
+        if self.narrow and not kind.mutable and func.overloadpacket is not aten._to_copy and in_backward():
+            places = tuple(place for place, arg in enumerate(args) if self._narrowed(arg))
+            if places:
+                self.tape.narrowed[key] = places
         if roundings:
             self.tape.rounded.add(key)
             if not in_backward():

@@ -71,7 +71,15 @@ class InFloat32(torch.nn.Module):
 
 
 def in_float32(model: torch.nn.Module, names: Sequence[str]) -> None:
-    """Keeps the modules of those names in float32, for good; `model` may be converted or moved later."""
+    """Keeps modules in float32 for good: their weights stay float32, and they compute in it, whatever the model is converted to.
+
+    Args:
+        model: Changed in place. It may be converted or moved later.
+        names: As `model.get_submodule` takes them; "" is the model itself.
+
+    Raises:
+        AttributeError: There is no module of that name.
+    """
     around = next((param.dtype for param in model.parameters() if param.is_floating_point()), torch.float32)
     for module in [model.get_submodule(name) for name in names]:
         module.float()
@@ -127,7 +135,16 @@ class PartlyInFloat32(torch.nn.Module):
 
 
 def functions_in_float32(model: torch.nn.Module, names: Sequence[str], functions: Container[str]) -> None:
-    """Carries out torch's `functions` ("softmax", "pow": as `__name__` has it) in float32 where the modules of those names call them."""
+    """Carries out some of torch's functions in float32, where modules call them; the results have the format they would have had.
+
+    Args:
+        model: Changed in place.
+        names: Of modules, as `model.get_submodule` takes them.
+        functions: Their `__name__`: "softmax", "pow".
+
+    Raises:
+        AttributeError: There is no module of that name.
+    """
     for module in [model.get_submodule(name) for name in names]:
         kind = type(module)
         known = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}

@@ -10,12 +10,12 @@ import torch
 from precheck.observe.boundaries import LOW, Position
 from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
 from precheck.observe.listeners import Progress
-from precheck.observe.profiling import unprofiled
+from precheck.observe.profiling import UncompiledMode, unprofiled
 from precheck.observe.shadow.source import Frames
-from precheck.torch_internals import TorchDispatchMode, schema
+from precheck.torch_internals import schema
 
 
-class Following(TorchDispatchMode):
+class Following(UncompiledMode):
     """Takes the decisions of a tape in a reference run, and carries that run out in `dtype` wherever the code says lower.
 
     A cast or factory that names a lower dtype in the user's own code is lifted to `dtype`: the reference is what the program
@@ -47,10 +47,6 @@ class Following(TorchDispatchMode):
     def ignore_compile_internals(cls) -> bool:
         return True
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # as in Recording
-
     @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         self.progress.op()
@@ -70,7 +66,10 @@ class Following(TorchDispatchMode):
         result = func(*args, **kwargs)
         outputs = outputs_of(result)
         if self.disturb is not None and outputs and not kind.moves and continuous(outputs[0]):
-            if self.results.key(func, tuple(outputs[0].shape)) in self.tape.rounded:
+            key = self.results.key(func, tuple(outputs[0].shape))
+            if key in self.tape.narrowed:
+                result, outputs = self._on_rounded(func, args, kwargs, self.tape.narrowed[key])
+            if key in self.tape.rounded:
                 self.disturb(outputs[0])
         if not outputs or not (decides(func, args, outputs) or kind.draws):
             return result
@@ -81,6 +80,17 @@ class Following(TorchDispatchMode):
         if recorded is None or [r is None or r.shape == o.shape for r, o in zip(recorded, outputs, strict=False)].count(False):
             return result
         return self._followed(func, args, kwargs, result, outputs, recorded)
+
+    def _on_rounded(self, func: Any, args: Any, kwargs: dict[str, Any], places: tuple[int, ...]) -> tuple[Any, list[torch.Tensor]]:
+        """The result of the op where the arguments at these places are disturbed: gradients that the recorded run had cast low."""
+        assert self.disturb is not None
+        args = list(args)
+        for place in places:
+            if place < len(args) and isinstance(args[place], torch.Tensor):
+                args[place] = args[place].clone()
+                self.disturb(args[place])
+        result = func(*args, **kwargs)
+        return result, outputs_of(result)
 
     def _meant(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
         """The cast of a round trip, rounded after all but kept in the dtype of this run; None for any other."""

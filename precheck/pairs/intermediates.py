@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from precheck.observe.decisions import continuous, nature, outputs_of
+from precheck.observe.profiling import UncompiledMode
 from precheck.observe.shadow.source import Frames, shortened
-from precheck.torch_internals import TorchDispatchMode, in_backward, no_dispatch, schema, storage_key
+from precheck.torch_internals import in_backward, no_dispatch, schema, storage_key
 
 ALIKE = 1e-7
 """Relative difference of two sums up to which contents are equal, in float64: a thousandth of what an eps of 1e-5 in the place of 1e-6 changes,
@@ -39,7 +40,7 @@ class Made:
     makers: tuple[int | None, ...] = ()  # of what each of these shows: the number of the result, None for what was not made here
 
 
-class Intermediates(TorchDispatchMode):
+class Intermediates(UncompiledMode):
     """Keeps what is made while one of the modules named runs: its own code alone where it is `own`, what it calls too otherwise."""
 
     def __init__(self, model: torch.nn.Module, names: Collection[str], *, own: bool) -> None:
@@ -57,10 +58,6 @@ class Intermediates(TorchDispatchMode):
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     @property
     def active(self) -> bool:

@@ -83,7 +83,7 @@ class Rule:
         if isinstance(fact, OwnError):
             return fact.found + self.own_error(fact)
         if isinstance(fact, Misrounded):  # a difference, of terms that were rounded before it
-            return f"its rounding is what {placed(fact.shown)} shows, {difference(fact)}"
+            return f"its rounding shows at {placed(fact.shown)}, {difference(fact)}"
         raise TypeError(f"{self.about.name} has no words for a {type(fact).__name__}")
 
     def own_error(self, fact: OwnError) -> str:
@@ -112,12 +112,12 @@ def broken_boundary(rule: Rule, run: Compared) -> Iterator[Finding]:
         yield at(record, found.mechanism, "error", text, measured=float(found.excess), limit=0.0)
 
 
-HEALED = "; all that it ends in here is right to a few roundings"
+HEALED = "; every result computed from it here is right to a few roundings"
 
 
 def difference(fact: Misrounded) -> str:
     """A difference of near-equals, in words."""
     value = fact.value
     before = max(fact.shown.drift_in / value.roundoff, 0.42)
-    text = f"a difference of near-equals: off by {value.drift / value.roundoff:.0f} roundings, its terms by {before:.1f}"
+    text = f"a difference of nearly equal numbers: off by {value.drift / value.roundoff:.0f} roundings, its terms by {before:.1f}"
     return text + (HEALED if fact.healed else "")

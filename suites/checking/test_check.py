@@ -83,7 +83,7 @@ def test_a_fault_that_both_runs_share_does_not_pass(golden: Path, precision: str
     report = precheck.check(faulty, inputs(), golden=golden, precision=precision, loss=loss)
     assert [finding.rule for finding in report.errors] == ["accumulated-drift"]
     assert report.errors[0].module == "1"  # the block's own code, which hands it to 1.out
-    report.errors[0].message.index(f"noise floors under {precision}")
+    report.errors[0].message.index(f"of its norm under {precision}, where rounding explains")
 
 
 @pytest.mark.parametrize(("faulty", "modes"), [(False, [0]), (True, [0, 1])], ids=["healthy", "faulty"])
@@ -223,4 +223,4 @@ def test_flipped_routing_is_a_note_not_an_error(tmp_path: Path) -> None:
     refresh(path, job_of(routed, x))
     report = precheck.check(routed, x, golden=path, precision="bf16-true")
     assert [(finding.rule, finding.severity) for finding in report.findings] == [("golden-mismatch", "note")], report.summary()
-    assert re.search(r"off its golden by .* noise floors under bf16-true .* decision\(s\) that fell otherwise", report.findings[0].message)
+    assert re.search(r"differs from its golden by .* noise floors under bf16-true .* decision\(s\) that differ", report.findings[0].message)

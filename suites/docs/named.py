@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "suites").rglob("README.md")])
+PAGES = sorted([*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "suites").rglob("README.md")])
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -19,7 +19,7 @@ OTHERS = {
     "--junitxml": "pytest, whose help spells it --junit-xml", "--upgrade": "pip", "--extra-index-url": "pip", "--index-url": "pip",
     "--quiet": "git diff", "--cached": "git diff",
     "--profile": "suites/bench/verdict_costs.py", "--only": "suites/planted/score.py", "--through": "suites/planted/score.py",
-    "--lines": "suites/planted/score.py",
+    "--lines": "suites/planted/score.py", "--hook-type": "pre-commit", "--master": "examples/training_loop/train.py",
 }  # fmt: skip
 """Options of other programs that pages name, and whose."""
 

@@ -18,6 +18,8 @@ from named import ROOT, links
 pytest.importorskip("hatchling", reason="needs hatchling")
 pytest.importorskip("hatch_fancy_pypi_readme", reason="needs hatch-fancy-pypi-readme")
 HOME = "https://github.com/precheck-dev/pytest-precheck"
+RAW = "https://raw.githubusercontent.com/precheck-dev/pytest-precheck/main/"
+"""Where the index finds pictures: a page that shows a file is no picture."""
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +52,8 @@ def test_the_sdist_has_what_its_tests_are_run_with(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
-    wanted = ["README.md", "LICENSE", "conftest.py", "constraints.txt", "tox.ini", "pyproject.toml", ".ci/run"]
-    for folder in ("docs", "suites", "golden", "precheck"):
+    wanted = ["README.md", "LICENSE", "conftest.py", "constraints.txt", "tox.ini", "pyproject.toml", ".ci/run", "mkdocs.yml", "CHANGELOG.md"]
+    for folder in ("docs", "suites", "golden", "precheck", "examples"):
         wanted += [each.relative_to(ROOT).as_posix() for each in (ROOT / folder).rglob("*") if each.is_file() and "__pycache__" not in each.parts]
     assert not {name for name in wanted if not re.search(r"/\.|\.egg-info", name)} - held
 
@@ -63,13 +65,16 @@ def test_no_link_of_the_index_s_page_is_relative_and_each_leads_to_a_file(metada
     relative = [link for link in found if not re.match(r"https://|#", link)]
     assert not relative
     inside = [link.removeprefix(f"{HOME}/blob/main/").partition("#")[0] for link in found if link.startswith(f"{HOME}/blob/main/")]
+    pictures = [link.removeprefix(RAW) for link in found if link.startswith(RAW)]
     assert inside
-    assert not [path for path in inside if not (ROOT / path).exists()]
+    assert pictures
+    assert not [path for path in inside + pictures if not (ROOT / path).exists()]
+    assert not [path for path in inside if path.endswith((".png", ".svg"))]
 
 
 def test_the_page_is_the_readme_but_for_its_links(metadata: Message[str, str]) -> None:
     page: Any = metadata.get_payload()
-    assert page.replace(f"{HOME}/blob/main/", "").strip() == (ROOT / "README.md").read_text(encoding="utf8").strip()
+    assert page.replace(f"{HOME}/blob/main/", "").replace(RAW, "").strip() == (ROOT / "README.md").read_text(encoding="utf8").strip()
     assert metadata["Description-Content-Type"] == "text/markdown"
 
 

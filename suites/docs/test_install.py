@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.error import URLError
 
 import pytest
+from walkthrough import blocks
 
 ROOT = Path(__file__).parents[2]
 INDEX = "https://pypi.org/simple/"
@@ -22,8 +23,8 @@ _SECONDS = 5.0  # to wait for the index before it counts as out of reach
 
 def commands(page: str) -> list[str]:
     """What `pip install` is given in the shell lines of a page of this project's own."""
-    text = (ROOT / page).read_text(encoding="utf8")
-    lines = [line for block in re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL) for line in block.splitlines()]
+    shown = blocks((ROOT / page).read_text(encoding="utf8"))
+    lines = [line for block in shown if block.kind == "" for line in block.text.splitlines()]
     return [part.strip().removeprefix("pip install ") for line in lines for part in line.split("&&") if part.strip().startswith("pip install ")]
 
 

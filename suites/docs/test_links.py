@@ -53,11 +53,28 @@ def test_what_leads_nowhere_is_told(tmp_path: Path) -> None:
     assert {"report", "dev"} <= extras()
 
 
-def test_figures_of_the_comparison_are_the_zoo_s() -> None:
+@pytest.mark.parametrize("name", ["docs/comparison.md", "README.md"])
+def test_figures_are_the_zoo_s(name: str) -> None:
     """Where the zoo has grown, they are taken from its scoreboard again."""
-    page, zoo = ((ROOT / name).read_text(encoding="utf8") for name in ("docs/comparison.md", "suites/zoo/README.md"))
+    page, zoo = ((ROOT / each).read_text(encoding="utf8") for each in (name, "suites/zoo/README.md"))
     figures = re.findall(r"\b\d+/\d+\b", page)
-    assert len(figures) > 5
+    assert len(figures) >= 5
     lost = [figure for figure in figures if not re.search(rf"\b{figure}\b", zoo)]
-    assert not lost, f"docs/comparison.md has {', '.join(lost)}; take them from the scoreboard of suites/zoo/README.md"
-    assert f"{figures[0].partition('/')[2]} bugs that shipped" in page
+    assert not lost, f"{name} has {', '.join(lost)}; take them from the scoreboard of suites/zoo/README.md"
+    total = figures[0].partition("/")[2]
+    assert f"{total} bugs that shipped" in page or "bugs that shipped, found by `watch`" in page
+
+
+def test_figures_of_the_readme_are_those_of_the_planted_bugs_and_of_the_bench() -> None:
+    pages = (ROOT / each for each in ("README.md", "suites/planted/README.md", "suites/bench/README.md"))
+    readme, planted, bench = (page.read_text(encoding="utf8") for page in pages)
+    score = next(line for line in planted.splitlines() if line.startswith("| measure, depth `ops`")).split(" | ")
+    found, accused, costs = score[1].partition(" (")[0], score[5], score[6]
+    assert f"| bugs planted in whole networks, found by `measure` | {found} |" in readme
+    assert f"| healthy networks, wrongly accused | {accused} |" in readme
+    assert f"takes {costs} times as long" in readme
+    checks = [line for line in bench.splitlines() if line.startswith("| a check of one step, over that step | bf16-true ")]
+    ratios = [float(ratio) for ratio in re.findall(r"\*{0,2}(\d\.\d+)\*{0,2} \(", checks[0])]
+    assert f"costs {min(ratios):.2f} to {max(ratios):.2f} times the step" in readme
+    start = re.findall(r"^\| start of pytest where unused: seconds more \| any \| [\d.]+ \| ([\d.]+)", bench, re.MULTILINE)
+    assert f"{start[0]} s later" in readme

@@ -126,9 +126,9 @@ def test_spreads_need_every_noise_run() -> None:
 def test_the_first_failed_row_is_named_and_the_others_counted() -> None:
     found = beside(DRIFT, BF16, [off_by(1.0, name="a"), off_by(4.0, name="b", is_result=True), off_by(9.0, name="c")])
     assert [(f.rule, f.severity, f.tensor, f.module) for f in found] == [("accumulated-drift", "error", "b", "b")]
-    said = "output of b: off by 4 noise floors under bf16-true (3 allowed), 0.66% of its norm where rounding explains 0.16%"
+    said = "output of b: off by 0.66% of its norm under bf16-true, where rounding explains 0.16% (r = 4, 3 allowed)"
     assert found[0].message.startswith(said)
-    assert found[0].message.endswith("; 1 more tensor(s) too")
+    assert found[0].message.endswith("; 1 more tensor too")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_what_was_explained_or_unstable_is_no_error() -> None:
     assert [(f.rule, f.severity) for f in beside(DRIFT, BF16, [row], unstable={row.record.key})] == [("unstable-reference", "warning")]
     [near] = beside(DRIFT, BF16, [off_by(2.5)])
     assert near.severity == "warning"
-    assert "off by 2.5 noise floors under bf16-true (near the 3 allowed)" in near.message
+    assert "(r = 2.5, near the 3 allowed)" in near.message
     assert beside(DRIFT, BF16, [off_by(1.0)]) == []
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from graph import Graph, given
 
-from precheck.observe.shadow.operations import Flips, Refused
+from precheck.observe.shadow.operations import Flips
+from precheck.observe.shadow.remarks import Refused
 
 TINIEST = 2.0**-24
 ZERO: dict[str, Any] = {"dtype": "float16", "zeros": 1, "largest_zeroed": TINIEST / 4}
@@ -84,8 +85,8 @@ def test_formats_that_torch_will_not_mix_are_traced_to_where_one_was_left() -> N
     promoted = graph.op("add.Tensor", given("float32"), given(), makes=WIDE)
     assert mixing(graph, graph.op("mul.Tensor", promoted, makes=WIDE)) == [("dtype-leak", 1)]
     (finding,) = graph.found()
-    assert "torch refuses to put float32 and bfloat16 together at aten.addmm.default at model.py:3" in finding.message
-    assert "made so at aten.add.Tensor at model.py:1 of what was low: cast one" in finding.message
+    assert "torch refuses to combine float32 and bfloat16 at aten.addmm.default at model.py:3" in finding.message
+    assert "made float32 at aten.add.Tensor at model.py:1, from low-precision numbers: cast one" in finding.message
 
 
 def test_a_cast_is_where_it_was_left_too() -> None:

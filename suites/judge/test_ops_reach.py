@@ -49,7 +49,7 @@ def test_what_is_made_good_is_a_note_that_says_so() -> None:
     """Other data, or other weights than these, might not make it good."""
     (finding,) = through({"drift": 0.9}, {"drift": U}).found()
     assert (finding.rule, finding.severity) == ("amplified-rounding", "note")
-    assert finding.message.endswith("; all that it ends in here is right to a few roundings")
+    assert finding.message.endswith("; every result computed from it here is right to a few roundings")
 
 
 def test_a_number_that_python_reads_is_an_end() -> None:
@@ -114,7 +114,7 @@ def test_a_difference_that_is_made_good_is_a_note_unless_it_is_an_exponent() -> 
         graph.op(reader, graph.op("mul.Scalar", small, makes={"drift": 40 * U}), makes={"drift": U})
         (finding,) = graph.found()
         assert (finding.rule, finding.severity) == ("cancellation", severity)
-        assert finding.message.endswith("; all that it ends in here is right to a few roundings") is (severity == "note")
+        assert finding.message.endswith("; every result computed from it here is right to a few roundings") is (severity == "note")
 
 
 @pytest.mark.parametrize(("phase", "found"), [("forward", []), ("optimizer", [("cancellation", 1)])])

@@ -33,9 +33,9 @@ def loop(
 def test_a_state_that_each_turn_rounds_is_told() -> None:
     (finding,) = loop(turns=9).found()
     assert (finding.rule, finding.severity, finding.op, finding.source) == ("accumulated-drift", "error", "aten.add.Tensor", "model.py:1")
-    assert "comes round 10 times" in finding.message
-    assert "stored in bfloat16 each time: off by 3.1 % in the end, 8.0 unit roundoffs" in finding.message
-    assert "kept wide it would be less than 0.01 %" in finding.message
+    assert "carries this state on 10 times" in finding.message
+    assert "in bfloat16 each time: it is 3.1 % off in the end, 8.0 unit roundoffs" in finding.message
+    assert "stored in float32 it would be less than 0.01 % off" in finding.message
     assert (finding.measured, finding.limit) == (pytest.approx(2 * ADDED), ADDED)
 
 

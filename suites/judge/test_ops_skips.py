@@ -150,7 +150,7 @@ def test_each_op_is_told_once_and_in_its_words() -> None:
 def test_steps_that_float32_could_not_take_either_are_counted() -> None:
     (suspect,) = faults(Observation(steps=[*run("." * 10), *run("xx", lost=True), *run("." * 8)]))
     assert (suspect.severity, suspect.measured, suspect.limit) == ("warning", 2.0, 0.0)
-    assert "what 2 of 20 steps were to apply is not finite in float32 either" in suspect.message
+    assert "2 of 20 steps skipped: their gradients are not finite in float32 either" in suspect.message
 
 
 def test_words_of_too_many() -> None:

@@ -40,8 +40,8 @@ def test_the_message_has_the_numbers_and_the_rate_that_would_do() -> None:
     (found,) = judged(update())
     assert (found.rule, found.severity, found.operation.module, found.tensor) == ("lost-update", "error", "net.norm", "net.norm.weight")
     assert found.message == (
-        "net.norm.weight: 0% of the update of 4 step(s) arrived in bfloat16 (0 of 64 elements moved); weights are about 1, where bf16 rounds away "
-        "less than 0.0039 up, 0.002 down; a step is about 0.0001 (lr 0.0001; it would take 0.002); 1 of 1 parameters lost more than half"
+        "net.norm.weight: 0% of the update of 4 step(s) arrived in bfloat16 (0 of 64 elements moved); weights are about 1, where bf16 drops a change "
+        "smaller than 0.0039 up or 0.002 down; a step is about 0.0001 (lr 0.0001; an lr of 0.002 would arrive); 1 of 1 parameters lost more than half"
     )
 
 
@@ -103,7 +103,8 @@ def still(**given: Any) -> Update:
 def test_a_moment_that_stands_still_is_told_by_name() -> None:
     (found,) = stalled(still(), update(arrived=1.0))
     assert (found.rule, found.measured) == ("lost-update", 0.1)
-    assert found.message.startswith("exp_avg_sq of net.norm.weight: 10% of what 20 steps meant to change it by arrived (2% of its elements moved)")
+    said = "optimizer state exp_avg_sq of net.norm.weight: 10% of the change that 20 steps intended arrived (2% of its elements moved)"
+    assert found.message.startswith(said)
 
 
 @pytest.mark.parametrize("given", [{"arrived": 0.6}, {"steps": 7}, {"intended": 0.007}], ids=str)
@@ -117,7 +118,7 @@ def test_the_emptiest_moment_of_each_name_is_told() -> None:
     seen = [update(name, states={of: State(4, 1.0, 1.0, 1.0, share) for of, share in each.items()}) for name, each in moments.items()]
     (found,) = stalled(*seen)
     assert (found.rule, found.measured, found.limit) == ("underflow", 0.6, 0.01)
-    assert found.message.startswith("exp_avg_sq of b.weight is zero for 60% of its elements, whose averages are below the smallest number of")
+    assert found.message.startswith("optimizer state exp_avg_sq of b.weight is zero for 60% of its elements, whose averages are below the smallest")
 
 
 def test_the_table_has_a_row_a_parameter() -> None:

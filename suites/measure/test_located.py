@@ -58,7 +58,7 @@ def test_the_module_whose_code_made_it_is_named(
 ) -> None:
     first = measured(precision, **{place: fault}).errors[0]
     assert (first.rule, first.module) == (rule, module), first
-    assert first.message.endswith(f"; the code of {module} made it, and hands it to {fed}")
+    assert first.message.endswith(f"; the error begins in the code of {module}, which passes it to {fed}")
 
 
 def test_a_layer_that_errs_itself_is_named_itself() -> None:
@@ -83,7 +83,7 @@ def test_the_models_own_forward_is_called_that() -> None:
     torch.manual_seed(0)
     first = precheck.measure(Model(), torch.randn(4, 8), precision="bf16-true", depth="boundaries").errors[0]
     assert first.module == ""
-    assert first.message.endswith("; the model's own forward made it, and hands it to head")
+    assert first.message.endswith("; the error begins in the model's own forward, which passes it to head")
 
 
 def test_nothing_is_relocated_in_a_sound_model() -> None:

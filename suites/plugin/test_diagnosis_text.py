@@ -32,7 +32,7 @@ def test_a_failure_ends_with_op_line_and_what_to_keep_in_float32(pytester: pytes
     assert result.ret == 1
     result.stdout.fnmatch_lines(
         [
-            "accumulated-drift: output of 2: off by * noise floors under 16-true*",
+            "accumulated-drift: output of 2: off by * of its norm under 16-true, where rounding explains *",
             "    in module 2",
             f"    by overflow: aten.pow.Tensor_Scalar at test_it.py:{line}: * in the reference is beyond the largest float16, 65504",
             "    cure: compute this module in float32*",

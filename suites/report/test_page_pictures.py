@@ -145,7 +145,7 @@ class TestStepSizes:
         assert walked == ["bias", "matrix", "norm", "matrix"]
         opened.key("ArrowUp")
         told = text(opened, "#sizes-chosen")
-        assert "weights are 1, where bfloat16 rounds away less than 0.00391 up, 0.00195 down" in told
+        assert "weights are 1, where bfloat16 drops a change smaller than 0.00391 up or 0.00195 down" in told
         assert "0 % of 6 steps arrived, judged over 700 steps of the optimizer alone" in told
         opened.key("Enter")
         assert opened.value("document.activeElement.ariaLabel") == "norm"

@@ -94,7 +94,7 @@ def test_a_block_that_begins_at_zero_is_told_what_the_step_writes() -> None:
     report = watched(lambda: healthy(loop))
     (finding,) = report.errors
     assert (finding.rule, finding.measured, finding.limit) == ("scaler-collapse", 0.0, 1.0)
-    assert "fell to 0: the next step divides by it, and writes NaN into the weights without a word" in finding.message
+    assert "fell to 0: the next step divides by it, and silently writes NaN into the weights" in finding.message
     assert bool(loop.weight.isnan().all())
 
 
@@ -142,7 +142,7 @@ def test_a_scale_below_one_that_holds_is_told_and_is_no_error() -> None:
     assert not report.errors, report.summary()
     (finding,) = (each for each in told(report) if each.rule == "scaler-collapse")
     assert (finding.severity, finding.phase) == ("warning", "scaler")
-    assert "fell to 0.5: float16 holds no gradients of" in finding.message
+    assert "fell to 0.5: float16 cannot hold gradients of" in finding.message
     assert "at a scale of 1 either, and the largest safe one is 2^-" in finding.message
     assert [skipped for _, skipped in report.scaler["history"]][-5:] == [False] * 5
 

@@ -110,7 +110,7 @@ def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(spoilt: float) -> N
     report = watched(lambda: trained(12, {5: spoilt}))
     (finding,) = told(report)
     assert (finding.rule, finding.severity, finding.step, finding.measured, finding.limit) == ("scaler-skip", "warning", 6, 1.0, 0.0)
-    for piece in ("what 1 of 12 steps were to apply", "not finite in float32 either", "the loss or its data are at fault"):
+    for piece in ("1 of 12 steps skipped", "not finite in float32 either", "the loss or the data are at fault"):
         assert piece in finding.message
     assert report.scaler["skipped"] == 1
 

@@ -66,7 +66,7 @@ def test_the_search_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str
     exec(block("print(found)"), names)
     shown, printed = block("16-true breaks: accumulated-drift").strip(), capsys.readouterr().out.strip()
     # numbers, and where the model lies, are of one machine; what is found, the mechanism and the input are not
-    plain = [re.sub(r"[\d.e+]+ noise floors|[\d.]+%|at \S+:\d+|after \d+ inputs?", "…", text) for text in (shown, printed)]
+    plain = [re.sub(r"r = [\d.e+]+|[\d.]+%|at \S+:\d+|after \d+ inputs?", "…", text) for text in (shown, printed)]
     assert plain[0].splitlines() == plain[1].splitlines()
     assert torch.equal(names["found"].inputs.nonzero(), torch.tensor([[0, 0, 0]]))
 

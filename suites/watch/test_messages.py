@@ -26,20 +26,20 @@ class Words:
 
 SAID = {
     "overflow": Words("box-area", "above", (r"1\.2e\+05 in the reference", "beyond the largest float16, 65504")),
-    "nan": Words("empty-box", "above", ("NaN from inputs that the reference has too", "the result is 0")),
+    "nan": Words("empty-box", "above", ("NaN from inputs that the reference has too", "where the result is 0")),
     "underflow": Words("narrow-variance", "below", ("1e-12 in the reference became zero", r"aten\.rsqrt\.default at .*:\d+ made Inf")),
     "vanished-constant": Words("unit-rows", "below", ("1e-12 is zero in float16", r"aten\.div\.Tensor at .*:\d+ made NaN")),
-    "integer-rounding": Words("rotary-positions", "above", ("up to 999 in bfloat16", "only up to 256", "494 or more moved")),
+    "integer-rounding": Words("rotary-positions", "above", ("up to 999 in bfloat16", "only up to 256", "494 or more changed")),
     "amplified-rounding": Words("timestep-cast", "above", (r"\(0\.001\d relative\) is amplified 1\d\d times by aten\.sin\.default at .*:\d+: \d %",)),
-    "cancellation": Words("one-pass-variance", "above", ("near-equals", r"off by \d{3} roundings", r"its terms by 0\.\d")),
-    "local-drift": Words("scattered-mean", "above", (r"the op itself is off by 7\d %",)),
+    "cancellation": Words("one-pass-variance", "above", ("nearly equal numbers", r"off by \d{3} roundings", r"its terms by 0\.\d")),
+    "local-drift": Words("scattered-mean", "above", (r"the op itself is 7\d % off",)),
     "absorption": Words("frozen-average", "below", (r"0 % of 3\d\d updates arrived",)),
-    "accumulated-drift": Words("rotated-state", "above", (r"[56]\d % of the elements keep no digit",)),
+    "accumulated-drift": Words("rotated-state", "above", (r"[56]\d % of the elements have no correct digit",)),
     "decision-flip": Words("router", "above", (r"[23]\.\d % of 1500 rows", r"[23]\.\d % because bfloat16")),
-    "missing-gradient": Words("validated-first", "below", (r"copy of 0\.weight", r"none reaches 0\.weight")),
+    "missing-gradient": Words("validated-first", "below", (r"copy of 0\.weight", r"0\.weight gets none")),
     "gradient-underflow": Words("faint-loss", "above", (r"100 % of the gradient of Linear\.weight", "without a loss scale")),
     "dtype-leak": Words("borrowed-eps", "above", (r"eps 0\.00781", r"differs by 23\d %")),
-    "stale-cast": Words("one-autocast", "above", (r"the cast of 0\.weight that it made before", r"has changed \d+ % of its elements since")),
+    "stale-cast": Words("one-autocast", "above", (r"a cast of 0\.weight that it made before", r"has changed \d+ % of its elements since")),
     "unstable-reference": Words("chaotic-map", "above", ("float32 does not determine", r"\d\d % of the elements")),
 }
 ELSEWHERE = {"lost-update", "scaler-order", "scaler-collapse"}  # in test_lost_updates and suites/scaler

@@ -11,6 +11,7 @@ import torch
 
 import precheck
 from precheck.findings import Report
+from precheck.observe.shadow import numbers
 
 LOW, HALF, WIDE = torch.bfloat16, torch.float16, torch.float32
 
@@ -78,7 +79,7 @@ def test_what_was_computed_and_comes_back_low_is_the_codes_own_rounding(read: An
     """A difference in float32 of what is merely given low has the data's own digits; these numbers had all of theirs."""
     report = seen(lambda: kept_in_a_list(LOW, read))
     assert report.errors[0].rule == "amplified-rounding"
-    assert "its rounding is what aten.sub.Tensor" in report.errors[0].message
+    assert "its rounding shows at aten.sub.Tensor" in report.errors[0].message
     assert not seen(lambda: kept_in_a_list(WIDE, read)).findings
 
 
@@ -90,6 +91,14 @@ def test_data_from_a_file_are_as_they_are() -> None:
         return batch - batch.mean(0)
 
     assert not seen(centred).findings
+
+
+def test_what_precheck_reads_of_a_tensor_itself_is_nothing_that_the_user_was_given() -> None:
+    with precheck.watch():
+        (torch.randn(64, dtype=LOW).float() * 3).exp().sum().to(LOW)
+        assert not numbers._thread.known
+        given = torch.tensor(0.3).item()
+        assert list(numbers._thread.known) == [given]
 
 
 def test_whoever_is_not_watched_has_torchs_own_functions_back() -> None:

@@ -85,7 +85,7 @@ def test_what_a_store_in_parts_has_rounded_is_blamed_on_the_store(chunk: int) ->
     assert finding.rule == "amplified-rounding"
     assert finding.op == "aten.copy_.default"
     assert Path(__file__).read_text(encoding="utf8").splitlines()[int(finding.source.rpartition(":")[2]) - 1].strip().startswith("held[start")
-    assert "a difference of near-equals" in finding.message
+    assert "a difference of nearly equal numbers" in finding.message
     assert not seen(lambda: ratio_of(torch.float32, chunk)).errors
 
 

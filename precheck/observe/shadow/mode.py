@@ -17,18 +17,20 @@ import torch
 
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
-from precheck.observe.profiling import unprofiled
+from precheck.observe.profiling import UncompiledMode, unprofiled
 from precheck.observe.shadow import draws, numbers, outdated, parts
 from precheck.observe.shadow.accumulation import Accumulation
 from precheck.observe.shadow.backward import Backwards
 from precheck.observe.shadow.call import Call
+from precheck.observe.shadow.codes import Codes
 from precheck.observe.shadow.collectives import Collectives
 from precheck.observe.shadow.identities import is_parameter
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.losses import Losses
 from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
-from precheck.observe.shadow.operations import Observation, Operation, Refused, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.remarks import Refused
 from precheck.observe.shadow.replay import (
     LOW,
     OpPlan,
@@ -48,7 +50,7 @@ from precheck.observe.shadow.source import Lines
 from precheck.observe.shadow.updates import Updates
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.shadow.window import Judge, Turn, Window
-from precheck.torch_internals import OpOverload, TorchDispatchMode, active_modes, call_kernel, kernel_key, nesting, no_dispatch, without_modes
+from precheck.torch_internals import OpOverload, active_modes, call_kernel, kernel_key, nesting, no_dispatch, without_modes
 
 _NUMBERLESS = "torch._subclasses"
 _NOTHING = contextlib.nullcontext()
@@ -57,7 +59,7 @@ DISTURBED = {torch.float32: 2.0**-20, torch.float64: 2.0**-49}
 """Relative disturbance of a twin: sixteen roundings of the reference, so that what its own rounding does shows plainly."""
 
 
-class Shadow(TorchDispatchMode):
+class Shadow(UncompiledMode):
     """Watches the block it is entered around; `observation` fills up as ops run."""
 
     supports_higher_order_operators = True
@@ -83,7 +85,7 @@ class Shadow(TorchDispatchMode):
         self.noise: dict[torch.device, torch.Generator] = {}
         self.outdated = outdated.Casts(self)
         self.accumulation = Accumulation(self.memory, self.later)
-        self.collectives = Collectives(self)
+        self.collectives, self.codes = Collectives(self), Codes(self)
         self.twins = False  # whether any cell has one
         where.on_gradient = self.gradient
         where.on_step.append(self._step_begins)
@@ -117,10 +119,10 @@ class Shadow(TorchDispatchMode):
                     if self.losses.asked(args[0], lambda: self.described("loss")):
                         self._turned(Turn.BACKWARD)
             if not self.scales.factors:
-                return self._watched(func, planned, args, kwargs)
+                return self.codes(func, planned, args, kwargs, self._watched(func, planned, args, kwargs))
             with self.unseen():
                 factors = self.scales.before(planned, args, kwargs, lambda: self.described(planned.name))
-            result = self._watched(func, planned, args, kwargs)
+            result = self.codes(func, planned, args, kwargs, self._watched(func, planned, args, kwargs))
             self.scales.after(factors, args, result)
             with self.unseen():
                 self.backwards.passed(result)
@@ -214,7 +216,7 @@ class Shadow(TorchDispatchMode):
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Inside, what no op shows is told of calls: scalers, optimizers, schedules, numbers that become tensors."""
-        with self.scalers.watched(), numbers.told():
+        with self.scalers.watched(), numbers.told(self):
             yield
 
     def disturbed(self, shadow: torch.Tensor) -> torch.Tensor:
@@ -283,7 +285,9 @@ class Shadow(TorchDispatchMode):
 
     def finish(self) -> Observation:
         """Marks what is still alive; the block has ended."""
+        self.codes.finish()
         self.observation.updates = self.updates.finish(self.where.parameter_names)
+        self.observation.decays, self.observation.undone = self.updates.decays, self.accumulation.factors.undone
         for cell in self.memory.alive():
             for value in parts.present(cell):
                 value.alive = True

@@ -22,7 +22,7 @@ from precheck.observe.shadow import measuring
 from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import addressable, plan
-from precheck.torch_internals import CAST, script_builtin
+from precheck.torch_internals import CAST, active_modes, script_builtin
 
 TAKING = {"tensor": 0, "as_tensor": 0, "asarray": 0}
 TAKEN = {"new_tensor": 1, "__setitem__": 2}
@@ -34,7 +34,7 @@ REMEMBERED = 1 << 16
 _NUMBERS = (bool, int, float, complex, list, tuple, range, numpy.number)
 _tensor = torch.tensor
 _lock = threading.Lock()
-_watches = 0
+_watching: list[Any] = []  # the modes that do
 
 
 class _Wrapped:
@@ -62,10 +62,12 @@ class _Wrapped:
 
 
 class _Giving(_Wrapped):
-    """Remembers the numbers that it gives."""
+    """Remembers the numbers that it gives the user. While a shadow works on an op, it is no mode's turn, and who asks is precheck."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        numbers = super().__call__(*args, **kwargs)
+        numbers = self.__wrapped__(*args, **kwargs)
+        if not any(mode in _watching for mode in active_modes()):
+            return numbers
         known = _thread.known
         fresh = [number for number in itertools.islice(_flat(numbers), REMEMBERED) if isinstance(number, float) and number % 1]
         known.update(dict.fromkeys(fresh))
@@ -114,12 +116,11 @@ def _flat(numbers: Any) -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
-    """Inside, such calls keep their numbers at hand: in all threads, while any of them watches."""
-    global _watches
+def told(mode: Any) -> Iterator[None]:
+    """Inside, such calls keep their numbers at hand for `mode`: in all threads, while any of them watches."""
     with _lock:
-        _watches += 1
-        if _watches == 1:
+        _watching.append(mode)
+        if len(_watching) == 1:
             for name, place in TAKING.items():
                 function = _Taking(getattr(torch, name), place)
                 setattr(torch, name, function)
@@ -132,8 +133,8 @@ def told() -> Iterator[None]:
         yield
     finally:
         with _lock:
-            _watches -= 1
-            if _watches == 0:
+            _watching.remove(mode)
+            if not _watching:
                 _thread.known.clear()
                 _restored()
 

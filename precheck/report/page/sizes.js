@@ -35,7 +35,7 @@ function resetSizes() {
 function sizeWords(point) {
   const words = [el("b", { class: "name code" }, clipped(point.parameter) || "a parameter")];
   const [down, up] = (point.dead_zone ?? []).map(real);
-  const zone = up === undefined ? "" : ` rounds away less than ${digits(up)}` + (up === down ? "" : ` up, ${digits(down)} down`);
+  const zone = up === undefined ? "" : ` drops a change smaller than ${digits(up)}` + (up === down ? "" : ` up or ${digits(down)} down`);
   const where = clipped(point.dtype, 40) + (zone || " stores them");
   words.push(` · a step is ${digits(point.y)}; weights are ${digits(point.x)}, where ${where}`);
   words.push(` · ${percent(point.share)} of ${counted(point.steps, "step")} arrived`);

@@ -15,7 +15,7 @@ from precheck.analysis.causes import SWALLOWED
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import CONSTANTS, MOVING, PRODUCTS, SUMS, compensating, elements, felt, hands_on, percent
+from precheck.analysis.lineage import CONSTANTS, MOVING, PRODUCTS, SUMS, compensating, elements, felt, hands_on, percent, read_at
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.rules.absorption.about import ABOUT
 from precheck.rules.rule import Candidate, Rule
@@ -69,8 +69,8 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
     if astray(operation, seen) or (not kept and off_before(value, seen)):
         return None
     if seen.share >= HALF and seen.times >= TIMES and seen.drift >= ROUNDINGS * u and seen.intended >= INTENDED * u and seen.arrived < 1:
-        text = f"{seen.times} additions left at least half of it unchanged; it is {percent(seen.drift)} % off"
-        return Candidate("absorption", operation, text, seen.drift / u, ROUNDINGS)
+        text = f"{seen.times} additions left at least half of the elements unchanged; the accumulator is {percent(seen.drift)} % off"
+        return Candidate("absorption", read_at(operation), text, seen.drift / u, ROUNDINGS)
     if (
         kept
         and operation.phase != "backward"
@@ -79,7 +79,7 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
         and seen.intended >= INTENDED * u
     ):
         text = (
-            f"{100 * max(0.0, seen.arrived):.0f} % of {seen.additions} updates arrived, the rest is less than half a spacing of what it is added to"
+            f"{100 * max(0.0, seen.arrived):.0f} % of {seen.additions} updates arrived; the rest is too small to change the accumulator"
         )
         return Candidate("absorption", operation, text, seen.arrived, ARRIVED)
     return _merged(operation, value, seen, readers)
@@ -104,7 +104,7 @@ def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
         return None
     small = seen.additions == 1 and seen.intended < value.roundoff and elements(value) >= FEW
     if small and seen.share > HALF and seen.lost > ARRIVED and _kept(operation, value, readers):
-        text = f"{100 * seen.lost:.0f} % of what is added is lost: {100 * seen.share:.0f} % of the elements keep their bits"
+        text = f"{100 * seen.lost:.0f} % of what is added is lost: {100 * seen.share:.0f} % of the elements do not change"
         return Candidate("absorption", operation, text, seen.lost, ARRIVED)
     return None
 

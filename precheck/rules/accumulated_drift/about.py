@@ -4,7 +4,7 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "accumulated-drift",
-    "drift beyond what rounding explains: of a module's result, an output, a gradient, a state that a loop carries on",
+    "an error beyond what rounding explains, in what a module returns, an output, a gradient, or a state that a loop carries on",
     "keep this module, or the loop's state, in float32, or make the values that it amplifies (positions, tables, sums) in float32",
     rank=120,
 )

@@ -36,8 +36,8 @@ class AmplifiedRounding(Rule):
             tail = operation.tail
             if tail is not None and tail.beyond >= MISSING:
                 dtype = next((value.dtype for value in tail.drawn.outputs), "a low format")
-                text = (f"what {placed(operation)} makes of this draw in {dtype} ends at {tail.end:.3g}; of float32's, {tail.beyond} of {tail.total} "
-                        f"numbers lie beyond, up to {tail.farthest:.3g}")  # fmt: skip
+                text = (f"{placed(operation)} makes numbers up to {tail.end:.3g} of this draw in {dtype}; in float32 {tail.beyond} of {tail.total} "
+                        f"numbers lie beyond that, up to {tail.farthest:.3g}")  # fmt: skip
                 yield Candidate("amplified-rounding", tail.drawn, text, tail.beyond, MISSING)
 
     def words(self, fact: Fact) -> str:
@@ -45,7 +45,7 @@ class AmplifiedRounding(Rule):
             return super().words(fact)
         value = fact.value
         text = f"its rounding ({fact.shown.drift_in:.2g} relative) is amplified {fact.gain:.0f} times by {placed(fact.shown)}: "
-        lost = f"{100 * value.dead:.0f} % of the elements keep no digit"
+        lost = f"{100 * value.dead:.0f} % of the elements have no correct digit"
         text += lost if fact.how == "digits lost" else f"off by {value.drift / value.roundoff:.0f} roundings"
         return text + (HEALED if fact.healed else "")
 

@@ -4,6 +4,6 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "bitwise",
-    "two are equal bit for bit",
-    "nothing: both are the same",
+    "two results are equal bit for bit",
+    "nothing to do: both are the same",
 )

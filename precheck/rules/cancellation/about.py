@@ -4,7 +4,7 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "cancellation",
-    "a subtraction of near-equals, stored low, leaves their rounding errors and little else",
+    "a subtraction of nearly equal low-precision numbers leaves little but their rounding errors",
     "subtract in float32 and before rounding, or use a form without the subtraction (log1p, expm1, a direct difference)",
     rank=70,
 )

@@ -21,10 +21,10 @@ class Cancellation(Rule):
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "a product":
-            return f"a product whose terms cancel: off by {100 * fact.value.drift:.2g} %, its factors by {100 * fact.shown.drift_in:.2g} %"
+            return f"the terms of this product cancel: it is {100 * fact.value.drift:.2g} % off, its factors {100 * fact.shown.drift_in:.2g} %"
         if isinstance(fact, Misrounded) and fact.operation is fact.shown:
             return difference(fact)
         return super().words(fact)
 
     def own_error(self, fact: OwnError) -> str:
-        return f"a difference of near-equals, in {fact.operation.outputs[0].dtype}"
+        return f"a difference of nearly equal numbers, in {fact.operation.outputs[0].dtype}"

@@ -4,7 +4,7 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "decision-flip",
-    "top-k, argmax or comparisons chose otherwise than the reference, more often than rounding explains",
+    "top-k, argmax or comparisons chose differently from the reference, more often than rounding explains",
     "compute what is compared (router logits, distances) in float32",
     rank=180,
 )

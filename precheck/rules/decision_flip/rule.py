@@ -57,8 +57,8 @@ class DecisionFlip(Rule):
 
 def _skewed(operation: Operation, skew: Skew) -> Candidate:
     limit, dtype = SKEWED * skew.roundoff, skew.summed.outputs[0].dtype
-    text = (f"of what {placed(operation)} draws by this cumulative sum, {100 * skew.apart:.2g} % come out otherwise (limit {100 * limit:.2g} %): "
-            f"{skew.empty} of {skew.steps} steps are without a width in {dtype}, and are never drawn")  # fmt: skip
+    text = (f"{placed(operation)} draws from this cumulative sum, and {100 * skew.apart:.2g} % of its draws differ (limit {100 * limit:.2g} %): "
+            f"{skew.empty} of {skew.steps} steps have no width in {dtype}, and are never drawn")  # fmt: skip
     return Candidate("decision-flip", skew.summed, text, skew.apart, limit)
 
 
@@ -72,16 +72,16 @@ def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:
     """Noise that the cast of a weight brought in can be kept out by not casting it, and is an error. What computing brings in may be all that the
     differences ever were, as in a model that has learnt nothing yet, and is a warning."""
     scores = operation.inputs[0]
-    text = (f"{_changed(flips)}: rounding is {100 * flips.blur:.2g} % of what tells the scores apart, where one rounding is "
+    text = (f"{_changed(flips)}: the error is {100 * flips.blur:.2g} % of the difference between the scores, where one rounding is "
             f"{100 * scores.rounded:.1g} %")  # fmt: skip
     cause = origins.of(scores) or operation
-    text = f"its rounding decides {placed(operation)}: {text}" if cause is not operation else text
+    text = f"the rounding here decides {placed(operation)}: {text}" if cause is not operation else text
     severity: Severity = "error" if cause.base == "_to_copy" and cause.parameter else "warning"
     return Candidate("decision-flip", cause, text, flips.blur / scores.roundoff, BLUR, severity)
 
 
 def _changed(flips: Flips) -> str:
-    return f"{100 * flips.changed / flips.total:.1f} % of {flips.total} rows choose otherwise than the reference"
+    return f"{100 * flips.changed / flips.total:.1f} % of {flips.total} rows choose differently from the reference"
 
 
 def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
@@ -93,8 +93,8 @@ def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
     return [
         Finding(
             "decision-flip", "error",
-            f"{first.op} {where}: {first.flipped} of {first.total} decisions ({first.flipped / first.total:.1%}) fell otherwise under "
-            f"{precision} than in float32, where correct rounding explains {first.expected / first.samples:.2g}",
+            f"{first.op} {where}: {first.flipped} of {first.total} decisions ({first.flipped / first.total:.1%}) differ under "
+            f"{precision} from those in float32, where correct rounding explains {first.expected / first.samples:.2g}",
             op=first.op, module=first.call.split("#")[0], measured=float(first.flipped), limit=float(decisions.most(first.expected, first.samples)),
         )
     ]  # fmt: skip

@@ -29,20 +29,20 @@ class DtypeLeak(Rule):
     def words(self, fact: Fact) -> str:
         if isinstance(fact, BorrowedEpsilon):
             eps, off = fact.operation.own_epsilon, 100 * fact.value.drift
-            return f"eps {eps:.3g} is the low format's own; with float32's the result differs by {off:.0f} %"
+            return f"eps {eps:.3g} belongs to the low format; with float32's eps the result differs by {off:.0f} %"
         if isinstance(fact, Mixed):
-            made = f"made so at {placed(fact.operation)} of what was low"
-            where = made if fact.widened else "what the block was given, or has made of that"
-            return (f"torch refuses to put float32 and {fact.dtype} together at {placed(fact.refused)}; the float32 operand is {where}: "
+            made = f"made float32 at {placed(fact.operation)}, from low-precision numbers"
+            where = made if fact.widened else "an input of the block, or computed from one"
+            return (f"torch refuses to combine float32 and {fact.dtype} at {placed(fact.refused)}; the float32 operand is {where}: "
                     "cast one of them")  # fmt: skip
         if isinstance(fact, Lowered):
             sizes = f"one rounding is {fact.measured:.2g}, where float32's is {fact.limit:.2g}"
             if fact.read is fact.operation:
-                return f"reads what is stored in {fact.dtype}, in a float32 run: {sizes}"
+                return f"reads a tensor that is stored in {fact.dtype}, in a float32 run: {sizes}"
             return f"stores {fact.dtype} in a float32 run, and {placed(fact.read)} reads it: {sizes}"
         if isinstance(fact, Widened):
-            return (f"a float32 tensor of {list(fact.wide.shape)} makes this {fact.low.dtype} one of {list(fact.low.shape)} float32 as well, and its "
-                    f"product with a weight, {placed(fact.product)}, runs in float32, for which the weight is widened")  # fmt: skip
+            return (f"a float32 tensor of {list(fact.wide.shape)} makes this {fact.low.dtype} one of {list(fact.low.shape)} float32 too; then its "
+                    f"product with a weight, {placed(fact.product)}, runs in float32, on a widened copy of the weight")  # fmt: skip
         return super().words(fact)
 
     def beside(self, run: Compared) -> Iterator[Finding]:

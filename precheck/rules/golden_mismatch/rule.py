@@ -28,7 +28,7 @@ def mismatched(rows: Sequence[Comparison], precision: Precision, *, flips: int) 
     if not off:
         return []
     first = off[0]
-    text = (f"{label(first.record.kind, first.record.name)}: off its golden by {first.r:.3g} noise floors under {precision} "
-            f"({first.allowed:.3g} allowed; {len(off)} of {len(rows)} tensors are); {flips} decision(s) that fell otherwise than in float32, "
+    text = (f"{label(first.record.kind, first.record.name)}: differs from its golden by {first.r:.3g} noise floors under {precision} "
+            f"({first.allowed:.3g} allowed; {len(off)} of {len(rows)} tensors do); {flips} decision(s) that differ from those in float32, "
             "and buffers rounded with the model, explain it")  # fmt: skip
     return [at(first.record, "golden-mismatch", "note", text, measured=first.r, limit=first.allowed)]

@@ -19,12 +19,12 @@ class IntegerRounding(Rule):
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Moved):
             value = fact.value
-            return (f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds all only up to {1 / value.roundoff:.0f}: "
-                    f"{value.wholes_moved} or more moved")  # fmt: skip
+            return (f"whole numbers up to {value.peak:.0f} in {value.dtype}, which holds every one only up to {1 / value.roundoff:.0f}: "
+                    f"{value.wholes_moved} or more changed")  # fmt: skip
         if isinstance(fact, MadeInteger):
             seen = fact.seen
-            several = f"; {seen.moved} different ones are others" if seen.moved > 1 else ""
-            return (f"{seen.was:.0f} becomes {seen.became:.0f} in {fact.dtype}, which holds all whole numbers only up to {seen.reach:.0f}, "
+            several = f"; {seen.moved} different numbers change" if seen.moved > 1 else ""
+            return (f"{seen.was:.0f} becomes {seen.became:.0f} in {fact.dtype}, which holds every whole number only up to {seen.reach:.0f}, "
                     f"and is made an integer by {placed(fact.converted)}{several}")  # fmt: skip
         if isinstance(fact, Passed):
             end = fact.seen

@@ -4,6 +4,6 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "less-accurate",
-    "of two of the same function, one is beyond what rounding explains and the other is not; as a note: the reference is",
-    "keep in float32 what the place named accumulates or amplifies, as the other of the two does",
+    "of two that are the same function, one has more error than rounding explains; as a note: the reference has",
+    "compute in float32 at the place named, as the other of the two does",
 )

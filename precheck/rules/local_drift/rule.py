@@ -40,11 +40,11 @@ class LocalDrift(Rule):
         if isinstance(fact, Misrounded) and fact.how == "accumulated":
             off = fact.value.local or 0.0
             why = f"it accumulates in {fact.value.dtype}" + ("" if off < WHOLE else ", or its kernel is wrong on this device")
-            return f"on the inputs that it has the op itself is off by {percent(off)} %: {why}"
+            return f"on the inputs that it gets, the op itself is {percent(off)} % off: {why}"
         return super().words(fact)
 
     def own_error(self, fact: OwnError) -> str:
-        return "this op makes it"
+        return "this op causes it"
 
 
 def moved(rows: Sequence[Comparison], exact: Trace, selections: Sequence[Selection], precision: Precision) -> list[Finding]:

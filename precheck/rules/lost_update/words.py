@@ -27,12 +27,12 @@ class Numbers:
         """The dead zone in numbers, and the rate that would leave it; or that the steps are beyond it, and something else has kept the weights."""
         fmt = formats.of_dtype(self.dtype)
         down, up = fmt.half_ulp(self.weight)
-        zone = f"{up:.2g}" if up == down else f"{up:.2g} up, {down:.2g} down"
-        text = f"weights are about {self.weight:.3g}, where {fmt.name} rounds away less than {zone}; a step is about {self.step:.2g}"
+        zone = f"{up:.2g}" if up == down else f"{up:.2g} up or {down:.2g} down"
+        text = f"weights are about {self.weight:.3g}, where {fmt.name} drops a change smaller than {zone}; a step is about {self.step:.2g}"
         if self.step >= BEYOND * max(down, up):
             return f"{text}, so rounding does not explain it: does the optimizer write these weights?"
         enough = self.rate * down / self.step if self.step else 0.0
-        return text if not self.rate or enough <= self.rate else f"{text} (lr {self.rate:.2g}; it would take {enough:.1g})"
+        return text if not self.rate or enough <= self.rate else f"{text} (lr {self.rate:.2g}; an lr of {enough:.1g} would arrive)"
 
 
 def worded(

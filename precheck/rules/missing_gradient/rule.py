@@ -57,7 +57,7 @@ class MissingGradient(Rule):
         for (parameter, _), copy in self.used.items():
             if parameter in wanting:
                 name = observation.parameters.get(parameter, "a parameter")
-                text = f"this copy of {name} was made without autograd and is used where gradients are wanted: none reaches {name}"
+                text = f"this copy of {name} was made without autograd, and is used where gradients are needed: {name} gets none"
                 found.append(Candidate("missing-gradient", copy, text, 0.0, 1.0))
         return found
 

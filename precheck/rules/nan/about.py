@@ -5,6 +5,6 @@ from precheck.findings import Rule
 ABOUT = Rule(
     "nan",
     "more NaN than the reference, with no overflow before it; as a warning: a loss or gradient that is not finite in float32 either",
-    "look for Inf - Inf, 0/0 or a row that is masked whole, and compute it in float32",
+    "look for Inf - Inf, 0/0 or a row that is masked entirely, and compute it in float32",
     rank=20,
 )

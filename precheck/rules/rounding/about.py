@@ -4,6 +4,6 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "rounding",
-    "two differ, each by no more than correct rounding explains",
-    "nothing: both are right",
+    "two results differ, each by no more than correct rounding explains",
+    "nothing to do: both are right",
 )

@@ -39,11 +39,11 @@ def _collapsed(event: ScalingEvent, steps: list[ScalerStep]) -> Candidate:
     text = f"the loss scale fell to {scale:.3g}: "
     if _writes_nan(scale):
         way = "divides by it" if scale == 0 else "multiplies by its reciprocal, which is Inf"
-        return Candidate("scaler-collapse", event.operation, f"{text}the next step {way}, and writes NaN into the weights without a word", scale, 1.0)
+        return Candidate("scaler-collapse", event.operation, f"{text}the next step {way}, and silently writes NaN into the weights", scale, 1.0)
     if worst is None or not explained:
         text += "steps are skipped at any scale, so the gradients are not finite for another reason"
         return Candidate("scaler-collapse", event.operation, text, scale, 1.0)
-    text += f"float16 holds no gradients of {worst.backward.beyond:.3g} at a scale of 1 either, {safe(worst.backward)}"
+    text += f"float16 cannot hold gradients of {worst.backward.beyond:.3g}, at a scale of 1 either, {safe(worst.backward)}"
     lived = all(held(step, steps) for step in skipped)
     return Candidate("scaler-collapse", event.operation, text, scale, 1.0, "warning" if lived else "error")
 

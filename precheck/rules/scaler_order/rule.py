@@ -58,8 +58,8 @@ def _begun_anew(steps: list[ScalerStep]) -> list[Candidate]:
     if not lost:
         return []
     (worst, found), many = lost[0], len(lost)
-    text = (f"a scaler made anew begins at {worst.scale:g}, where the one before it had come to {found:g}, and has to find that again: "
-            f"{many} of {count(steps)} steps skipped; make one scaler for the whole training")  # fmt: skip
+    text = (f"a new GradScaler starts at {worst.scale:g}, although the one before it had settled at {found:g}: "
+            f"{many} of {count(steps)} steps skipped until it is there again; make one scaler for the whole training")  # fmt: skip
     severity: Severity = "error" if many > max(1.0, OFTEN * count(steps)) else "warning"
     return [Candidate("scaler-order", worst.made or worst.operation, text, many / count(steps), OFTEN, severity)]
 
@@ -71,7 +71,11 @@ def _next(step: ScalerStep) -> float:
 
 def _order(event: ScalingEvent) -> Candidate:
     scale, other, severity = _told(event.factor), _told(event.other), "error"
-    if event.kind == "mixed":
+    if event.kind == "mixed" and event.text == "number":
+        text = f"a number that is not scaled is added to a quantity scaled by {scale}: divide that by scaler.get_scale() first"
+    elif event.kind == "mixed" and event.text == "function":
+        text = f"an exponential is taken of a quantity scaled by {scale}: divide that by scaler.get_scale() first"
+    elif event.kind == "mixed":
         text = f"a quantity scaled by {scale} is added to one scaled by {other}: pass every loss through scaler.scale, or unscale_ first"
     elif event.kind == "compared":
         text = f"a quantity scaled by {scale} is compared with, or clipped by, one scaled by {other}: call scaler.unscale_(optimizer) first"
@@ -79,7 +83,7 @@ def _order(event: ScalingEvent) -> Candidate:
         text = f"a step on gradients still scaled by {scale}: use scaler.step(optimizer), and scaler.update() only after every optimizer's step"
     elif event.kind == "rescaled":
         text = f"a quantity scaled by {scale} is divided by another scale, {other}: read the scale before scaler.update()"
-        severity = "warning"
+        severity = "error" if event.text else "warning"
     elif event.kind == "read":
         text, severity = f"Python reads a number that is scaled by {scale}", "warning"
     elif event.kind == "half":
@@ -89,7 +93,8 @@ def _order(event: ScalingEvent) -> Candidate:
     elif event.kind == "fresh":
         text = "the optimizer was resumed from a checkpoint and this scaler was not: restore it with scaler.load_state_dict"
     elif event.kind == "scheduled":
-        text = f"the schedule went on {event.factor:.0f} times although the scaler had skipped the step: step it only after a step that was taken"
+        text = (f"the schedule went on {event.factor:.0f} times although the scaler had skipped the step: "
+                "call scheduler.step() only after a step that was taken")  # fmt: skip
     else:
         text = f"the scaler refuses ({event.text}): unscale_ once an optimizer and step, after the last backward, and update() after every step"
     chosen: Severity = "warning" if severity == "warning" else "error"

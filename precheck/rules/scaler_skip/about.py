@@ -4,7 +4,7 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "scaler-skip",
-    "GradScaler skipped steps for what no loss scale mends, or more often than calibration and growth explain",
+    "GradScaler skipped steps for a cause that no loss scale removes, or more often than calibration and growth explain",
     "compute the op named in float32, or scale its input down; where only the scale is too high, lower init_scale or grow it less often",
     rank=150,
 )

@@ -47,8 +47,8 @@ def _beyond_scaling(steps: list[ScalerStep]) -> list[Candidate]:
     for step in steps:
         back = step.backward
         if step.skipped and back.overflowed is not None and back.beyond > HALF_MAX and not held(step, steps):
-            text = (f"the step is skipped, and would be at any loss scale from 1 up: this makes gradients of {back.beyond:.3g}, beyond the largest "
-                    f"float16, {HALF_MAX:.0f}; the first to become so is that of {back.parameter or 'no parameter'}")  # fmt: skip
+            text = (f"the step is skipped, and would be at any loss scale from 1 up: gradients here reach {back.beyond:.3g}, beyond the largest "
+                    f"float16, {HALF_MAX:.0f}; the first is that of {back.parameter or 'no parameter'}")  # fmt: skip
             operation = dataclasses.replace(back.overflowed, step=step.operation.step)
             found.setdefault(placed(operation), Candidate("scaler-skip", operation, text, back.beyond, HALF_MAX))
     return list(found.values())
@@ -57,8 +57,8 @@ def _beyond_scaling(steps: list[ScalerStep]) -> list[Candidate]:
 def _too_many(steps: list[ScalerStep]) -> list[Candidate]:
     lost = [step for step in steps if step.skipped and step.backward.overflowed is None and not step.backward.parameter]
     if lost:
-        text = (f"skipped: what {len(lost)} of {count(steps)} steps were to apply is not finite in float32 either, "
-                "so the loss or its data are at fault")  # fmt: skip
+        text = (f"{len(lost)} of {count(steps)} steps skipped: their gradients are not finite in float32 either, "
+                "so the loss or the data are at fault")  # fmt: skip
         return [Candidate("scaler-skip", lost[0].operation, text, float(len(lost)), 0.0, "warning")]
     rest, interval = steps[burst(steps) :], max(1, steps[0].interval)
     skipped = [step for step in rest if step.skipped and step.backward.overflowed is not None]

@@ -4,7 +4,7 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "stale-cast",
-    "a cast of a weight is read after the weight has moved: autocast's own, or one that the code keeps",
+    "a cast of a weight is used after the weight has changed: autocast's own, or one that the code keeps",
     "enter autocast anew for each forward pass (cache_enabled=False where it must span a step), and cast a weight where it is used",
     rank=135,
 )

@@ -27,7 +27,7 @@ class StaleCast(Rule):
 def _told(operation: Operation, seen: Outdated) -> Candidate:
     changed = f"{placed(seen.written)} has changed {percent(seen.share)} % of its elements since, by {percent(seen.off)} % of the whole"
     if seen.implicit:
-        text = f"autocast still has the cast of {seen.name} that it made before; {changed}"
+        text = f"autocast reuses a cast of {seen.name} that it made before the weight changed; {changed}"
         return Candidate("stale-cast", operation, text, seen.share, 0.0, tensor=seen.name)
     text = f"{placed(operation)} reads this cast of {seen.name}, and sends it gradients; {changed}"
     return Candidate("stale-cast", seen.made, text, seen.share, 0.0, tensor=seen.name)

@@ -34,7 +34,7 @@ class Underflow(Rule):
         for operation in part.observation.judged:
             many, total = operation.impossible
             if many:
-                text = (f"{many} of {total} draws are of what has no probability: among so many, some of its own draws are zero in "
+                text = (f"{many} of {total} draws chose what has probability 0: some of the random numbers are zero in "
                         f"{operation.inputs[0].dtype}, and 0/0 wins")  # fmt: skip
                 yield Candidate("underflow", operation, text, many, 0)
 
@@ -45,7 +45,7 @@ class Underflow(Rule):
             lost = fact.value
             return f"{100 * lost.zeroed:.0f} % of this tensor (up to {lost.largest_zeroed:.2g}) is zero in {lost.dtype}"
         if isinstance(fact, Misrounded) and fact.how == "flushed":
-            return f"flushed or subnormal here; {100 * fact.value.dead:.0f} % of {placed(fact.shown)} keep no digit"
+            return f"flushed or subnormal here; {100 * fact.value.dead:.0f} % of the elements of {placed(fact.shown)} have no correct digit"
         if isinstance(fact, Misrounded) and fact.how == "subnormal":
             off = fact.value.drift / fact.value.roundoff
             return f"subnormal here, where {fact.value.dtype} has few bits: off by {off:.0f} roundings{HEALED if fact.healed else ''}"
@@ -63,6 +63,6 @@ class Underflow(Rule):
                     worst[name] = update
         for name, update in worst.items():
             share = update.states[name].emptied
-            text = (f"{name} of {update.parameter or 'a parameter'} is zero for {share:.0%} of its elements, whose averages are below the smallest "
-                    f"number of {update.dtype}")  # fmt: skip
+            text = (f"optimizer state {name} of {update.parameter or 'a parameter'} is zero for {share:.0%} of its elements, whose averages "
+                    f"are below the smallest number of {update.dtype}")  # fmt: skip
             yield Candidate("underflow", placed_at(update), text, share, EMPTIED, tensor=update.parameter)

@@ -28,7 +28,7 @@ class UnstableReference(Rule):
 
     @staticmethod
     def _doubted(candidate: Candidate) -> Candidate:
-        text = f"float32 does not determine what follows from here either: {candidate.message}"
+        text = f"float32 does not determine the result from here on either: {candidate.message}"
         return dataclasses.replace(candidate, rule="unstable-reference", severity="note", message=text)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
@@ -47,7 +47,7 @@ class UnstableReference(Rule):
         first = next((row for row in results if row.undetermined and row.reference.norm > 0), None)
         if first is not None and run.precision.is_low:
             text = (f"{label(first.record.kind, first.record.name)}: roundings under {run.precision} change it by {share(first):.0%} of its norm, so "
-                    "nothing can be told from it; if the model is not chaotic, it gives something else every time it is called")  # fmt: skip
+                    "nothing can be concluded; unless the model is chaotic, it returns something else on every call")  # fmt: skip
             yield Finding(
                 "unstable-reference", "warning", text, step=first.record.step, tensor=first.record.name, measured=share(first), limit=UNDETERMINED
             )

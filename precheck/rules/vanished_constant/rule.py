@@ -24,7 +24,7 @@ class VanishedConstant(Rule):
         if isinstance(fact, Missed):
             return f"{self._constant(fact)} and guards nothing; {fact.then}"
         if isinstance(fact, Misrounded):
-            return f"{self._constant(fact)}: {placed(fact.shown)} is off by {percent(fact.value.drift)} %"
+            return f"{self._constant(fact)}: {placed(fact.shown)} is {percent(fact.value.drift)} % off"
         return super().words(fact)
 
     @staticmethod

@@ -219,7 +219,7 @@ def divided_by_the_next_scale(wrong: bool) -> torch.Tensor:
 REFUSED = r"the scaler refuses \(.*\): unscale_ once an optimizer and step"
 STEPPED = r"a step on gradients still scaled by 1024: use scaler\.step"
 TAKEN = r"this step has been taken already, on the same gradients: scaler\.step\(optimizer\) calls"
-ANEW = r"a scaler made anew begins at 1\.04858e\+06, where the one before it had come to .* make one scaler for the whole training"
+ANEW = r"a new GradScaler starts at 1\.04858e\+06, although the one before it had settled at .* make one scaler for the whole training"
 READ = "Python reads a number that is scaled by 1024"
 FAULTS = (
     Fault(unscaled_twice, REFUSED, raises=RuntimeError),
@@ -238,7 +238,7 @@ FAULTS = (
     Fault(scaled_by_hand, STEPPED),
     Fault(logged_norm, READ, "warning", link="languini-kitchen/languini-kitchen#7"),
     Fault(logged_loss, READ, "warning"),
-    Fault(divided_by_the_next_scale, r"scaled by 16 is divided by another scale, 32: read the scale before", "warning",
+    Fault(divided_by_the_next_scale, r"scaled by 16 is divided by another scale, 32: read the scale before",
           link="facebookresearch/fairchem#617"),
 )  # fmt: skip
 MECHANISM = "scaling"

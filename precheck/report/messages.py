@@ -1,0 +1,83 @@
+"""Every message of every rule in one table, read from the rules' source: what a user may be told, and what to do about it. docs/messages.md.
+
+Imports neither torch nor numpy.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from precheck import rules
+from precheck.findings import RULES, Rule
+from precheck.report.markdown import grid
+
+NAME = "messages.md"
+_MADE = "<!-- made by python -m precheck rules --messages --write docs -->"
+_INTRODUCTION = """Each finding begins with the name of a rule, then says where, then one of these messages. ‹…› stands for a number, a
+name or a place. Numbers have units: % is a share of the tensor's norm unless another is named; a *rounding* is one unit roundoff of
+the format; *r* is the error divided by the error that correct rounding explains. The [glossary](glossary.md) has the words."""
+_NO_WORDS = ("Limit", "exempts", "TypeError", "NotImplementedError")
+"""Calls whose texts are not for users, or are shown elsewhere."""
+_READABLE = {"placed": "op at line", "label": "tensor", "share": "share", "count": "count", "one_line": "name", "power": "power of two"}
+"""Functions that a message calls, and what they put there."""
+
+
+def page() -> str:
+    """The whole table as Markdown."""
+    lines = [_MADE, "", "# Messages", "", _INTRODUCTION, ""]
+    for rule in RULES.values():
+        lines += _section(rule, _folder() / rule.name.replace("-", "_"))
+    shared = [(_cell(text),) for text in texts(_folder() / "rule.py")]
+    return "\n".join([*lines, "## Messages that several rules share", "", *grid(("message",), shared), ""])
+
+
+def _folder() -> Path:
+    return Path(rules.__path__[0])
+
+
+def _section(rule: Rule, folder: Path) -> list[str]:
+    told = [text for name in ("rule.py", "words.py") if (folder / name).exists() for text in texts(folder / name)]
+    meaning, remedy = _cell(rule.meaning), f"{_cell(rule.remedy)}. [More](rules/{rule.name}.md)"
+    head = [f"## `{rule.name}`", "", f"**Fires when**: {meaning}.", "", f"**What to do**: {remedy}", ""]
+    return [*head, *grid(("message",), [(_cell(text),) for text in told]), ""] if told else head
+
+
+def texts(file: Path) -> Iterator[str]:
+    """The texts of a module that a user may read, in the order of their lines."""
+    tree = ast.parse(file.read_text(encoding="utf8"))
+    aside = {id(part) for node in ast.walk(tree) if _is_aside(node) for part in ast.walk(node)}
+    aside |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node) if part is not node}
+    found = [node for node in ast.walk(tree) if id(node) not in aside and isinstance(node, (ast.JoinedStr, ast.Constant))]
+    for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)):
+        text = _shown(node)
+        if len(text.split()) > 2:
+            yield text
+
+
+def _is_aside(node: ast.AST) -> bool:
+    """A docstring, a comparison, a key, or what goes to a function that has no words for users."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id in _NO_WORDS
+    return isinstance(node, (ast.Compare, ast.Subscript)) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+
+
+def _shown(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    parts = node.values if isinstance(node, ast.JoinedStr) else ()
+    return "".join(f"‹{_named(part.value)}›" if isinstance(part, ast.FormattedValue) else _shown(part) for part in parts)
+
+
+def _named(expression: ast.expr) -> str:
+    """What stands in a place of a message: the last name in its expression, or what the function that makes it puts there."""
+    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id in _READABLE:
+        return _READABLE[expression.func.id]
+    parts = [part for part in ast.walk(expression) if isinstance(part, (ast.Attribute, ast.Name))]
+    names = [part.attr if isinstance(part, ast.Attribute) else part.id for part in parts]
+    return next((name.strip("_").replace("_", " ") for name in names if name not in ("max", "min", "len", "percent")), "number")
+
+
+def _cell(words: str) -> str:
+    return words.replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;").strip()

@@ -1,0 +1,101 @@
+"""Every block of code and every command of the pages is run by a test: here, or by the tests that a page names as its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from carried import INSTALLS, Page
+from named import ROOT
+from walkthrough import Block, blocks
+
+PAIR = """
+import torch
+import transformers
+import precheck
+
+class Decoder(transformers.GPT2LMHeadModel):
+    def decode(self, piece, state):
+        out = self(input_ids=piece, past_key_values=state, use_cache=True)
+        return out.logits, out.past_key_values
+
+def made():
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(vocab_size=20, n_positions=64, n_embd=8, n_layer=1, n_head=2, attn_pdrop=0, resid_pdrop=0, embd_pdrop=0)
+    return Decoder(config).eval()
+
+original = made()
+port = policy = model = decoder = made()
+tokens = torch.arange(12).reshape(2, 6)
+"""
+"""A model that decodes, which docs/pairs.md takes for granted."""
+BEFORE = {"docs/pairs.md": PAIR}
+HERE = ("README.md", "docs/checking.md", "docs/watch.md", "docs/benchmark.md", "docs/pairs.md", "docs/zero-code.md", "docs/known-failures.md")
+ELSEWHERE = {
+    "docs/tutorial.md": "suites/docs/test_tutorial.py",
+    "docs/search.md": "suites/search/test_docs.py", "docs/recipes/loops.md": "suites/docs/test_loops.py",
+    "docs/action.md": "suites/docs/test_action.py", "docs/recipes/pre-commit.md": "suites/docs/test_project_files.py",
+    "docs/portability.md": "suites/bench/portability/test_portability.py", "CONTRIBUTING.md": "suites/docs/test_project_files.py",
+    **dict.fromkeys((f"docs/recipes/{name}.md" for name in ("github", "gitlab", "nightly", "tox")), "suites/docs/test_ci_recipes.py"),
+    **{f"docs/recipes/{name}.md": "suites/frameworks/test_pages.py" for name in ("accelerate", "huggingface", "keras", "lightning", "peft")},
+}  # fmt: skip
+"""Pages whose blocks other tests run, and which."""
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def runs(block: Block) -> bool:
+    """Whether it is code or has commands. Without a kind a block shows text."""
+    return block.kind not in ("", "text")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_with_code_is_carried_out_somewhere(name: str) -> None:
+    code = [block.line for block in blocks((ROOT / name).read_text(encoding="utf8")) if runs(block)]
+    if code and "rules/" not in name:  # their examples are the files that suites/judge runs
+        assert name in HERE or name in ELSEWHERE, f"{name} has code at lines {code}, and no test is named for it in {Path(__file__).name}"
+
+
+@pytest.mark.parametrize(("name", "test"), ELSEWHERE.items())
+def test_the_tests_named_for_a_page_know_it(name: str, test: str) -> None:
+    text = (ROOT / test).read_text(encoding="utf8")
+    assert (ROOT / name).is_file()
+    assert Path(name).stem in text, f"{test} does not name {name}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_stand_in_blocks_that_are_run(name: str) -> None:
+    """A block without a kind is not carried out, so it holds no command; the README's two that install are test_install.py's."""
+    plain = [block for block in blocks((ROOT / name).read_text(encoding="utf8")) if block.kind == ""]
+    typed = [line for block in plain for line in block.text.splitlines() if re.match(r"(\$ )?(pytest|python3?|pip|git) ", line)]
+    assert not [line for line in typed if not (name == "README.md" and line.startswith(INSTALLS))]
+
+
+@pytest.mark.usefixtures("everything_imported")
+@pytest.mark.parametrize("name", HERE)
+def test_a_page_does_what_it_says(name: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("CI", "BUILD_NUMBER", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    if "transformers" in BEFORE.get(name, ""):
+        pytest.importorskip("transformers")
+    pytester.makeini("[pytest]\nremedy_trials = 0\n")
+    pytester.syspathinsert()
+    pytester.run("git", "init", "-q")
+    page = Page(ROOT / name, pytester, BEFORE.get(name, "")).carry_out()
+    differences = [difference for one in page.spoken if (difference := one.difference())]
+    assert not differences, "\n\n".join(differences)
+    assert [one.status for one in page.spoken] == [int(bool(re.search(r"\b[1-9]\d* failed", one.expected))) for one in page.spoken]
+
+
+def test_a_failure_that_is_shown_is_the_tutorial_s() -> None:
+    """Line by line; the tutorial's own test holds it against what is printed."""
+    tutorial = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf8").splitlines()
+    for name in ("README.md", "docs/failures.md"):
+        shown = next(block for block in blocks((ROOT / name).read_text(encoding="utf8")) if block.text.startswith("accumulated-drift"))
+        lost = [line for line in shown.text.splitlines() if not any(_alike(line, other) for other in tutorial)]
+        assert not lost, f"{name} shows what docs/tutorial.md does not: {lost}"
+
+
+def _alike(line: str, other: str) -> bool:
+    return line.replace("… more tensors too", "…") == other.replace("… more tensors too", "…")

@@ -1,0 +1,67 @@
+"""The site: it is built without a warning, its reference is what the code says, and every page is in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import reference
+from named import ROOT
+
+import precheck
+
+
+@pytest.mark.parametrize("name", reference.pages())
+def test_the_reference_is_what_the_code_says(name: str) -> None:
+    assert (reference.FOLDER / name).read_text(encoding="utf8") == reference.pages()[name], "stale: type python suites/docs/reference.py"
+
+
+def test_the_reference_has_every_option_entry_name_and_fixture() -> None:
+    pages = reference.pages()
+    assert {"--precision", "--golden-refresh", "--drift-report"} <= reference.flags()
+    assert all(f"`{flag}" in pages["command-line.md"] for flag in reference.flags())
+    for command in ("golden show", "golden diff", "report", "rules"):
+        assert f"### `python -m precheck {command}`" in pages["command-line.md"]
+    documented = set(re.findall(r"precheck\.(\w+)", pages["api.md"]))
+    assert set(precheck.__all__) - {"__version__"} <= documented
+    assert set(re.findall(r"^### `(\w+)`$", pages["fixtures.md"], re.MULTILINE)) == set(reference.FIXTURES)
+
+
+def test_the_readme_is_short_enough_to_be_read() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf8").split()) <= 900
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for needed in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(needed, reason="the site needs mkdocs-material and mkdocstrings: pip install -e '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
+    env = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
+    return folder
+
+
+def test_every_page_is_in_the_site(site: Path) -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = page.relative_to(ROOT / "docs").with_suffix("").as_posix()
+        folder = name.removesuffix("README").rstrip("/") if name.endswith("README") else name
+        assert (site / folder / "index.html").is_file(), name
+
+
+def test_the_site_shows_arguments_and_files_and_leads_out_of_docs(site: Path) -> None:
+    api = (site / "reference" / "api" / "index.html").read_text(encoding="utf8")
+    assert 'id="precheck.measure"' in api
+    assert "Parameters:" in api
+    assert "Raises:" in api
+    tutorial = (site / "tutorial" / "index.html").read_text(encoding="utf8")
+    assert '<span class="filename">tests/test_gpt.py</span>' in tutorial
+    home = (site / "index.html").read_text(encoding="utf8")
+    assert "https://github.com/precheck-dev/pytest-precheck/blob/main/suites/zoo/README.md" in home
+    assert 'href="../' not in home
