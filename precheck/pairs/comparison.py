@@ -10,11 +10,12 @@ import torch
 
 from precheck.analysis import noise
 from precheck.observe.listeners import doing
+from precheck.pairs.distances import apart
 from precheck.pairs.matching import Matching
 from precheck.pairs.sides import Side
 from precheck.pairs.subjects import Subject, subjects
 from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain
-from precheck.pairs.yardstick import Yardstick
+from precheck.pairs.yardstick import Yardstick, ratio
 from precheck.precisions import Precision
 
 REFUSALS = (RuntimeError, TypeError, ValueError, AssertionError)
@@ -41,6 +42,8 @@ class Comparison:
             ours, theirs = model.low(), other.low()
         self.subjects, self.unshared = subjects(ours.captured, theirs.captured, matching, frozen)
         self.yardstick: Yardstick | None = None
+        self.rival: Yardstick | None = None  # of `other`, where the two decided otherwise
+        self.freed: dict[Subject, torch.dtype] = {}  # subjects whose difference is confirmed by runs that decide for themselves
         self.bitwise = False
         self.closer: Yardstick | None = None  # with the roundings of every op of the reference
 
@@ -102,16 +105,14 @@ class Comparison:
             return verdict
         self._exact_other()
         verdict = self._numbers(subject)
+        if verdict.verdict in ("different", "undecidable") and not verdict.why:
+            verdict = self._confirmed(subject, verdict)
         for count in MORE:
             if verdict.verdict not in ("less accurate", "model less accurate"):  # what exact runs tell is no matter of luck
                 break
             self._more(count)
             verdict = self._numbers(subject)
-        if verdict.verdict == "less accurate" and not verdict.nonfinite:
-            verdict = self._closely(subject, verdict)
-        if verdict.verdict in ("different", "undecidable") and not verdict.why:
-            verdict = self._confirmed(subject, verdict)
-        return verdict
+        return self._closely(subject, verdict) if verdict.verdict == "less accurate" and not verdict.nonfinite else verdict
 
     @property
     def _yard(self) -> Yardstick:
@@ -164,8 +165,9 @@ class Comparison:
         fine = yard.floor(subject, roundoff=noise.REASSOCIATED) if self.precision.is_low else None
         return judged(subject, self._sided(subject), yard.floor(subject), samples=yard.samples, fine=fine)
 
-    def _sided(self, subject: Subject, free: torch.dtype | None = None) -> Sided:
-        """With `free`, the difference of the functions is that of runs in this format which decide for themselves."""
+    def _sided(self, subject: Subject) -> Sided:
+        """Of a subject that is `freed`, the difference of the functions is that of runs in this format which decide for themselves."""
+        free = self.freed.get(subject)
         ours, theirs = subject.of_model(self.model.low().captured), subject.of_other(self.other.low().captured)
         if self.yardstick is None or self.lost or not self.other.ran(self.dtype):
             return Sided(ours, theirs)
@@ -181,15 +183,32 @@ class Comparison:
             self.closer = Yardstick(self.precision, self.model.exact(self.dtype), list(self._yard.subjects))
             self._add(self.closer, 2, everywhere=True)
         closer = self._numbers(subject, self.closer)
+        if closer.verdict != "rounding" and self._apart(subject):
+            closer = self._numbers(subject, self._rival())
         return closer if closer.verdict == "rounding" else verdict
+
+    def _apart(self, subject: Subject) -> bool:
+        """Whether the two decided otherwise, so that the exact run along the one's decisions is not that along the other's."""
+        sided, floor = self._sided(subject), self._yard.floor(subject)
+        if sided.exact_other is None or sided.exact_other.shape != floor.exact.shape:
+            return False
+        return ratio(apart(sided.exact_other, floor.exact).whole, floor.square.whole) > noise.FAIL
+
+    def _rival(self) -> Yardstick:
+        """The floors of what `other` computes along its own decisions, by its own noise."""
+        if self.rival is None:
+            self.rival = Yardstick(self.precision, self.other.exact(self.dtype), list(self._yard.subjects), of=lambda subject: subject.of_other)
+            for number in range(noise.MOST):
+                self.rival.add(self.other.noise(self.dtype, number).captured)
+        return self.rival
 
     def _confirmed(self, subject: Subject, verdict: Judged) -> Judged:
         """By exact runs that decide for themselves, and in float64: where decisions fell otherwise neither is wrong, and float32 rounds too."""
-        yard = self._yard
-        fine = yard.floor(subject, roundoff=noise.REASSOCIATED) if self.precision.is_low else None
         for dtype in dict.fromkeys((torch.float64, self.dtype)):
+            self.freed[subject] = dtype
             with contextlib.suppress(*REFUSALS):
-                return judged(subject, self._sided(subject, dtype), yard.floor(subject), samples=yard.samples, fine=fine)
+                return self._numbers(subject)
+        self.freed.pop(subject)
         return verdict
 
     def facts(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 
 from precheck.analysis import noise
 from precheck.analysis.chance import LUCK, largest
-from precheck.pairs.distances import Squares, apart, every, lengths, place, same_bits, worst
+from precheck.pairs.distances import Squares, apart, every, lengths, place, same_bits, size, worst
 from precheck.pairs.subjects import Subject
 from precheck.pairs.yardstick import Floor, ratio
 
@@ -87,11 +87,11 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
     found = _Row(subject, sided.other, floor, own)
     if sided.free_other is not None and sided.free_model is not None and sided.free_other.shape == sided.free_model.shape:
         between = apart(sided.free_other, sided.free_model)
-        r, where, limit = _beyond(between, floor.square, found.shape)
+        r, where, limit = _beyond(between, _bound(floor, sided.free_model), found.shape)
         if between.excess or r > limit:
             return found.told("different", math.inf if between.excess else r, limit, where, between)
         if fine is not None and not floor.drowned:
-            sharp, where, limit = _beyond(between, fine.square, found.shape)
+            sharp, where, limit = _beyond(between, _bound(fine, sided.free_model), found.shape)
             if sharp > limit:
                 return found.told("undecidable", r, noise.FAIL, where, own)
     elif sided.free_other is not None or sided.free_model is not None:
@@ -168,6 +168,14 @@ class _Row:
             self.subject, verdict, r, allowed, where, math.sqrt(drift.whole), math.sqrt(self.floor.square.whole), math.sqrt(self.floor.norm.whole),
             drift.excess, tuple(self.other.shape), str(self.other.dtype).removeprefix("torch."),
         )  # fmt: skip
+
+
+def _bound(floor: Floor, free: torch.Tensor) -> Squares:
+    """The floor for what was decided freely: where the run under the precision decided otherwise, a tensor may be zero there and not here."""
+    norm, count = size(free), max(1, free.numel())
+    parts = [torch.maximum(each, floor.rounding * part.clamp(min=norm.whole * each_length / count))
+             for each, part, each_length in zip(floor.square.blocks, norm.blocks, lengths(tuple(free.shape)), strict=True)]  # fmt: skip
+    return Squares(max(floor.square.whole, floor.rounding * norm.whole), parts)
 
 
 def _beyond(between: Squares, floor: Squares, shape: tuple[int, ...]) -> tuple[float, str, float]:

@@ -27,6 +27,7 @@ class Floor:
     norm: Squares
     square: Squares
     free: Squares  # how many independent errors the noise has
+    rounding: float = 0.0  # squared, of one rounding of a number of one
 
     @property
     def drowned(self) -> bool:
@@ -74,7 +75,7 @@ class Yardstick:
             each + own * torch.clamp(parts, min=norm.whole * length / count) + length * step + stored * length / count
             for each, parts, length in zip(spread.blocks, norm.blocks, lengths(shape), strict=True)
         ]
-        return Floor(exact, norm, Squares(whole, blocks), self._free(subject, norm))
+        return Floor(exact, norm, Squares(whole, blocks), self._free(subject, norm), own)
 
     def _free(self, subject: Subject, norm: Squares) -> Squares:
         fourth, spread, runs = self.fourths.get(subject), self.spreads.get(subject), self.samples
