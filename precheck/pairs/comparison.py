@@ -107,6 +107,9 @@ class Comparison:
         verdict = self._numbers(subject)
         if verdict.verdict in ("different", "undecidable") and not verdict.why:
             verdict = self._confirmed(subject, verdict)
+        if verdict.verdict == "different" and self._yard.samples and self._yard.floor(subject).drowned:
+            self._more(noise.MOST)
+            verdict = self._numbers(subject)
         for count in MORE:
             if verdict.verdict not in ("less accurate", "model less accurate"):  # what exact runs tell is no matter of luck
                 break

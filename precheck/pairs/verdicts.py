@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from precheck.analysis import noise
-from precheck.analysis.chance import LUCK, largest
+from precheck.analysis.chance import ENOUGH, LUCK, largest
 from precheck.pairs.distances import Squares, apart, every, lengths, place, same_bits, size, worst
 from precheck.pairs.subjects import Subject
 from precheck.pairs.yardstick import Floor, ratio
@@ -87,7 +87,7 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
     found = _Row(subject, sided.other, floor, own)
     if sided.free_other is not None and sided.free_model is not None and sided.free_other.shape == sided.free_model.shape:
         between = apart(sided.free_other, sided.free_model)
-        r, where, limit = _beyond(between, _bound(floor, sided.free_model), found.shape)
+        r, where, limit = _beyond(between, _bound(floor, sided.free_model), found.shape) if not floor.drowned else _drowned(between, floor, samples)
         if between.excess or r > limit:
             return found.told("different", math.inf if between.excess else r, limit, where, between)
         if fine is not None and not floor.drowned:
@@ -128,7 +128,7 @@ def agreed(subject: Subject, sided: Sided, floor: Floor) -> Judged | None:
     between = apart(sided.other, sided.model)
     found = _Row(subject, sided.other, floor, between)
     r = ratio(between.whole, floor.square.whole)
-    if between.excess or r > noise.WARN or _beyond(between, floor.square, found.shape)[0] > noise.FAIL:
+    if between.excess or r > noise.WARN or not (floor.drowned or _beyond(between, floor.square, found.shape)[0] <= noise.FAIL):
         return None
     return dataclasses.replace(found.told("rounding", r, noise.FAIL, "", between), clear=True)
 
@@ -168,6 +168,12 @@ class _Row:
             self.subject, verdict, r, allowed, where, math.sqrt(drift.whole), math.sqrt(self.floor.square.whole), math.sqrt(self.floor.norm.whole),
             drift.excess, tuple(self.other.shape), str(self.other.dtype).removeprefix("torch."),
         )  # fmt: skip
+
+
+def _drowned(between: Squares, floor: Floor, samples: int) -> tuple[float, str, float]:
+    """Of what is zero on paper: two runs' rounding, which luck scatters, so that no block tells anything."""
+    limit = noise.FAIL if samples < ENOUGH else _allowed(1, samples, floor.free.whole)
+    return ratio(between.whole, floor.square.whole), "", limit
 
 
 def _bound(floor: Floor, free: torch.Tensor) -> Squares:
