@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from precheck.benchmarking import benchmark as benchmark
     from precheck.checking import check as check
     from precheck.comparing import compare as compare
+    from precheck.comparing_kernels import compare_kernels as compare_kernels
     from precheck.findings import RULES as RULES
     from precheck.findings import Finding as Finding
     from precheck.findings import PrecisionFailure as PrecisionFailure
@@ -44,6 +45,7 @@ _HOMES = {
     "benchmark": "precheck.benchmarking",
     "check": "precheck.checking",
     "compare": "precheck.comparing",
+    "compare_kernels": "precheck.comparing_kernels",
     "functions_in_float32": "precheck.observe.exemption",
     "in_float32": "precheck.observe.exemption",
     "measure": "precheck.measurement",

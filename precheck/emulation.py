@@ -1,8 +1,9 @@
 """Formats that a CPU lacks, emulated: tensor-level rounding to tf32 and fp8, applied to the inputs of matrix products.
 
-tf32 hardware rounds the operands of a product to 11 bits and accumulates in float32 (NVIDIA A100 whitepaper); fp8 training
+tf32 hardware rounds the operands of a product to 11 bits and accumulates in float32 (NVIDIA A100 whitepaper); fp8-e4m3-mixed
 quantises the operands of the 2-D products with one power-of-two scale a tensor. e4m3 serves forward and backward alike, as in
 DeepSeek-V3 (arXiv 2412.19437, section 3.3.2). Products of two activations (bmm) stay in the compute format under fp8.
+Recipes with scales of their own are carried out by `recipes.products`.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import torch
 
 from precheck import float32, ops
 from precheck.formats import TF32, Format
+from precheck.recipes import Recipe
+from precheck.recipes.products import RecipeProducts
 from precheck.sparse import with_values
 from precheck.torch_internals import TorchDispatchMode
 
-_open: list[Format] = []
+_open: list[Format | Recipe] = []
 
 
-def _products(fmt: Format) -> dict[str, tuple[int, ...]]:
+def _products(fmt: Format | Recipe) -> dict[str, tuple[int, ...]]:
     """The products whose operands are rounded to a format, and the places of these."""
     return ops.TILED_PRODUCTS if fmt is TF32 else ops.DENSE_PRODUCTS
 
@@ -91,8 +94,8 @@ class GemmInputs(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def gemm_inputs(fmt: Format, device: str = "cpu") -> Iterator[None]:
-    """Inside the block matrix products see operands rounded to `fmt`; on CUDA, tf32 is the hardware's own."""
+def gemm_inputs(fmt: Format | Recipe, device: str = "cpu") -> Iterator[None]:
+    """Inside the block matrix products see operands rounded to `fmt`, or as a recipe quantises them; on CUDA, tf32 is the hardware's own."""
     _open.append(fmt)
     try:
         with float32.products(tf32=True) if fmt is TF32 and device.startswith("cuda") else _emulated(fmt):
@@ -102,6 +105,10 @@ def gemm_inputs(fmt: Format, device: str = "cpu") -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _emulated(fmt: Format) -> Iterator[None]:
+def _emulated(fmt: Format | Recipe) -> Iterator[None]:
+    if isinstance(fmt, Recipe):
+        with RecipeProducts(fmt):
+            yield
+        return
     with GemmInputs(lambda tensor: rounded(tensor, fmt), dense_only=fmt is not TF32):
         yield

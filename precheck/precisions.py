@@ -1,7 +1,8 @@
 """The vocabulary of precisions and what each does to a run.
 
 Names are Lightning's (`lightning.fabric.plugins.precision`), the one vocabulary whose single words tell *mixed* (low-precision
-compute, float32 weights) from *true* (everything stored low), and three more: `bf16-master`, `tf32`, `fp8-e4m3-mixed`.
+compute, float32 weights) from *true* (everything stored low), and three more: `bf16-master`, `tf32`, `fp8-e4m3-mixed`. Each recipe
+of `recipes` is bf16-mixed with its products quantised, under the name that its framework gives it.
 This module imports neither torch nor numpy until a precision is put to work.
 """
 
@@ -12,7 +13,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
-from precheck import formats, interrupts
+from precheck import formats, interrupts, recipes
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +32,7 @@ class Precision:
 
     `compute` is the format that results are rounded to, `param` the one that weights are stored in. `autocast` runs the
     forward under torch.autocast, `scaler` takes the backward through a GradScaler, `master` steps the optimizer on a float32
-    copy of the weights, `gemm` rounds the inputs of matrix products on the way in (emulated where the device cannot).
+    copy of the weights, `gemm` rounds the inputs of matrix products on the way in (emulated where the device cannot), or quantises them by a recipe.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Precision:
     autocasts: bool = False
     scaler: bool = False
     master: bool = False
-    gemm: formats.Format | None = None
+    gemm: formats.Format | recipes.Recipe | None = None
     policy: Policy = "cuda"
 
     @property
@@ -121,12 +122,13 @@ PRECISIONS: dict[str, Precision] = {
         Precision("16-true", _F.FP16, _F.FP16),
         Precision("tf32", _F.FP32, _F.FP32, gemm=_F.TF32),
         Precision("fp8-e4m3-mixed", _F.BF16, _F.FP32, autocasts=True, gemm=_F.E4M3FN),
+        *(Precision(name, _F.BF16, _F.FP32, autocasts=True, gemm=recipe) for name, recipe in recipes.RECIPES.items()),
     )
 }
 ALIASES: dict[str, str] = {
     "bf16": "bf16-mixed", "fp16": "16-mixed", "16": "16-mixed", "fp16-mixed": "16-mixed", "fp16-true": "16-true",
     "fp32": "32-true", "32": "32-true", "no": "32-true", "fp64": "64-true", "64": "64-true",
-    "fp8": "fp8-e4m3-mixed",
+    "fp8": "fp8-e4m3-mixed", **recipes.ALIASES,
 }  # fmt: skip
 DIALECTS: dict[str, str] = {
     "mixed_bfloat16": "bf16-mixed", "mixed_float16": "16-mixed", "float32": "32-true", "float64": "64-true",
@@ -139,11 +141,14 @@ AMBIGUOUS = {"bfloat16": ("bf16-mixed", "bf16-true"), "float16": ("16-mixed", "1
 def resolve(name: object, *, policy: Policy = "cuda") -> Precision:
     """The precision of that name, alias or word of a framework; or that a framework's own object stands for.
 
-    Such objects are Lightning's Trainer, an Accelerator, a Keras dtype policy, transformers' TrainingArguments and FSDP2's
-    MixedPrecisionPolicy. Raises PrecisionError, naming what is accepted, for any other.
+    Such objects are Lightning's Trainer, an Accelerator, a Keras dtype policy, transformers' TrainingArguments, FSDP2's
+    MixedPrecisionPolicy, and recipes of Transformer Engine and torchao. Raises PrecisionError, naming what is accepted, for any other.
     """
     if isinstance(name, Precision):
         return name
+    recipe = recipes.recipe_of(name, recipes.RECIPES)
+    if recipe is not None:
+        return dataclasses.replace(PRECISIONS[recipe.name], gemm=recipe, policy=policy)
     word = _said(name).strip().removeprefix("torch.")
     if word in AMBIGUOUS:
         mixed, true = AMBIGUOUS[word]
@@ -153,7 +158,7 @@ def resolve(name: object, *, policy: Policy = "cuda") -> Precision:
         )
     word = (ALIASES | DIALECTS).get(word, word)
     if word not in PRECISIONS:
-        nearest = "; its fp8 is of layers of its own, and nearest to it is fp8-e4m3-mixed" if word.startswith("transformer-engine") else ""
+        nearest = "; its fp8 is of layers of its own, and nearest to it is DelayedScaling" if word.startswith("transformer-engine") else ""
         raise PrecisionError(
             f"unknown precision {name!r}{nearest}; known are {', '.join(PRECISIONS)}, the aliases {', '.join(ALIASES)}, "
             "and words of Keras and transformers, such as mixed_bfloat16"

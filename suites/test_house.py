@@ -20,16 +20,16 @@ SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example
 FLOORS = [
     {"formats", "ops", "torch_internals", "files", "words"},
     {"overrides", "interrupts"},
-    {"precisions", "findings", "autocast", "emulation", "float32", "sparse"},
+    {"precisions", "findings", "autocast", "emulation", "float32", "sparse", "recipes"},
     {"observe"},
     {"analysis"},
     {"rules"},
     {"judge"},
     {"goldens", "pairs"},
-    {"comparing", "varying", "recording"}
+    {"comparing", "comparing_kernels", "kernels", "varying", "recording"}
     | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
     | {"screening", "scrutiny", "trials", "hunt", "searching", "strategies"},
-    {"report"},
+    {"report", "kernel_command"},
     {"plugin"},
 ]
 UPWARD = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 
@@ -229,3 +230,11 @@ def passed(value: Value) -> Counter[tuple[str, ...]]:
         seen[operation.module, operation.source, operation.name] += 1
         source = operation.drifting
     return seen
+
+
+def read_at(operation: Operation) -> Operation:
+    """An addition of gradients, as autograd makes it of one value, at the line that reads this value: that of the op which made the last gradient."""
+    if operation.summed is None or operation.in_place:
+        return operation
+    made = next((term.maker for term in reversed(operation.inputs) if term.maker is not None and term.maker.summed is None), operation)
+    return dataclasses.replace(operation, source=made.source, caller=made.caller, module=made.module)

@@ -10,7 +10,8 @@ from precheck import formats
 from precheck.analysis.facts import Fact
 from precheck.analysis.lineage import placed
 from precheck.analysis.zeros import missed
-from precheck.observe.shadow.operations import Observation, Operation, Refused, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.remarks import Refused
 from precheck.observe.shadow.source import shortened
 
 REFUSALS = frozenset({"ZeroDivisionError", "ValueError", "AssertionError", "FloatingPointError", "OverflowError"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from precheck.analysis import causes, nonfinite, raised, zeros
+from precheck.analysis import causes, codes, nonfinite, raised, zeros
 from precheck.analysis.errors import Errors
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.lineage import Origins
@@ -32,6 +32,7 @@ class Watched:
         found += self.floods.found(observation, spoiled, readers)
         found += self.errors.facts(observation, spoiled, readers)  # traces the origins on its way
         found += self.recurrence.facts(observation, readers, spoiled | self.errors.explained())
+        found += codes.facts(observation)
         if last:
             found += [*zeros.starved_gradients(observation, spoiled), *raised.behind(observation)]
         facts: dict[str, list[Fact]] = defaultdict(list)

@@ -77,10 +77,10 @@ class Boundaries:
     def __init__(
         self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, glance: bool = False,
         witness: Witness | None = None, sampled: Container[str] = (), weighs: bool = False, loss: Any = None, functions: bool = False,
-        compiled: bool = False,
+        compiled: bool = False, unmeasured: bool = False,
     ) -> None:  # fmt: skip
         self.model, self.trace, self.disturbance, self.handed, self.glance = model, trace, disturbance, handed, glance
-        self.recorder = Recorder(trace, sampled=sampled, weighs=weighs, glance=glance, witness=witness)
+        self.recorder = Recorder(trace, sampled=sampled, weighs=weighs, glance=glance, witness=witness, unmeasured=unmeasured)
         self.compiled, self.witness = compiled, witness
         self.position = Position()
         self.functions = Functions(self.recorder, _forwards(model, loss)) if functions else None

@@ -44,10 +44,11 @@ class Tape:
     rounded: set[Key] = dataclasses.field(default_factory=set)  # ops whose result the run stored in a low format
     drawn: set[Key] = dataclasses.field(default_factory=set)  # entries that are random draws
     meant: set[tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=set)  # lines and shapes of round trips, `x.half().float()`
+    narrowed: dict[Key, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # backward ops that read gradients cast low: which arguments
 
     def draws(self) -> Tape:
         """The random draws alone, for a run that decides for itself."""
-        return Tape({key: self.entries[key] for key in self.drawn}, self.rounded, self.drawn, self.meant)
+        return Tape({key: self.entries[key] for key in self.drawn}, self.rounded, self.drawn, self.meant, self.narrowed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ class Recording(UncompiledMode):
         self.results = Places(position)
         self.frames = Frames()
         self.casts: dict[int, tuple[StorageWeakRef, str]] = {}  # what was cast low, by storage, and on which line
+        self.narrow: dict[int, StorageWeakRef] = {}  # gradients that were cast low, by storage
 
     def marked(self) -> Callable[[], None]:
         """The way back to where its numbering of ops is now, for a step that is run again: the reference runs it once."""
@@ -149,7 +151,22 @@ class Recording(UncompiledMode):
             self._count(func, kind, args, outputs[0])
             if func.overloadpacket is aten._to_copy and not in_backward():
                 self._cast(args[0], outputs[0])
+        if (kind.moves or func.overloadpacket is aten._to_copy) and args and isinstance(args[0], torch.Tensor) and in_backward():
+            self._narrow(args[0], outputs[0])
         return result
+
+    def _narrow(self, source: torch.Tensor, output: torch.Tensor) -> None:
+        """A gradient is cast to a low format. That rounds it, and the reference has no such op: the noise belongs to what reads it."""
+        lowered = output.dtype in LOW and source.dtype not in LOW
+        if (lowered or self._narrowed(source)) and output.layout is torch.strided:
+            storage = output.untyped_storage()
+            self.narrow[address(storage)] = StorageWeakRef(storage)
+
+    def _narrowed(self, value: Any) -> bool:
+        if not isinstance(value, torch.Tensor) or not continuous(value) or value.layout is not torch.strided:
+            return False
+        known = self.narrow.get(storage_key(value))
+        return known is not None and not known.expired()
 
     def _cast(self, source: torch.Tensor, output: torch.Tensor) -> None:
         """A cast there and back on one line is a rounding that the program means, in any precision."""
@@ -164,6 +181,10 @@ class Recording(UncompiledMode):
     def _count(self, func: Any, kind: Nature, args: Any, output: torch.Tensor) -> None:
         key = self.results.key(func, tuple(output.shape))
         roundings = _roundings(kind, args, output) if output.dtype in LOW else 0
+        if self.narrow and not kind.mutable and func.overloadpacket is not aten._to_copy and in_backward():
+            places = tuple(place for place, arg in enumerate(args) if self._narrowed(arg))
+            if places:
+                self.tape.narrowed[key] = places
         if roundings:
             self.tape.rounded.add(key)
             if not in_backward():

@@ -66,7 +66,10 @@ class Following(UncompiledMode):
         result = func(*args, **kwargs)
         outputs = outputs_of(result)
         if self.disturb is not None and outputs and not kind.moves and continuous(outputs[0]):
-            if self.results.key(func, tuple(outputs[0].shape)) in self.tape.rounded:
+            key = self.results.key(func, tuple(outputs[0].shape))
+            if key in self.tape.narrowed:
+                result, outputs = self._on_rounded(func, args, kwargs, self.tape.narrowed[key])
+            if key in self.tape.rounded:
                 self.disturb(outputs[0])
         if not outputs or not (decides(func, args, outputs) or kind.draws):
             return result
@@ -77,6 +80,17 @@ class Following(UncompiledMode):
         if recorded is None or [r is None or r.shape == o.shape for r, o in zip(recorded, outputs, strict=False)].count(False):
             return result
         return self._followed(func, args, kwargs, result, outputs, recorded)
+
+    def _on_rounded(self, func: Any, args: Any, kwargs: dict[str, Any], places: tuple[int, ...]) -> tuple[Any, list[torch.Tensor]]:
+        """The result of the op where the arguments at these places are disturbed: gradients that the recorded run had cast low."""
+        assert self.disturb is not None
+        args = list(args)
+        for place in places:
+            if place < len(args) and isinstance(args[place], torch.Tensor):
+                args[place] = args[place].clone()
+                self.disturb(args[place])
+        result = func(*args, **kwargs)
+        return result, outputs_of(result)
 
     def _meant(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
         """The cast of a round trip, rounded after all but kept in the dtype of this run; None for any other."""

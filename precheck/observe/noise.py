@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from precheck.formats import FP16, Format
+from precheck.recipes import Recipe
 from precheck.sparse import with_values
 from precheck.torch_internals import in_backward, no_dispatch
 
@@ -43,7 +44,7 @@ class Noise:
     inputs: bool = False
     chained: bool = False
     everywhere: bool = False
-    gemm: Format | None = None
+    gemm: Format | Recipe | None = None
     bottom: Format | None = None
     scale: float = 1.0
     _generators: dict[str, torch.Generator] = dataclasses.field(default_factory=dict)
@@ -84,8 +85,11 @@ class Noise:
             return contextlib.nullcontext()
         from precheck.emulation import GemmInputs
         from precheck.formats import TF32
+        from precheck.recipes.products import RecipeProducts
 
         fmt = self.gemm
+        if isinstance(fmt, Recipe):
+            return RecipeProducts(fmt, noise=self.seed)
         return GemmInputs(lambda operand: self._disturbed(operand, roundoff=fmt.unit_roundoff), dense_only=fmt is not TF32)
 
     def _roundings(self, key: str) -> int:

@@ -57,12 +57,14 @@ class Witness(Protocol):
 
 class Recorder:
     """`sampled` are the records of which a sample is enough; `weighs` finds out which these could be. `glance`: of these, zeros that the
-    sample has are enough."""
+    sample has are enough. `unmeasured`: records say what passed and in which format, and nothing of its numbers, which the witness looks at."""
 
     def __init__(
-        self, trace: Trace, *, sampled: Container[str] = (), weighs: bool = False, glance: bool = False, witness: Witness | None = None
-    ) -> None:
+        self, trace: Trace, *, sampled: Container[str] = (), weighs: bool = False, glance: bool = False, witness: Witness | None = None,
+        unmeasured: bool = False,
+    ) -> None:  # fmt: skip
         self.trace, self.sampled, self.weighs, self.glance, self.witness = trace, sampled, weighs, glance, witness
+        self.unmeasured = unmeasured
         self.later = Later(fetched=sys.maxsize)
         self.parts: dict[str, _Part] = {}  # by record, to be reduced together
 
@@ -131,6 +133,9 @@ class Recorder:
         what is `known`, and the norm of a `weight`, hold whatever it tells."""
         self.trace.add(record)
         known = known or {}
+        if self.unmeasured:
+            record.learn({} if weight is None else _weighing(weight))
+            return
         if self.later.defers(tensor):
             with _Undisturbed(tensor):
                 found = [reduce.numbers(tensor, sample), *([weight] if isinstance(weight, torch.Tensor) else [])]

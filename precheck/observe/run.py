@@ -50,6 +50,7 @@ class Setting:
     functions: bool = False  # whether to record what the user's functions return too
     early: bool = False  # whether to end with the loss of the first step
     witness: Witness | None = None  # who else looks at what is recorded; None: the shadow, where there is one
+    unmeasured: bool = False  # whether the witness alone looks at numbers: records say what passed, and in which format
     compiled: bool = False  # whether what torch.compile made runs as such, with no hooks but the whole model's
     selections: list[Selection] | None = None  # where to list products that only move values, which are carried out exactly then
 
@@ -94,14 +95,14 @@ def _ran(job: Job, setting: Setting) -> Trace:
         boundaries = Boundaries(
             job.model, trace, disturbance=setting.disturbance, handed=setting.handed, glance=setting.glance, witness=witness,
             sampled=job.sampled, weighs=setting.weighs, loss=job.loss, functions=setting.functions,
-            compiled=setting.compiled,
+            compiled=setting.compiled, unmeasured=setting.unmeasured,
         )  # fmt: skip
         prepare(job, setting)
         with _modes(setting, job.device, boundaries.position, trace) as recording, boundaries.attached():
             training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision, recording=recording, early=setting.early)
             training.steps()
         judged = setting.shadow is None or setting.records is not None
-        if setting.precision is not None and setting.disturbance is None and judged:
+        if setting.precision is not None and setting.disturbance is None and judged and not setting.unmeasured:
             trace.aged = training.aged(lambda: Shadow(Whereabouts(None)))
     return trace
 

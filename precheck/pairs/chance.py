@@ -5,14 +5,37 @@ from __future__ import annotations
 import functools
 import math
 
-CHANCE = 1e-6
-"""Of accusing a healthy tensor by luck, in whole or in any one of its blocks; as of the small samples of `analysis.noise`."""
+from precheck.analysis.limit import Limit
+
+CHANCE = Limit(
+    1e-6, "chance",
+    """Of accusing a healthy tensor by luck, in whole or in any one of its blocks: what the small samples of `analysis.noise` are allowed. A model of a
+    thousand tensors compared every day is accused once in three years.""",
+)  # fmt: skip
+
+
+ENOUGH = 4
+"""Noise runs from which on their own spread says how many independent errors there are."""
 
 
 @functools.cache
 def largest(numel: int, samples: int, blocks: int) -> float:
-    """The ratio that the root mean square of `numel` errors exceeds with a chance of CHANCE in any of so many blocks, beside `samples` noise runs."""
+    """The ratio that the root mean square of `numel` errors exceeds with a chance of CHANCE in any of so many blocks, beside `samples` noise runs.
+
+    `numel` counts errors that are independent of one another (`freedom`): a gradient to which one token gives all has one, however long it is.
+    """
     return math.sqrt(_quantile(max(1, numel), max(1, numel) * max(1, samples), CHANCE / max(1, blocks)))
+
+
+def freedom(mean: float, square: float, samples: int) -> float:
+    """How many independent errors make a sum of squares, by its mean over noise runs and the mean of its square; inf where too few runs tell.
+
+    A sum of n equal squares has the variance 2/n of its squared mean. The mean itself varies by that much over the number of runs, which is taken off.
+    """
+    if samples < ENOUGH or mean <= 0:
+        return math.inf
+    variance = max(0.0, (square / mean**2 - 1) * samples / (samples - 1))
+    return 2 * (1 - min(variance / samples, 0.5)) / variance if variance > 0 else math.inf
 
 
 def _quantile(n: int, m: int, chance: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from precheck.observe.listeners import doing
 from precheck.pairs.matching import Matching
 from precheck.pairs.sides import Side
 from precheck.pairs.subjects import Subject, subjects
-from precheck.pairs.verdicts import Judged, Sided, judged, plain
+from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain
 from precheck.pairs.yardstick import Yardstick
 from precheck.precisions import Precision
 
@@ -44,13 +44,52 @@ class Comparison:
     def judged(self) -> list[Judged]:
         """Every subject, in the order of the run."""
         found = {subject: plain(subject, self._sided(subject)) for subject in self.subjects}
-        open_ = [subject for subject, verdict in found.items() if verdict is None]
-        if not open_:
-            return [verdict for verdict in found.values() if verdict is not None]
-        self.yardstick = self._reference(open_)
-        for subject in open_:
-            found[subject] = self._settled(subject)
+        for each in (self._within_one_rounding, self._within_noise, self._by_exact_runs):
+            open_ = [subject for subject, verdict in found.items() if verdict is None]
+            if open_:
+                found |= each(open_)
         return [verdict for verdict in found.values() if verdict is not None]
+
+    def _within_one_rounding(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
+        """What agrees by a single rounding of float32 is settled by the two runs alone.
+
+        `other` errs by no more than `model` does and that rounding, which the floor holds anyway: it cannot be the less accurate of the two. Under
+        a low precision a rounding could hide another function, which exact runs tell.
+        """
+        if not self._float32:
+            return {}
+        alone = Yardstick(self.precision, self.model.low(), open_)
+        return {subject: agreed(subject, self._sided(subject), alone.floor(subject)) for subject in open_ if subject in alone.exact}
+
+    def _within_noise(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
+        """The same, by a floor with the noise of correct rounding. It is sixteen times what float32 itself rounds, and so needs no float64."""
+        if not self._float32:
+            return {}
+        near = Yardstick(self.precision, self.model.low(), open_)
+        with doing("running the reference with noise"):
+            near.add(self.model.noise(torch.float32, 0).captured)
+        return {subject: agreed(subject, self._sided(subject), near.floor(subject)) for subject in open_ if subject in near.exact}
+
+    def _by_exact_runs(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
+        """Without noise where both sides err alike and the exact runs agree; with as many noise runs as it takes where they do not."""
+        self.yardstick = self._reference(open_)
+        found: dict[Subject, Judged | None] = {}
+        if self.precision.is_low:
+            self._exact_other()
+            found = {subject: self._evident(subject) for subject in open_}
+        rest = [subject for subject in open_ if found.get(subject) is None]
+        if rest:
+            self._more(1)
+        return found | {subject: self._settled(subject) for subject in rest}
+
+    def _evident(self, subject: Subject) -> Judged | None:
+        if subject not in self._yard.exact:
+            return None
+        return evident(subject, self._sided(subject), self._yard.floor(subject), self._yard.floor(subject, roundoff=noise.REASSOCIATED))
+
+    @property
+    def _float32(self) -> bool:
+        return self.precision.name == "32-true" and not self.other.compiled
 
     def _settled(self, subject: Subject) -> Judged:
         verdict = self._numbers(subject)
@@ -74,8 +113,8 @@ class Comparison:
         assert self.yardstick is not None
         return self.yardstick
 
-    def _reference(self, wanted: list[Subject]) -> Yardstick:
-        """The exact run of the reference, and one with noise. Where float64 is refused by either side, float32 is the exact one."""
+    def _reference(self, wanted: Sequence[Subject]) -> Yardstick:
+        """The exact run of the reference. Where float64 is refused by either side, float32 is the exact one."""
         with doing("running the reference exactly"):
             try:
                 exact = self.model.exact(self.dtype)
@@ -86,9 +125,7 @@ class Comparison:
                     raise
                 self.refused, self.dtype = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}", torch.float32
                 exact = self.model.exact(self.dtype)
-        yardstick = Yardstick(self.precision, exact, wanted)
-        self._add(yardstick, 1)
-        return yardstick
+        return Yardstick(self.precision, exact, wanted)
 
     def _add(self, yardstick: Yardstick, count: int, *, everywhere: bool = False) -> None:
         for number in range(yardstick.samples, count):
@@ -109,6 +146,7 @@ class Comparison:
                 if self.dtype is torch.float64 and not self.precision.is_low:
                     self.refused, self.dtype = said, torch.float32
                     self.yardstick = self._reference(list(self._yard.subjects))
+                    self._more(1)
                     self._exact_other()
                 else:
                     self.lost = said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +36,8 @@ class Made:
     reads: tuple[int, ...]
     tensor: torch.Tensor | None
     views: tuple[View, ...] = ()  # of what it read
+    module: str = ""  # whose code called it
+    makers: tuple[int | None, ...] = ()  # of what each of these shows: the number of the result, None for what was not made here
 
 
 class Intermediates(UncompiledMode):
@@ -95,6 +97,7 @@ class Intermediates(UncompiledMode):
             return
         reads: list[int] = []
         views: list[View] = []
+        makers: list[int | None] = []
         for each in _tensors(args):
             if not continuous(each) or each.layout is not torch.strided:
                 continue
@@ -102,12 +105,13 @@ class Intermediates(UncompiledMode):
             if writer is not None:
                 reads.append(writer)
             content = self.made[writer].signature if writer is not None else self._source(each)
+            makers.append(writer)
             views.append((content, tuple(each.shape), tuple(map(int, each.stride())), int(each.storage_offset())))
         self.alive.append(output)
         self.writers[storage_key(output)] = len(self.made)
         kept = output.detach().clone() if output.numel() <= self.left else None
         self.left -= 0 if kept is None else kept.numel()
-        self.made.append(Made(nature(func).name, shortened(line), signature(output), tuple(reads), kept, tuple(views)))
+        self.made.append(Made(nature(func).name, shortened(line), signature(output), tuple(reads), kept, tuple(views), self.stack[-1], tuple(makers)))
 
     def _source(self, read: torch.Tensor) -> Signature:
         """Of what was not made here: an input or a weight, as a whole and, where a part of it was read, that part."""
@@ -141,12 +145,25 @@ def alike(a: Signature, b: Signature, within: float = ALIKE) -> bool:
     return a[0] == b[0] and near and abs(a[1] - b[1]) <= within * math.sqrt(a[0] * max(a[2], b[2]))
 
 
-def parting(theirs: Sequence[Made], known: Sequence[Signature], within: float = ALIKE) -> int | None:
+class Marks:
+    """Signatures, of which one is looked up among those of as many elements."""
+
+    def __init__(self, known: Sequence[Signature], within: float) -> None:
+        self.within, self.by_size = within, dict[int, list[Signature]]()
+        for each in known:
+            self.by_size.setdefault(each[0], []).append(each)
+
+    def __contains__(self, mark: Signature) -> bool:
+        return any(alike(mark, each, self.within) for each in self.by_size.get(mark[0], ()))
+
+
+def parting(theirs: Sequence[Made], known: Sequence[Signature], within: float = ALIKE, *, right: Callable[[Made], bool] = lambda made: False) -> int | None:
     """The number of the first op that makes what is not among the `known` contents, of known contents alone, on the way to the last result.
 
-    Going back from the last result through what is unknown: what came out equal again on the way is no fault.
+    Going back from the last result through what is unknown: what came out equal again on the way is no fault. `right` says of more that it is known.
     """
-    good = [any(alike(made.signature, each, within) for each in known) for made in theirs]
+    marks = Marks(known, within)
+    good = [made.signature in marks for made in theirs]
     if not theirs or good[-1]:
         return None
     found, waiting, seen = [], [len(theirs) - 1], set[int]()
@@ -155,7 +172,7 @@ def parting(theirs: Sequence[Made], known: Sequence[Signature], within: float = 
         if number in seen:
             continue
         seen.add(number)
-        bad = [each for each in theirs[number].reads if not good[each]]
+        bad = [each for each in theirs[number].reads if not good[each] and not right(theirs[each])]
         waiting += bad
         if not bad:
             found.append(number)

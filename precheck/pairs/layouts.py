@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 
@@ -15,20 +16,27 @@ class Link:
     others: tuple[str, ...]
     models: tuple[str, ...]
     dim: int = 0
-    turned: bool = False  # whether one side is the transpose of the other
+    turned: bool = False  # whether one side is the transpose of the other; with an order, that whose rows are put in order
     same: bool = True  # whether the numbers are equal: a name alone says that they should be
+    shape: tuple[int, ...] | None = None  # of model's, where other's has as many numbers in another one: a convolution's weight as a matrix
+    order: tuple[int, ...] | None = None  # of rows: those of one side's parameters, joined, in this order are the other's
+    ordered: Literal["models", "others"] = "models"  # whose rows are put in order
 
     def of_other(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-        return self._joined(self.others, tensors, turned=self.turned)
+        found = self._joined(self.others, tensors, turned=self.turned and (self.order is None or self.ordered == "others"), ordered=self.ordered == "others")
+        return found if found is None or self.shape is None else found.reshape(self.shape)
 
     def of_model(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-        return self._joined(self.models, tensors, turned=False)
+        return self._joined(self.models, tensors, turned=self.turned and self.order is not None and self.ordered == "models", ordered=self.ordered == "models")
 
-    def _joined(self, names: Sequence[str], tensors: Mapping[str, torch.Tensor], *, turned: bool) -> torch.Tensor | None:
+    def _joined(self, names: Sequence[str], tensors: Mapping[str, torch.Tensor], *, turned: bool, ordered: bool) -> torch.Tensor | None:
         found = [tensors[name] for name in names if name in tensors]
         if len(found) < len(names):
             return None
         values = [each.t() if turned and each.dim() == 2 else each for each in found]
+        if self.order is not None:
+            rows = torch.cat([_rows(each) for each in values])
+            return rows[list(self.order)] if ordered else rows
         return values[0] if len(values) == 1 else torch.cat(values, self.dim)
 
 
@@ -48,6 +56,10 @@ def alone(name: str, value: torch.Tensor, wanted: str, candidate: torch.Tensor) 
         return Link((name,), (wanted,))
     if value.dim() == 2 and equal(value.t(), candidate):
         return Link((name,), (wanted,), turned=True)
+    if value.shape != candidate.shape and value.numel() == candidate.numel() > 1 and len({value.dim(), candidate.dim()}) > 1:
+        for turned in (False, True) if value.dim() == 2 else (False,):
+            if equal((value.t() if turned else value).reshape(candidate.shape), candidate):
+                return Link((name,), (wanted,), turned=turned, shape=tuple(candidate.shape))
     return None
 
 
@@ -68,6 +80,40 @@ def taken_apart(whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> tuple
                 if len(names) > 1:
                     return tuple(names), dim, turned
     return None
+
+
+def rearranged(whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], tuple[int, ...], bool] | None:
+    """Names of the `parts` whose rows, joined and put in another order, are those of `whole`: heads that lie interleaved, experts that are stacked.
+
+    With the order, and whether the parts are to be turned. None where rows are not all different, or not all there.
+    """
+    wanted = _keys(whole)
+    some = set(wanted)
+    if len(some) < len(wanted) or len(wanted) < 2:
+        return None
+    for turned in (False, True):
+        sources = {name: part.t() if turned else part for name, part in parts.items() if not turned or part.dim() == 2}
+        known = {name: _keys(part) for name, part in sources.items() if _width(part) == _width(whole)}
+        names = tuple(name for name, keys in known.items() if keys and some.issuperset(keys))
+        place = {key: number for number, key in enumerate(key for name in names for key in known[name])}
+        if len(place) == len(wanted) == sum(len(known[name]) for name in names):
+            return names, tuple(place[key] for key in wanted), turned
+    return None
+
+
+def _rows(value: torch.Tensor) -> torch.Tensor:
+    return value.flatten(0, -2) if value.dim() > 1 else value[:, None]
+
+
+def _width(value: torch.Tensor) -> int:
+    return value.shape[-1] if value.dim() > 1 else 1
+
+
+def _keys(value: torch.Tensor) -> list[bytes]:
+    """Each row by its bytes; of formats that numpy lacks, as float32."""
+    if value.layout is not torch.strided or not value.is_floating_point() or not value.dim():
+        return []
+    return [row.tobytes() for row in _rows(value.detach().cpu().double()).contiguous().numpy()]
 
 
 def _begins(value: torch.Tensor, place: int, dim: int, part: torch.Tensor) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 
 from precheck.observe.job import InputError
-from precheck.pairs.layouts import Link, alone, equal, taken_apart
+from precheck.pairs.layouts import Link, alone, equal, rearranged, taken_apart
 
 
 @dataclasses.dataclass(slots=True)
@@ -45,15 +45,20 @@ def matched(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, 
     ours, theirs = _parameters(model), _parameters(other)
     first = {name: next(known for known, each in ours.items() if each is value) for name, value in model.named_parameters(remove_duplicate=False)}
     found: dict[str, Link] = {}
+    shared: dict[str, list[str]] = {}  # names that the user maps to one parameter of another shape, of which each is a part
     by_identity = {id(value): name for name, value in ours.items()}
     for name, value in theirs.items():
         wanted = mapped(name, match)
         if id(value) in by_identity:
             found[name] = Link((name,), (by_identity[id(value)],))
+        elif wanted is not None and wanted in first and not _shaped_alike(value, ours[first[wanted]]):
+            shared.setdefault(first[wanted], []).append(name)
         elif wanted is not None and wanted in first:
             found[name] = _named(name, value, first[wanted], ours)
         elif wanted is None and name in first and _shaped_alike(value, ours[first[name]]):
             found[name] = _named(name, value, first[name], ours)
+    for wanted, names in shared.items():
+        found.update(dict.fromkeys(names, _parts(wanted, ours[wanted], {name: theirs[name] for name in names})))
     _by_content({name: value for name, value in theirs.items() if name not in found}, ours, found, match)
     modules = _modules(model, other, match, found)
     used = {name for link in found.values() for name in link.models}
@@ -77,6 +82,30 @@ def _named(name: str, value: torch.Tensor, wanted: str, ours: Mapping[str, torch
     return link or Link((name,), (wanted,), turned=turned, same=False)
 
 
+def _parts(wanted: str, whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> Link:
+    """The parts that the user says a parameter has: in the order that their numbers tell, else in their own, where they fill it."""
+    joined = _split(wanted, whole, parts)
+    if joined is not None:
+        return joined
+    for turned in (False, True):
+        shapes = [tuple(each.t().shape if turned and each.dim() == 2 else each.shape) for each in parts.values()]
+        for dim in range(whole.dim()):
+            rest = [(*shape[:dim], *shape[dim + 1 :]) for shape in shapes if len(shape) == whole.dim()]
+            filled = len(rest) == len(shapes) and sum(shape[dim] for shape in shapes) == whole.shape[dim]
+            if filled and set(rest) == {(*whole.shape[:dim], *whole.shape[dim + 1 :])}:
+                return Link(tuple(parts), (wanted,), dim, turned, same=False)
+    return Link(tuple(parts)[:1], (wanted,), same=False)
+
+
+def _split(wanted: str, whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> Link | None:
+    """Several of other's parameters that are joined in one of model's."""
+    if joined := taken_apart(whole, parts):
+        return Link(joined[0], (wanted,), 1 - joined[1] if joined[2] else joined[1], joined[2])
+    if sorted_ := rearranged(whole, parts):
+        return Link(sorted_[0], (wanted,), turned=sorted_[2], order=sorted_[1], ordered="others")
+    return None
+
+
 def _shaped_alike(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.shape == b.shape or (a.dim() == 2 and a.t().shape == b.shape)
 
@@ -95,11 +124,13 @@ def _by_content(left: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tenso
     for name in told:  # several of model's joined in one of other's
         if name not in found and (joined := taken_apart(left[name], free())):
             found[name] = Link((name,), joined[0], joined[1], joined[2])
+        elif name not in found and (sorted_ := rearranged(left[name], free())):
+            found[name] = Link((name,), sorted_[0], turned=sorted_[2], order=sorted_[1])
     for wanted, value in free().items():  # several of other's joined in one of model's
         apart = {name: each for name, each in left.items() if name not in found}
-        if not _constant(value) and (joined := taken_apart(value, apart)):
-            link = Link(joined[0], (wanted,), 1 - joined[1] if joined[2] else joined[1], joined[2])
-            found.update(dict.fromkeys(joined[0], link))
+        link = None if _constant(value) else _split(wanted, value, apart)
+        if link is not None:
+            found.update(dict.fromkeys(link.others, link))
     owners = _owners(found)
     for name, value in left.items():  # ones and zeros: by the module that holds them, then by order
         if name in found:
@@ -137,7 +168,7 @@ def _owner(name: str) -> str:
 def _owners(found: Mapping[str, Link]) -> dict[str, str]:
     votes: dict[str, Counter[str]] = {}
     for link in found.values():
-        if len(link.models) == len(link.others) == 1:
+        if len(link.models) == len(link.others) == 1 and link.order is None:  # rows in another order: results in another order
             votes.setdefault(_owner(link.others[0]), Counter())[_owner(link.models[0])] += 1
     return {theirs: count.most_common(1)[0][0] for theirs, count in votes.items()}
 

@@ -11,8 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.pairs.comparison import REFUSALS, Comparison
+from precheck.pairs.contents import Contents
 from precheck.pairs.distances import apart, size
-from precheck.pairs.intermediates import ALIKE, Intermediates, Made, alike, parting, signature
+from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
 from precheck.pairs.passages import Passage, Passages
 from precheck.pairs.sides import Side
 from precheck.pairs.yardstick import ratio
@@ -37,6 +38,7 @@ class Place:
     theirs: tuple[Made, ...] = ()  # what the module of `other` made
     ours: tuple[Made, ...] = ()  # what its counterpart made
     number: int | None = None  # of the op in `theirs`
+    passed: tuple[torch.Tensor, torch.Tensor] | None = None  # the first tensor between modules that differs, of `other` and of `model`
 
 
 def parted(comparison: Comparison) -> Place | None:
@@ -52,11 +54,13 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     modules = comparison.matching.modules
     pool = [each.tensor for each in ours]
     forward = [each for each in theirs if each.kind != "back"]
-    differs = _differs(ours, theirs, modules, PARTED * (1.0 if dtype is torch.float64 else FLOAT32))
+    coupled = _couples(ours, theirs, modules)
+    differs = _differs(coupled, PARTED * (1.0 if dtype is torch.float64 else FLOAT32))
     first = next((each for each in forward if differs(each)), None)
     if first is not None:
-        module = _blamed(first, forward, modules, pool)
-        return _placed(comparison, dtype, module, backward=False)
+        contents = Contents(comparison, dtype, pool)
+        module = _blamed(first, forward[: forward.index(first)], coupled, contents)
+        return dataclasses.replace(_placed(comparison, dtype, module, contents), passed=coupled(first))
     return _backward(comparison, ours, theirs, differs)
 
 
@@ -79,7 +83,7 @@ def unequal(comparison: Comparison) -> Place | None:
     if comparison.model.compiled or comparison.other.compiled:
         return None
     ours, theirs = both(comparison, lambda side: side.once_low())
-    differs = _differs(ours, theirs, comparison.matching.modules, 0.0)
+    differs = _differs(_couples(ours, theirs, comparison.matching.modules), 0.0)
     first = next((each for each in theirs if each.kind != "back" and differs(each)), None)
     if first is None:
         return None
@@ -91,23 +95,34 @@ def unequal(comparison: Comparison) -> Place | None:
     return Place(module, comparison.matching.modules.get(module), last.line if last else "", last.op if last else "")
 
 
-def _differs(ours: Sequence[Passage], theirs: Sequence[Passage], modules: Mapping[str, str], limit: float) -> Callable[[Passage], bool]:
+Couple = tuple[torch.Tensor, torch.Tensor]
+
+
+def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], modules: Mapping[str, str]) -> Callable[[Passage], Couple | None]:
+    """What gives a tensor of `other` with that of `model` which it should be; None where there is none."""
     known = {each.key: each.tensor for each in ours}
     calls = _joined(ours), _joined(theirs)
 
-    def differs(passage: Passage) -> bool:
+    def coupled(passage: Passage) -> Couple | None:
         wanted = modules.get(passage.module)
         if wanted is None:
-            return False
+            return None
         here, there = passage.tensor, known.get((passage.kind, wanted, passage.call, passage.place))
-        if there is None or there.shape != here.shape:  # another number of calls: one for each row of a batch
-            whole, all_ = calls[0].get((passage.kind, wanted, passage.place)), calls[1].get((passage.kind, passage.module, passage.place))
-            couple = _as_one(whole, all_)
-            if couple is None:
-                return False
-            there, here = couple
-        distance = apart(here, there)
-        return bool(distance.excess) or ratio(distance.whole, size(there).whole) > limit
+        if there is not None and there.shape == here.shape:
+            return here, there
+        whole, all_ = calls[0].get((passage.kind, wanted, passage.place)), calls[1].get((passage.kind, passage.module, passage.place))
+        return _as_one(whole, all_)  # another number of calls: one for each row of a batch
+
+    return coupled
+
+
+def _differs(coupled: Callable[[Passage], Couple | None], limit: float) -> Callable[[Passage], bool]:
+    def differs(passage: Passage) -> bool:
+        couple = coupled(passage)
+        if couple is None:
+            return False
+        distance = apart(*couple)
+        return bool(distance.excess) or ratio(distance.whole, size(couple[1]).whole) > limit
 
     return differs
 
@@ -119,57 +134,39 @@ def _joined(passages: Sequence[Passage]) -> dict[tuple[str, str, int], list[torc
     return found
 
 
-def _as_one(ours: list[torch.Tensor] | None, theirs: list[torch.Tensor] | None) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """All calls of a module as one tensor, joined along the dimension that makes them equally long."""
+def _as_one(ours: list[torch.Tensor] | None, theirs: list[torch.Tensor] | None) -> Couple | None:
+    """All calls of a module as one tensor, joined along the dimension that makes them equally long: `other`'s and `model`'s."""
     if not ours or not theirs or ours[0].dim() != theirs[0].dim():
         return None
     for dim in range(ours[0].dim()):
         with contextlib.suppress(RuntimeError):
             here, there = (torch.cat(each, dim) for each in (theirs, ours))
             if here.shape == there.shape:
-                return there, here
+                return here, there
     return None
 
 
-def _blamed(first: Passage, forward: Sequence[Passage], modules: Mapping[str, str], pool: Sequence[torch.Tensor]) -> str:
-    """The module that made what differs: what a module was given differs by whoever gave it."""
-    if first.kind == "out":
-        inner = _unmatched(first, forward, modules, pool)
-        return first.module if inner is None else inner
-    return first.maker
+def _blamed(first: Passage, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents) -> str:
+    """The module that made what differs: what a module was given differs by whoever made it, or by whoever gave it that which was right elsewhere."""
+    if first.given:
+        compared = any(each.module == first.maker and each.kind == "out" and coupled(each) is not None for each in before)  # and did not differ
+        return first.caller if compared or contents.hold(first.tensor) else first.maker
+    owner = first.module if first.kind == "out" else first.maker
+    inner = _unmatched(owner, before, coupled, contents)
+    return owner if inner is None else inner
 
 
-def _unmatched(first: Passage, forward: Sequence[Passage], modules: Mapping[str, str], pool: Sequence[torch.Tensor]) -> str | None:
-    """A module inside, without a counterpart, the first whose result is nowhere in `model`, where what it was given is."""
-    prefix = f"{first.module}." if first.module else ""
-    for each in forward:
-        if each is first:
-            return None
-        if each.kind == "out" and each.module.startswith(prefix) and each.module != first.module and each.module not in modules:
-            taken = [one for one in forward if one.kind == "in" and one.module == each.module and one.call == each.call]
-            if all(_somewhere(one.tensor, pool) for one in taken) and not _somewhere(each.tensor, pool):
-                return each.module
+def _unmatched(owner: str, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents) -> str | None:
+    """A module inside of `owner`, without a counterpart, the first whose result is nowhere in `model`, where what it was given is."""
+    prefix = f"{owner}." if owner else ""
+    made = [each for each in before if each.kind == "out" and each.module.startswith(prefix) and each.module != owner and coupled(each) is None]
+    taken = {(each.module, each.call): [one for one in before if one.kind == "in" and one.module == each.module and one.call == each.call] for each in made}
+    right = [each for each in made if contents.hold(each.tensor)]
+    contents.learn([one.tensor for each in right for one in taken[each.module, each.call]])
+    for each in made:
+        if each not in right and all(contents.hold(one.tensor) for one in taken[each.module, each.call]) and not contents.hold(each.tensor):
+            return each.module
     return None
-
-
-def _somewhere(tensor: torch.Tensor, pool: Sequence[torch.Tensor]) -> bool:
-    """Whether its content is that of some tensor in `model`, or of several joined along the last dimension, in any layout."""
-    mark = signature(tensor)
-    if any(each.numel() == mark[0] and alike(mark, signature(each), 1e-5) for each in pool):
-        return True
-    place, length = 0, tensor.shape[-1] if tensor.dim() else 0
-    while place < length:
-        part = next((each for each in pool if _begins(tensor, place, each)), None)
-        if part is None:
-            return False
-        place += part.shape[-1]
-    return length > 0
-
-
-def _begins(tensor: torch.Tensor, place: int, part: torch.Tensor) -> bool:
-    if part.dim() != tensor.dim() or part.shape[:-1] != tensor.shape[:-1] or place + part.shape[-1] > tensor.shape[-1]:
-        return False
-    return ratio(apart(tensor.narrow(-1, place, part.shape[-1]), part).whole, size(part).whole) < PARTED
 
 
 def _backward(comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[Passage], differs: Callable[[Passage], bool]) -> Place | None:
@@ -200,22 +197,25 @@ def _parameters_off(comparison: Comparison) -> Iterator[str]:
                 yield subject.module
 
 
-def _placed(comparison: Comparison, dtype: torch.dtype, module: str, *, backward: bool) -> Place:
+def _placed(comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents) -> Place:
     counterpart = comparison.matching.modules.get(module)
-    inside = {name for name, _ in comparison.other.job.model.named_modules() if name == module}
-    theirs = Intermediates(comparison.other.job.model, inside, own=_has_children(comparison.other, module))
+    theirs = Intermediates(comparison.other.job.model, {module}, own=False)
     ours = Intermediates(comparison.model.job.model, {counterpart or ""}, own=False)
     with contextlib.suppress(*REFUSALS):
         for side, follower in ((comparison.other, theirs), (comparison.model, ours)):
             with follower.followed(), sdpa_kernel(SDPBackend.MATH):  # fused attention shows its scores then
                 side.once(dtype)
         known = [*ours.sources, *(each.signature for each in ours.made)]
-        number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32)
+
+        def right(made: Made) -> bool:  # what another module inside gave, joined with other things in model
+            return made.module != module and made.tensor is not None and contents.hold(made.tensor)
+
+        number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right)
         if number is not None:
             found = theirs.made[number]
-            return Place(module, counterpart, found.line, found.op, backward, tuple(theirs.made), tuple(ours.made), number)
+            return Place(module, counterpart, found.line, found.op, theirs=tuple(theirs.made), ours=tuple(ours.made), number=number)
     last = theirs.made[-1] if theirs.made else None
-    return Place(module, counterpart, last.line if last else "", "", backward, tuple(theirs.made), tuple(ours.made))
+    return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))
 
 
 def _has_children(side: Side, module: str) -> bool:

@@ -25,6 +25,7 @@ class Passage:
     tensor: torch.Tensor
     maker: str = ""  # the first module that gave it; of what was taken from none, the module whose own code made it
     given: bool = False  # whether a module gave it just so
+    caller: str = ""  # the module in whose forward the call was made
 
     @property
     def key(self) -> tuple[str, str, int, int]:
@@ -64,7 +65,7 @@ class Passages:
                 known = self.made.get(id(tensor))
                 given = known is not None and known[0] is tensor
                 maker = known[1] if known is not None and given else self.stack[-1]
-                self.found.append(Passage("in", name, self.calls[name], place, _kept(tensor), maker, given))
+                self.found.append(Passage("in", name, self.calls[name], place, _kept(tensor), maker, given, self.stack[-1]))
             self.stack.append(name)
 
         return hook

@@ -129,7 +129,7 @@ class Side:
         handle = self.job.model.register_forward_pre_hook(capture.entering, with_kwargs=True)
         try:
             with self.around():
-                trace = run(job or self.job, dataclasses.replace(setting, witness=capture))
+                trace = run(job or self.job, dataclasses.replace(setting, witness=capture, unmeasured=True))
         finally:
             handle.remove()
         captured = capture.finish(trace.scale)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,12 +12,16 @@ import torch
 
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.distances import apart, size
-from precheck.pairs.intermediates import Made, alike
+from precheck.pairs.intermediates import Made, View, alike
 from precheck.pairs.parting import PARTED, Place
 from precheck.pairs.yardstick import ratio
 
 MASKED = 1e30
 """Magnitude from which a number is a mask's: beyond anything that scores reach, within float32's range."""
+MOVING = frozenset({"clone", "unsafe_view", "to_copy", "cat", "stack", "copy_"})
+"""Ops that put numbers elsewhere: what they read tells nobody where a factor matters."""
+SCALING = MOVING | {"mul", "div", "neg", "mm", "bmm", "addmm", "baddbmm", "sum", "mean", "masked_fill", "where"}
+"""Ops that a factor of what they read goes through."""
 SHIFTS = (1, -1, 2, -2)
 """Positions by which code is off in the bugs that people report."""
 
@@ -31,6 +36,8 @@ def _explanations(comparison: Comparison, place: Place) -> Iterator[str]:
     yield from _attributes(comparison, place)
     if place.number is not None and not place.backward:
         yield from _contents(place)
+    elif not place.backward:
+        yield from _passed(place)
 
 
 def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
@@ -116,12 +123,47 @@ def _contents(place: Place) -> Iterator[str]:
     made = place.theirs[place.number or 0]
     if made.tensor is None:
         return
-    same = [each for each in place.ours if each.tensor is not None and each.tensor.shape == made.tensor.shape]
-    yield from _orders(made, place.ours)
-    yield from _masks(made.tensor, [each for each in same if each.tensor is not None])
+    same = [dataclasses.replace(each, tensor=each.tensor.reshape(made.tensor.shape)) for each in place.ours
+            if each.tensor is not None and each.tensor.numel() == made.tensor.numel()]  # fmt: skip
+    yield from _masks(made.tensor, same)
+    yield from _readings(place)
+    yield from _passed(place)
     for each in sorted(same, key=lambda one: one.op != made.op):
         assert each.tensor is not None
-        yield from _changes(made.tensor, each.tensor, _op(each))
+        yield from (f"it is {said}" for said in _changes(made.tensor, each.tensor, f"the result of model's {_op(each)}"))
+    yield from _orders(made, place.ours)
+
+
+def _passed(place: Place) -> Iterator[str]:
+    """By the first tensor between modules that differs."""
+    if place.passed is not None and place.passed[0].shape == place.passed[1].shape:
+        yield from (f"what it gives is {said}" for said in _changes(*place.passed, "what model gives there"))
+
+
+def _readings(place: Place) -> Iterator[str]:
+    """An op reads what a factor, a mask or a shift makes of what the same op in model reads. A factor goes through sums and products, and may be
+    taken in one place here and in another there: so the last op that shows it is the one that tells how many times."""
+    assert place.number is not None
+    found: list[str] = []
+    for made in place.theirs[place.number :]:
+        told = "" if _op(made) in MOVING else next(_reading(made, place), "")
+        found += [told] if told else []
+        if found and _op(made) not in SCALING:
+            break
+    yield from found[-1:]
+
+
+def _reading(made: Made, place: Place) -> Iterator[str]:
+    for each in (one for one in place.ours if _op(one) == _op(made) and len(one.makers) == len(made.makers)):
+        for here, there in zip(made.makers, each.makers, strict=True):
+            a = None if here is None else place.theirs[here].tensor
+            b = None if there is None else place.ours[there].tensor
+            if a is None or b is None or there is None or a.numel() != b.numel() or a.numel() < 2:
+                continue
+            a, b = (a, b) if a.shape == b.shape else (a.reshape(b.shape), b)
+            if not _equal(*_seen(a, b)):
+                yield from (f"its {_op(made)} reads {said}" for said in _changes(a, b, f"what model's {_op(each)} reads"))
+            yield from (f"before its {_op(made)}, {said}" for said in _masks(a, [place.ours[there]]))
 
 
 def _orders(made: Made, ours: Sequence[Made]) -> Iterator[str]:
@@ -130,30 +172,45 @@ def _orders(made: Made, ours: Sequence[Made]) -> Iterator[str]:
         if each.op != made.op or len(each.views) != len(made.views):
             continue
         couples = list(zip(made.views, each.views, strict=True))
-        if all(alike(a[0], b[0]) for a, b in couples) and any(a[1:] != b[1:] for a, b in couples):
-            here, there = next((a, b) for a, b in couples if a[1:] != b[1:])
+        if all(alike(a[0], b[0]) for a, b in couples) and any(_walk(a) != _walk(b) for a, b in couples):
+            here, there = next((a, b) for a, b in couples if _walk(a) != _walk(b))
             yield (
                 f"it reads the numbers of model's {_op(each)} in another order: shape {here[1]} with strides {here[2]}, "
                 f"and model's has shape {there[1]} with strides {there[2]}"
             )
 
 
-def _changes(here: torch.Tensor, there: torch.Tensor, op: str) -> Iterator[str]:
+def _walk(view: View) -> tuple[int, list[tuple[int, int]]]:
+    """In which order a view goes through memory, however it is cut into dimensions: offset, and sizes with strides."""
+    found: list[tuple[int, int]] = []
+    for size_, stride in zip(view[1], view[2], strict=True):
+        if size_ == 1:
+            continue
+        if found and found[-1][1] == size_ * stride:
+            found[-1] = found[-1][0] * size_, stride
+        else:
+            found.append((size_, stride))
+    return view[3], found
+
+
+def _changes(here: torch.Tensor, there: torch.Tensor, what: str) -> Iterator[str]:
     """What makes `there`, of model, out of `here`, of other; the two have one shape."""
     a, b = _seen(here, there)
     factor = _factor(a, b)
     if factor is not None and factor != 1:
-        yield f"it is {factor:.6g} times the result of model's {op}"
+        yield f"{factor:.6g} times {what}"
     for dim in range(here.dim()):
         for by in SHIFTS:
             if here.shape[dim] > abs(by) + 1 and _equal(_from(a, dim, by), _from(b, dim, -by)):
-                yield f"element i of it is element i{-by:+d} of the result of model's {op}, along dimension {dim}"
+                yield f"shifted: element i of it is element i{-by:+d} of {what}, along dimension {dim}"
+        if here.shape[dim] > 1 and _equal(a.flip(dim), b):
+            yield f"{what} the other way round, along dimension {dim}"
     difference = a - b
     if here.dim() > 1 and here.shape[0] > 1 and bool(torch.count_nonzero(difference)):
         flat = difference.reshape(-1, here.shape[-1])
         if len(flat) > 1 and float((flat - flat[0]).abs().max()) <= PARTED * float(b.abs().max()):
             once = "" if float((flat - flat[0, 0]).abs().max()) > PARTED * float(b.abs().max()) else f" {float(flat[0, 0]):.6g}"
-            yield f"it is the result of model's {op} plus{once or ' the same row everywhere, as of a bias'}"
+            yield f"{what} plus{once or ' the same row everywhere, as of a bias'}"
 
 
 def _seen(here: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -191,7 +248,9 @@ def _factor(here: torch.Tensor, there: torch.Tensor) -> float | None:
     """The number that `here` is times `there`, if it is."""
     square = float((there * there).sum())
     factor = float((here * there).sum()) / square if square > 0 else 0.0
-    return factor if factor and _equal(here, there * factor) else None
+    if not factor or (here.numel() < 2 and all(abs(each - round(each)) > 1e-6 * abs(each) for each in (factor, 1 / factor))):
+        return None  # any number is some other times a factor: a single one tells where the factor is whole
+    return factor if _equal(here, there * factor) else None
 
 
 def _equal(here: torch.Tensor, there: torch.Tensor) -> bool:
@@ -200,7 +259,7 @@ def _equal(here: torch.Tensor, there: torch.Tensor) -> bool:
 
 
 def _op(made: Made) -> str:
-    return made.op.removeprefix("aten.").lstrip("_")
+    return made.op.removeprefix("aten.").lstrip("_").removeprefix("safe_")
 
 
 def tried(comparison: Comparison, place: Place) -> str:

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 
 from precheck.analysis import noise
+from precheck.analysis.limit import Limit
 from precheck.pairs.chance import largest
 from precheck.pairs.distances import Squares, apart, every, lengths, place, same_bits, worst
 from precheck.pairs.subjects import Subject
@@ -20,8 +21,11 @@ from precheck.pairs.yardstick import Floor, ratio
 
 Verdict = Literal["bitwise", "rounding", "model less accurate", "undecidable", "less accurate", "different"]
 GRAVEST: tuple[Verdict, ...] = ("different", "less accurate", "undecidable", "model less accurate", "rounding", "bitwise")
-LUCK = 1.5
-"""Times the most that luck explains in one of many blocks before it is an error: the margin of `analysis.noise`'s small samples."""
+LUCK = Limit(
+    1.5, "times",
+    """The most that luck explains, before it is an error: the margin of `analysis.noise`'s small samples, where 1.5 times the most that health
+    reached is FAIL.""",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
                 return found.told("undecidable", r, noise.FAIL, where, own)
     elif sided.free_other is not None or sided.free_model is not None:
         return dataclasses.replace(found.told("different", math.inf, noise.FAIL, "", own), why="only one of the exact runs has it")
-    limit = noise.allowed(sided.other.numel(), samples)
+    limit = _allowed(sided.other.numel(), samples, floor.free.whole)
     extra, lost = max(0, own.excess - rival.excess), max(0, rival.excess - own.excess)
     r, r_rival = ratio(own.whole, floor.square.whole), ratio(rival.whole, floor.square.whole)
     beside = ratio(own.whole, max(floor.square.whole, rival.whole))
@@ -119,6 +123,42 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
     if r_rival > limit and ratio(rival.whole, max(floor.square.whole, own.whole)) > limit:
         return found.told("model less accurate", r_rival, limit, "", rival)
     return dataclasses.replace(found.told("rounding", r, limit, "", own), clear=clear)
+
+
+def agreed(subject: Subject, sided: Sided, floor: Floor) -> Judged | None:
+    """`rounding`, where the two runs are near to one another, in whole and in every block; None where they are not, and exact runs have to tell."""
+    assert sided.model is not None
+    assert sided.other is not None
+    if not (sided.other.is_floating_point() or sided.other.is_complex()) or sided.other.dtype != sided.model.dtype:
+        return None
+    between = apart(sided.other, sided.model)
+    found = _Row(subject, sided.other, floor, between)
+    r = ratio(between.whole, floor.square.whole)
+    if between.excess or r > noise.WARN or _beyond(between, floor.square, found.shape)[0] > noise.FAIL:
+        return None
+    return dataclasses.replace(found.told("rounding", r, noise.FAIL, "", between), clear=True)
+
+
+def evident(subject: Subject, sided: Sided, floor: Floor, fine: Floor) -> Judged | None:
+    """`rounding`, where the exact runs agree by a rounding of the `fine` format and both sides err alike; None where noise runs have to tell.
+
+    A side that errs no more than twice as much as the other is not the less accurate one, whatever the floor.
+    """
+    shapes = {each.shape for each in (sided.model, sided.exact_other, sided.free_model, sided.free_other) if each is not None}
+    if sided.other is None or sided.free_model is None or sided.free_other is None or sided.exact_other is None or shapes != {sided.other.shape}:
+        return None
+    if not (sided.other.is_floating_point() or sided.other.is_complex()) or sided.model is None:
+        return None
+    between = apart(sided.free_other, sided.free_model)
+    own, rival = apart(sided.other, sided.exact_other), apart(sided.model, floor.exact)
+    found = _Row(subject, sided.other, floor, own)
+    if between.excess or own.excess or rival.excess or _beyond(between, fine.square, found.shape)[0] > noise.FAIL:
+        return None
+    bound = Squares(max(floor.square.whole, rival.whole), [torch.maximum(a, b) for a, b in zip(floor.square.blocks, rival.blocks, strict=True)])
+    r = ratio(own.whole, bound.whole)
+    if max(r, ratio(rival.whole, max(floor.square.whole, own.whole))) > noise.WARN or _beyond(own, bound, found.shape)[0] > noise.FAIL:
+        return None
+    return dataclasses.replace(found.told("rounding", r, noise.FAIL, "", own), clear=True)
 
 
 class _Row:
@@ -145,12 +185,22 @@ def _beyond(between: Squares, floor: Squares, shape: tuple[int, ...]) -> tuple[f
     return (part, place(shape, partition, block), noise.FAIL) if part > noise.FAIL else (whole, "", noise.FAIL)
 
 
+def _allowed(numel: int, samples: int, free: float) -> float:
+    """In floors, of a tensor as a whole: more where few independent errors make all of its noise."""
+    limit = noise.allowed(numel, samples)
+    return limit if free >= numel else max(limit, LUCK * largest(max(1, round(free)), samples, 1))
+
+
 def _blocks(own: Squares, floor: Floor, rival: Squares, shape: tuple[int, ...], samples: int) -> tuple[float, str]:
     """The block that errs most beside what is allowed to the largest of so many: how many times that, and where."""
     ratios = []
-    for theirs, bound, ours, length, count in zip(own.blocks, floor.square.blocks, rival.blocks, lengths(shape), every(shape), strict=True):
-        limit = max(noise.FAIL, LUCK * largest(length, samples, count))
-        ratios.append((theirs / torch.maximum(bound, ours).clamp(min=1e-300)).sqrt() / limit)
+    partitions_ = zip(own.blocks, floor.square.blocks, rival.blocks, floor.free.blocks, lengths(shape), every(shape), strict=True)
+    for theirs, bound, ours, free, length, count in partitions_:
+        errors = free.clamp(1, length).round()
+        limits = torch.zeros_like(errors)
+        for each in errors.unique().tolist():
+            limits[errors == each] = max(noise.FAIL, LUCK * largest(int(each), samples, count))
+        ratios.append((theirs / torch.maximum(bound, ours).clamp(min=1e-300)).sqrt() / limits)
     value, partition, block = worst(ratios)
     return value, place(shape, partition, block) if partition >= 0 else ""
 

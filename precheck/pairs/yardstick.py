@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -12,9 +12,10 @@ from precheck.analysis import noise
 from precheck.formats import FP64
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.pairs.capture import Captured
+from precheck.pairs.chance import ENOUGH, freedom
 from precheck.pairs.distances import Squares, apart, lengths, size
 from precheck.pairs.sides import FLOAT64_ROUNDOFF, Seen
-from precheck.pairs.subjects import Subject
+from precheck.pairs.subjects import Of, Subject
 from precheck.precisions import Precision
 
 
@@ -25,6 +26,7 @@ class Floor:
     exact: torch.Tensor
     norm: Squares
     square: Squares
+    free: Squares  # how many independent errors the noise has
 
     @property
     def drowned(self) -> bool:
@@ -35,23 +37,28 @@ class Floor:
 class Yardstick:
     """Floors for a precision, from the exact run of the reference and as many noise runs as were added."""
 
-    def __init__(self, precision: Precision, exact: Seen, subjects: Sequence[Subject]) -> None:
-        self.precision, self.subjects, self.samples = precision, subjects, 0
+    def __init__(
+        self, precision: Precision, exact: Seen, subjects: Sequence[Subject], *, of: Callable[[Subject], Of] = lambda subject: subject.of_model
+    ) -> None:
+        self.precision, self.subjects, self.samples, self.of = precision, subjects, 0, of
         self.roundoff = roundoff(precision)
         self.step = noise.step_near_zero(precision.compute) if precision.compute is not FP64 else 0.0
-        self.exact = {subject: tensor for subject in subjects if (tensor := subject.of_model(exact.captured)) is not None}
+        self.exact = {subject: tensor for subject in subjects if (tensor := of(subject)(exact.captured)) is not None}
         self.norms = {subject: size(tensor) for subject, tensor in self.exact.items()}
         self.spreads: dict[Subject, Squares] = {}
+        self.fourths: dict[Subject, Squares] = {}
         self.stored = {subject: self._stored(exact, subject) for subject in subjects if subject.kind == "update"}
 
     def add(self, run: Captured) -> None:
         """One more noise run."""
         self.samples += 1
         for subject, exact in self.exact.items():
-            value = subject.of_model(run)
+            value = self.of(subject)(run)
             if value is not None and value.shape == exact.shape:
                 found = apart(value, exact)
                 self.spreads[subject] = self.spreads[subject] + found if subject in self.spreads else found
+                fourth = Squares(found.whole**2, [each.square() for each in found.blocks])
+                self.fourths[subject] = self.fourths[subject] + fourth if subject in self.fourths else fourth
 
     def floor(self, subject: Subject, *, roundoff: float | None = None) -> Floor:
         """Under the precision, or as it would be with another unit roundoff."""
@@ -67,7 +74,20 @@ class Yardstick:
             each + own * torch.clamp(parts, min=norm.whole * length / count) + length * step + stored * length / count
             for each, parts, length in zip(spread.blocks, norm.blocks, lengths(shape), strict=True)
         ]
-        return Floor(exact, norm, Squares(whole, blocks))
+        return Floor(exact, norm, Squares(whole, blocks), self._free(subject, norm))
+
+    def _free(self, subject: Subject, norm: Squares) -> Squares:
+        fourth, spread, runs = self.fourths.get(subject), self.spreads.get(subject), self.samples
+        if fourth is None or spread is None or runs < ENOUGH:
+            return Squares(math.inf, [torch.full_like(each, math.inf) for each in norm.blocks])
+        whole = freedom(spread.whole / runs, fourth.whole / runs, runs)
+        blocks = []
+        for mean, square in zip(spread.blocks, fourth.blocks, strict=True):
+            each = torch.tensor([freedom(float(a) / runs, float(b) / runs, runs) for a, b in zip(mean, square, strict=True)], dtype=torch.float64)
+            some = each[each.isfinite()]
+            typical = float(1 / (1 / some).mean()) if len(some) else math.inf  # few runs tell little of one block: all of them tell more
+            blocks.append(each.clamp(max=typical))
+        return Squares(whole, blocks)
 
     def _stored(self, exact: Seen, subject: Subject) -> float:
         """What storing the weights themselves after each step may add to their move, squared."""

@@ -1,5 +1,5 @@
 """The fixtures: `precision`, `precision_device`, `check_precision`, `watch_precision`, `check_parity`, `check_invariance`,
-`gpu_benchmark`.
+`check_kernel`, `gpu_benchmark`.
 
 torch is imported when one is used.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from precheck.plugin.checks import CheckPrecision
-    from precheck.plugin.pairs import CheckInvariance, CheckParity
+    from precheck.plugin.pairs import CheckInvariance, CheckKernel, CheckParity
     from precheck.plugin.watches import WatchPrecision
 
 
@@ -153,6 +153,23 @@ def check_invariance(request: pytest.FixtureRequest, precision: Precision | str)
     from precheck.plugin.pairs import CheckInvariance
 
     return CheckInvariance(request.node, _resolved(precision, request.config))
+
+
+@pytest.fixture
+def check_kernel(request: pytest.FixtureRequest) -> CheckKernel:
+    """check_kernel(candidate, reference, inputs, *, precision=None, gradients=True, sizes=None, budget=20.0, allow=None) -> Report.
+
+    Judges a kernel beside the function that it should compute, on other inputs like the example, and fails the test where it is wrong:
+
+        def test_softmax(check_kernel):
+            check_kernel(my_softmax, torch.nn.functional.softmax, {"input": torch.randn(8, 64), "dim": -1})
+
+    The class of the fault is the rule of the finding: kernel-edge, kernel-stride, kernel-accumulation, … Inputs are taken in the formats that
+    they have, unless `precision` says otherwise: the test does not run once for each of --precision.
+    """
+    from precheck.plugin.pairs import CheckKernel
+
+    return CheckKernel(request.node, _resolved("32-true", request.config))
 
 
 NO_BENCHMARK = "gpu_benchmark needs pytest-benchmark, which is not loaded: pip install pytest-benchmark, or leave -p no:benchmark out"

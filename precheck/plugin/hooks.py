@@ -19,6 +19,7 @@ import pytest
 from precheck.goldens.place import golden_files
 from precheck.plugin import fixtures, markers, xdist
 from precheck.plugin.fixtures import check_invariance as check_invariance
+from precheck.plugin.fixtures import check_kernel as check_kernel
 from precheck.plugin.fixtures import check_parity as check_parity
 from precheck.plugin.fixtures import check_precision as check_precision
 from precheck.plugin.fixtures import precision as precision
@@ -139,7 +140,7 @@ def _uses_checks(item: pytest.Item) -> bool:
 
 
 def _watches(item: pytest.Item) -> bool:
-    return not {"watch_precision", "check_parity", "check_invariance"}.isdisjoint(getattr(item, "fixturenames", ()))
+    return not {"watch_precision", "check_parity", "check_invariance", "check_kernel"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 def _nodeid(item: pytest.Item) -> str:

@@ -12,7 +12,7 @@ from precheck.precisions import Precision, PrecisionError, resolve
 
 LINES = (
     "precision(*names): run this test only under these precisions",
-    "expect_finding(rule): check_precision, watch_precision, check_parity or check_invariance must report this rule; the test fails if it does not",
+    "expect_finding(rule): check_precision, watch_precision or a check of a pair must report this rule; the test fails if it does not",
     "allow_finding(rule, reason=...): errors of this rule do not fail the test, and are listed at the end",
     "gpu(min_memory=GiB, min_capability=(major, minor)): skip where there is no such CUDA device",
 )
@@ -79,7 +79,7 @@ def unmet(item: pytest.Item, found: set[str], precision: str) -> str:
     if not missing:
         return ""
     if not precision:
-        return f"expected {min(missing)}, and the test made no check_precision, watch_precision, check_parity or check_invariance"
+        return f"expected {min(missing)}, and the test made no check_precision, watch_precision, check_parity, check_invariance or check_kernel"
     return (
         f"expected {min(missing)}, and it found {', '.join(sorted(found)) or 'nothing'} under {precision}; "
         "if the fault appears under some precisions only, name them with @pytest.mark.precision"

@@ -1,4 +1,4 @@
-"""What the fixtures `check_parity` and `check_invariance` give to a test; loaded when a test uses one."""
+"""What the fixtures `check_parity`, `check_invariance` and `check_kernel` give to a test; loaded when a test uses one."""
 
 from __future__ import annotations
 
@@ -69,3 +69,16 @@ class CheckInvariance(_Pair):
         from precheck.varying import vary
 
         return self._judged(lambda: vary(model, inputs, over, **{"precision": self.precision, **given}))
+
+
+class CheckKernel(_Pair):
+    """What the `check_kernel` fixture hands to a test."""
+
+    name = "check_kernel"
+
+    def __call__(self, candidate: Any, reference: Any, inputs: Any, **given: Any) -> Report:
+        """`precheck.compare_kernels` on inputs as they are, or under the precision that is given; fails the test if there are errors."""
+        __tracebackhide__ = True
+        from precheck.comparing_kernels import compare_kernels
+
+        return self._judged(lambda: compare_kernels(candidate, reference, inputs, **given))

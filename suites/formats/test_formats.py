@@ -16,13 +16,13 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from precheck.formats import BF16, E4M3FN, E5M2, FORMATS, FP16, FP32, FP64, TF32, Format, of_dtype
+from precheck.formats import BF16, E2M1, E2M3, E3M2, E4M3FN, E5M2, FORMATS, FP16, FP32, FP64, TF32, Format, of_dtype
 
 SIXTEEN = (BF16, FP16)
 EIGHT = (E4M3FN, E5M2)
 NARROW = SIXTEEN + EIGHT
 ALL = tuple(FORMATS.values())
-STORED = tuple(fmt for fmt in ALL if fmt is not TF32)
+STORED = tuple(fmt for fmt in ALL if fmt.dtype_name)
 TIE = 0.00390625  # half an ulp of bf16 in [1, 2)
 
 brief = settings(max_examples=100, deadline=None, database=None)
@@ -94,6 +94,9 @@ def around_ties(fmt: Format) -> torch.Tensor:
         (TF32, 11, 3.4011621342146535e38, -126, -136),
         (E4M3FN, 4, 448.0, -6, -9),
         (E5M2, 3, 57344.0, -14, -16),
+        (E3M2, 3, 28.0, -2, -4),
+        (E2M3, 4, 7.5, 0, -3),
+        (E2M1, 2, 6.0, 0, -1),
         (FP32, 24, 3.4028234663852886e38, -126, -149),
         (FP64, 53, 1.7976931348623157e308, -1022, -1074),
     ],
@@ -116,14 +119,14 @@ def test_range_is_that_of_torch(fmt: Format) -> None:
     assert (fmt.max, fmt.epsilon, fmt.min_normal) == (info.max, info.eps, info.smallest_normal)
 
 
-def test_only_e4m3fn_saturates() -> None:
-    """Saturation belongs to the one format without an infinity."""
-    assert [fmt for fmt in ALL if fmt.saturates] == [E4M3FN]
+def test_formats_without_an_infinity_saturate() -> None:
+    """Saturation belongs to those, and to no other."""
+    assert [fmt for fmt in ALL if fmt.saturates] == [E4M3FN, E3M2, E2M3, E2M1]
 
 
 def test_formats_by_name() -> None:
     """The mapping holds each format under its own name, prints as that name, and cannot be written to."""
-    assert list(FORMATS) == ["bf16", "fp16", "fp32", "fp64", "tf32", "fp8-e4m3fn", "fp8-e5m2"]
+    assert list(FORMATS) == ["bf16", "fp16", "fp32", "fp64", "tf32", "fp8-e4m3fn", "fp8-e5m2", "fp6-e3m2", "fp6-e2m3", "fp4-e2m1"]
     assert all(str(fmt) == name == fmt.name for name, fmt in FORMATS.items())
     with pytest.raises(TypeError):
         FORMATS["bf16"] = FP16  # type: ignore[index]
@@ -318,9 +321,10 @@ def test_float64_spacing_is_that_of_python(x: float) -> None:
 @every_format
 def test_spacing_halves_below_a_power_of_two(fmt: Format) -> None:
     """Below 1.0 numbers lie twice as dense as above it; at the smallest normal and at zero they do not."""
-    assert fmt.ulp(1.0) == 2 * fmt.spacing_below(1.0) == fmt.epsilon
-    assert fmt.half_ulp(1.0) == (fmt.epsilon / 4, fmt.epsilon / 2)
-    assert fmt.half_ulp(-1.0) == (fmt.epsilon / 2, fmt.epsilon / 4)
+    one = max(1.0, 2 * fmt.min_normal)  # e2m3 and e2m1 have no normal numbers below 1
+    assert fmt.ulp(one) == 2 * fmt.spacing_below(one) == one * fmt.epsilon
+    assert fmt.half_ulp(one) == (one * fmt.epsilon / 4, one * fmt.epsilon / 2)
+    assert fmt.half_ulp(-one) == (one * fmt.epsilon / 2, one * fmt.epsilon / 4)
     assert fmt.ulp(fmt.min_normal) == fmt.spacing_below(fmt.min_normal) == fmt.min_subnormal
     assert fmt.ulp(0.0) == fmt.spacing_below(0.0) == fmt.min_subnormal
 
@@ -387,7 +391,7 @@ def test_absorbs_at_the_edges(fmt: Format) -> None:
     assert fmt.absorbs(fmt.min_subnormal, 0.0)
     assert not fmt.absorbs(math.nan, 0.0)
     assert not fmt.absorbs(1.0, math.nan)
-    assert fmt.absorbs(math.inf, -1.0)
+    assert fmt.absorbs(math.inf, -0.125)
     assert fmt.absorbs(fmt.max, math.inf) is fmt.absorbs(fmt.max, fmt.max) is fmt.saturates
     assert not fmt.absorbs(0.0, fmt.min_subnormal)
 

@@ -305,3 +305,19 @@ def test_a_product_of_finite_numbers_makes_no_nan_of_a_zero(name: str, rules: li
     zero = graph.op("mul.Tensor", given("float16"), makes=ZERO | {"zeros": 64, "zeroed": 1.0})
     graph.op(name, given("float16"), zero, makes=NAN | {"alive": True})
     assert [finding.rule for finding in graph.found()] == rules
+
+
+@pytest.mark.parametrize(("reader", "accused"), [("sum.default", True), ("nan_to_num.default", False), ("where.self", False), ("ne.Tensor", False)])
+def test_a_mask_that_is_multiplied_by_infinity(reader: str, accused: bool) -> None:
+    graph = Graph()
+    product = graph.op("mul.Tensor", given("float16"), makes={"dtype": "float16"}, unmasked=3)
+    graph.op(reader, product, makes={"dtype": "float16"})
+    found = graph.found()
+    assert [(finding.rule, finding.severity, finding.source) for finding in found] == [("nan", "error", "model.py:1")] * accused
+    assert all("multiplied by 3 Inf or NaN" in finding.message and "torch.where" in finding.message for finding in found)
+
+
+def test_infinity_of_the_run_alone_is_told_where_it_came_from() -> None:
+    graph, infinite = overflowed()
+    graph.op("sum.default", graph.op("mul.Tensor", infinite, makes=NAN, unmasked=1), makes=NAN)
+    assert graph.rules() == [("overflow", 1)]

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from graph import Graph, given
 
-from precheck.observe.shadow.operations import Flips, Refused
+from precheck.observe.shadow.operations import Flips
+from precheck.observe.shadow.remarks import Refused
 
 TINIEST = 2.0**-24
 ZERO: dict[str, Any] = {"dtype": "float16", "zeros": 1, "largest_zeroed": TINIEST / 4}

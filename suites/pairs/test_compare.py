@@ -35,7 +35,7 @@ def test_what_is_equal_on_paper_passes(name: str, precision: str) -> None:
 
 BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
     "mask off by one": ({"broken": {"attention": "written", "shift": 1}}, "layers.1.attention", r"mask is not .* element i is element i-1"),
-    "no scale": ({"broken": {"attention": "written", "scale": 1.0}}, "layers.1.attention", r"2\.82843 times the result of model's bmm"),
+    "no scale": ({"broken": {"attention": "written", "scale": 1.0}}, "layers.1.attention", r"its softmax reads 2\.82843 times what model's softmax reads"),
     "bias dropped": ({"broken": {"unbiased": True}}, "layers.1.attention.o", r"other has no bias there"),
     "viewed, not turned": ({"broken": {"viewed": True}}, "layers.1.attention", r"in another order"),
     "position off by one": ({"broken": {"offset": 1}}, "layers.1.attention", r"element i of it is element i\+1"),

@@ -9,6 +9,7 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from precheck.precisions import ALIASES, AMBIGUOUS, DIALECTS, PRECISIONS, Precision, PrecisionError, resolve, resolve_all
+from precheck.recipes import RECIPES
 
 # name: compute dtype, stored dtype, autocasts, has a loss scale, steps on float32 copies; from Lightning's table and design section 2
 MEANINGS = {
@@ -21,6 +22,7 @@ MEANINGS = {
     "16-true": (torch.float16, torch.float16, False, False, False),
     "tf32": (torch.float32, torch.float32, False, False, False),
     "fp8-e4m3-mixed": (torch.bfloat16, torch.float32, True, False, False),
+    **dict.fromkeys(RECIPES, (torch.bfloat16, torch.float32, True, False, False)),
 }
 
 
@@ -41,6 +43,10 @@ def test_a_name_means_what_lightning_means_by_it(name: str) -> None:
     [
         ("bf16", "bf16-mixed"), ("fp16", "16-mixed"), ("16", "16-mixed"), ("fp16-mixed", "16-mixed"), ("fp16-true", "16-true"),
         ("fp32", "32-true"), ("32", "32-true"), ("no", "32-true"), ("fp64", "64-true"), ("64", "64-true"), ("fp8", "fp8-e4m3-mixed"),
+        ("fp8-delayed", "DelayedScaling"), ("fp8-current", "Float8CurrentScaling"), ("fp8-block", "Float8BlockScaling"),
+        ("mxfp8", "MXFP8BlockScaling"), ("nvfp4", "NVFP4BlockScaling"), ("int8-weight-only", "Int8WeightOnlyConfig"),
+        ("int4-weight-only", "Int4WeightOnlyConfig"), ("int8-dynamic", "Int8DynamicActivationInt8WeightConfig"),
+        ("8da4w", "Int8DynamicActivationIntxWeightConfig"),
     ],
 )  # fmt: skip
 def test_an_alias_means_its_name(alias: str, name: str) -> None:
@@ -59,7 +65,7 @@ def test_a_frameworks_word_means_what_it_does_there(word: str) -> None:
 
 
 def test_no_alias_is_untested_or_hides_a_name() -> None:
-    assert len(ALIASES) == 11
+    assert len(ALIASES) == 20
     assert set(DIALECTS) == set(WORDS) - {"torch.float32"}
     assert not (set(ALIASES) | set(DIALECTS)) & (set(PRECISIONS) | set(AMBIGUOUS))
     assert not set(ALIASES) & set(DIALECTS)
@@ -85,7 +91,7 @@ def test_an_object_that_stands_for_none_is_refused(odd: object) -> None:
 
 @pytest.mark.parametrize("name", ["transformer-engine", "transformer-engine-float16"])
 def test_layers_of_another_library_are_refused_with_what_is_nearest(name: str) -> None:
-    with pytest.raises(PrecisionError, match=f"unknown precision '{name}'; its fp8 is of layers of its own, and nearest to it is fp8-e4m3-mixed"):
+    with pytest.raises(PrecisionError, match=f"unknown precision '{name}'; its fp8 is of layers of its own, and nearest to it is DelayedScaling"):
         resolve(name)
 
 
@@ -130,7 +136,7 @@ def test_an_empty_list_is_refused(names: str) -> None:
 @pytest.mark.parametrize(
     ("name", "bits"),
     [("32-true", 24), ("64-true", 53), ("bf16-mixed", 8), ("bf16-true", 8), ("bf16-master", 8), ("16-mixed", 11), ("16-true", 11),
-     ("tf32", 11), ("fp8-e4m3-mixed", 4)],
+     ("tf32", 11), ("fp8-e4m3-mixed", 4), ("Float8BlockScaling", 4), ("DelayedScaling", 3), ("mxfp6-e2m3", 4), ("nvfp4", 2)],
 )  # fmt: skip
 def test_the_roundoff_is_that_of_the_coarsest_format_on_the_way(name: str, bits: int) -> None:
     precision = resolve(name)

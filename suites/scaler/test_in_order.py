@@ -242,10 +242,48 @@ def frozen_column() -> Loop:
     return loop
 
 
+def epsilons() -> Loop:
+    """Numbers beside which a scaled quantity is what it is: unit vectors and norms kept off zero."""
+    loop = Loop()
+    for _ in range(2):
+        loop.backward()
+        for gradient in loop.gradients:
+            unit = gradient / (gradient.norm() + 1e-5)
+            assert bool((unit.square() + 1e-8).sqrt().isfinite().all())
+            assert bool((gradient.square().sum() + 1e-12).sqrt() > 0)
+        loop.step()
+    return loop
+
+
+def thresholds() -> Loop:
+    """A threshold that was multiplied by the scale, over a norm that Python took; and a mean of as many elements as the scale is."""
+    loop = Loop()
+    for _ in range(2):
+        loop.backward()
+        norm = torch.stack([gradient.norm() for gradient in loop.gradients]).norm()
+        share = min(1.0, 0.05 * loop.scaler.get_scale() / float(norm.detach().cpu().numpy()))
+        for gradient in loop.gradients:
+            gradient.mul_(share)
+        loop.step()
+    return loop
+
+
+def penalised() -> Loop:
+    """A gradient penalty as it should be: what is compared with one was divided by the scale."""
+    loop = Loop()
+    x = loop.x.clone().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.float16):
+        out = loop.model(x).float()
+    (slope,) = torch.autograd.grad(loop.scaler.scale(out.sum()), x, create_graph=True)
+    penalty = ((slope / loop.scaler.get_scale()).norm(dim=1) - 1).square().mean()
+    loop.scaler.scale(penalty).backward()
+    loop.step()
+    return loop
+
+
 RECIPES = (typical, accumulated, clipped, two_losses, adversaries, two_scalers, disabled, resumed, unscaled_by_hand, scale_by_chance,
            without_scaler, recomputed, burst, long, flat,
-           *(recipe
-             for recipe in (put_together, frozen_column)))  # fmt: skip
+           put_together, frozen_column, epsilons, thresholds, penalised)  # fmt: skip
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.__name__)

@@ -140,6 +140,79 @@ def test_decay_alone_is_nothing_that_a_weight_is_trained_by() -> None:
     assert not told(report), report.summary()
 
 
+@pytest.mark.parametrize(("steps", "rate", "found"), [(100, 1e-3, True), (40, 1e-3, False), (100, 1e-4, False), (12, 0.1, False)])
+def test_decay_that_the_format_could_have_shown_and_did_not(steps: int, rate: float, found: bool) -> None:
+    """1e-4 a step comes to two unit roundoffs after 78 steps; 1e-2 a step arrives."""
+    own = weight()
+    optimizer = torch.optim.AdamW([own], lr=rate, weight_decay=0.1)
+
+    def code() -> None:
+        for _ in range(steps):
+            own.grad = torch.zeros_like(own)
+            optimizer.step()
+
+    report = watched(code)
+    assert [finding.rule for finding in told(report)] == ["lost-update"] * found, report.summary()
+    assert all("0% of its weight decay arrived; 100 steps" in finding.message for finding in told(report))
+
+
+ASKED = {"weight_decay": 0.1}
+
+
+class Stochastic(torch.optim.Optimizer):
+    """Steps by the gradient's sign, rounded by chance. Decay is a product of its own, in the weight's format, or a part of the step."""
+
+    def __init__(self, parameters: Any, weight_decay: float = 0.01, *, apart: bool) -> None:
+        super().__init__(parameters, {"weight_decay": weight_decay})
+        self.apart = apart
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for each in group["params"]:
+                kept = 1 - 1e-3 * group["weight_decay"]
+                wide = each.mul_(kept).float() if self.apart else kept * each.float()
+                bits = (wide - 1e-3 * each.grad.float().sign()).view(torch.int32) + torch.randint(0, 1 << 16, each.shape, dtype=torch.int32)
+                each.copy_((bits & -65536).view(torch.float32))
+
+
+@pytest.mark.parametrize(
+    ("apart", "decay", "steps", "found"),
+    [(True, ASKED, 100, True), (False, ASKED, 100, False), (True, {}, 1000, False), (True, ASKED, 40, False)],
+)
+def test_decay_beside_steps_that_arrive(apart: bool, decay: dict[str, float], steps: int, found: bool) -> None:
+    """Nothing is said of so few steps that no format could show it, nor of decay that is there unasked."""
+    own = weight()
+    optimizer = Stochastic([own], apart=apart, **decay)
+
+    def code() -> None:
+        for _ in range(steps):
+            own.grad = torch.ones_like(own)
+            optimizer.step()
+
+    report = watched(code)
+    assert moved(own)
+    assert [finding.rule for finding in told(report)] == ["lost-update"] * found, report.summary()
+    assert all("100 products with a number next to one" in finding.message for finding in told(report))
+
+
+def test_decay_of_a_copy_in_float32_arrives() -> None:
+    own = weight()
+    master = nn.Parameter(own.detach().float())
+    optimizer = torch.optim.AdamW([master], lr=1e-3, weight_decay=0.1)
+
+    def code() -> None:
+        for _ in range(100):
+            master.grad = torch.zeros_like(master)
+            optimizer.step()
+            with torch.no_grad():
+                own.copy_(master)
+
+    report = watched(code)
+    assert moved(own)
+    assert not told(report), report.summary()
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_hand_written_step_that_clears_its_gradient_had_one(steps: int) -> None:
     own = weight()

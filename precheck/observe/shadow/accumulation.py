@@ -13,6 +13,8 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow import stores
+from precheck.observe.shadow.factors import Factors
+from precheck.observe.shadow.gradients import Gradients
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Cell, Memory
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
@@ -42,7 +44,8 @@ class Accumulation:
     """Follows the accumulators of a run."""
 
     def __init__(self, memory: Memory, later: Later) -> None:
-        self.memory, self.later, self.stores = memory, later, stores.Stores()
+        self.memory, self.later, self.stores, self.gradients = memory, later, stores.Stores(), Gradients(later)
+        self.factors = Factors()
 
     def before(self, operation: Operation, planned: Any, floats: list[torch.Tensor], cells: list[Any], written: set[int]) -> dict[int, Samples]:
         """Samples of what an op is about to write over, by the tensor's id. What a step does to a weight is followed by `updates`."""
@@ -63,6 +66,8 @@ class Accumulation:
 
     def after(self, call: Call, outputs: list[torch.Tensor], values: list[Value]) -> None:
         """Tells the operation what its accumulator absorbed, if it has one: what it wrote into, or the operand that its result replaces."""
+        if call.operation.derived and call.operation.base == "add" and values[0].low:
+            self.gradients.added(call, outputs[0], values[0])
         if (call.operation.base not in ops.ACCUMULATING or call.written) and not call.before:
             return
         if call.before:

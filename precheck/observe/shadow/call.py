@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import casts, draws, flips, measuring, parts, twins
+from precheck.observe.shadow import casts, draws, flips, masked, measuring, parts, twins
 from precheck.observe.shadow.identities import is_parameter
 from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Phase, Value
@@ -154,6 +154,10 @@ class Call:
             shadows = self._replayed(outputs)
             seconds = twins.of(self, outputs) if shadows is not None and mode.twins else None
             self.store(outputs, shadows, seconds)
+        if planned.base == "mul" and outputs:
+            masked.multiplied(self, outputs[0])
+            if self.written and operation.scalars:
+                mode.accumulation.factors.multiplied(self)
         if planned.packet == "_to_copy" and self.floats:
             mode.outdated.cast(self, outputs[0])
         mode.record(operation)

@@ -1,4 +1,6 @@
-"""Rows of a softmax in which everything is masked: what they come to is an accident of the format, which the shadow takes over.
+"""Masks that leave nothing, and masks that remove nothing.
+
+Of a row of a softmax in which everything is masked, what it comes to is an accident of the format, which the shadow takes over.
 
 A mask adds to a score a number at which exp is 0 beside any score: -10000, or the lowest that the format holds. In float16 these swallow
 the score, and a row of nothing else is uniform; float32 still holds the score, and the same row is a softmax of it. Neither means
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.statistics import finite
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
@@ -32,3 +35,12 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
     best = scores.amax(dim, keepdim=True)
     masked = (best <= MASKED) & best.isfinite() & (best > MASKED).any()
     shadows[0] = torch.where(masked, outputs[0].to(shadows[0].dtype), shadows[0])
+
+
+def multiplied(call: Call, output: torch.Tensor) -> None:
+    """Tells a product with a mask of yes and no how many Inf and NaN the mask was to remove: 0 · Inf is NaN, in every format."""
+    masks = [each for each in call.args if isinstance(each, torch.Tensor) and each.dtype is torch.bool]
+    if len(masks) != 1 or len(call.floats) != 1 or call.mode.later.defers(output) or finite([output.detach()]):
+        return
+    left = output.detach().isnan() & ~masks[0]
+    call.operation.unmasked = int(left.sum())

@@ -20,7 +20,7 @@ SUSPECT = 0.01
 """Share of elements without a digit from which a value gets a twin, to tell whether float32 determines what follows."""
 GLANCE = 4096
 """Elements of a wide tensor looked at in an optimizer step, whose arithmetic is as far off as the gradients it is given."""
-_ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.name != "tf32"}
+_ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.dtype_name}
 
 
 def named(dtype: torch.dtype) -> str:

@@ -22,13 +22,15 @@ from precheck.observe.shadow import draws, numbers, outdated, parts
 from precheck.observe.shadow.accumulation import Accumulation
 from precheck.observe.shadow.backward import Backwards
 from precheck.observe.shadow.call import Call
+from precheck.observe.shadow.codes import Codes
 from precheck.observe.shadow.collectives import Collectives
 from precheck.observe.shadow.identities import is_parameter
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.losses import Losses
 from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
-from precheck.observe.shadow.operations import Observation, Operation, Refused, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.remarks import Refused
 from precheck.observe.shadow.replay import (
     LOW,
     OpPlan,
@@ -83,7 +85,7 @@ class Shadow(UncompiledMode):
         self.noise: dict[torch.device, torch.Generator] = {}
         self.outdated = outdated.Casts(self)
         self.accumulation = Accumulation(self.memory, self.later)
-        self.collectives = Collectives(self)
+        self.collectives, self.codes = Collectives(self), Codes(self)
         self.twins = False  # whether any cell has one
         where.on_gradient = self.gradient
         where.on_step.append(self._step_begins)
@@ -117,10 +119,10 @@ class Shadow(UncompiledMode):
                     if self.losses.asked(args[0], lambda: self.described("loss")):
                         self._turned(Turn.BACKWARD)
             if not self.scales.factors:
-                return self._watched(func, planned, args, kwargs)
+                return self.codes(func, planned, args, kwargs, self._watched(func, planned, args, kwargs))
             with self.unseen():
                 factors = self.scales.before(planned, args, kwargs, lambda: self.described(planned.name))
-            result = self._watched(func, planned, args, kwargs)
+            result = self.codes(func, planned, args, kwargs, self._watched(func, planned, args, kwargs))
             self.scales.after(factors, args, result)
             with self.unseen():
                 self.backwards.passed(result)
@@ -283,7 +285,9 @@ class Shadow(UncompiledMode):
 
     def finish(self) -> Observation:
         """Marks what is still alive; the block has ended."""
+        self.codes.finish()
         self.observation.updates = self.updates.finish(self.where.parameter_names)
+        self.observation.decays, self.observation.undone = self.updates.decays, self.accumulation.factors.undone
         for cell in self.memory.alive():
             for value in parts.present(cell):
                 value.alive = True

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from precheck.findings import Binades, Loss
-from precheck.observe.shadow.remarks import Outdated, Skew, Tail, Wrapped
+from precheck.observe.shadow.remarks import Outdated, Refused, Skew, Summed, Tail, Wrapped
+from precheck.observe.shadow.remarks_of_codes import Clipped, Skewed, Uncancelled
 from precheck.observe.shadow.source import Function, shortened
-from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Update
+from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Undone, Update
 from precheck.ops import base_name
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
@@ -109,14 +110,6 @@ class Renumbered:
     reach: float  # the format holds all whole numbers up to this
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Refused:
-    """An op that torch raised for."""
-
-    dtype: str  # the low format that it was for; "" where there is none
-    types: tuple[str, ...] = ()  # those of its inputs, in their order, where it raised for these
-
-
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Operation:
     """One op of the run. `inputs` and `outputs` are its floating tensors, in the order of its schema."""
@@ -139,9 +132,12 @@ class Operation:
     outdated: Outdated | None = None
     tail: Tail | None = None
     skew: Skew | None = None
+    summed: Summed | None = None
+    coded: Uncancelled | Clipped | Skewed | None = None
     mixed: bool = False  # whether its tensors, those of one number aside, are of several formats
     autocast: bool = False  # whether autocast was on, in a run that is to be float32
     impossible: tuple[int, int] = (0, 0)  # indices drawn that have no probability, of so many
+    unmasked: int = 0  # Inf and NaN that a mask was multiplied by, to be NaN all of them
     derived: bool = False  # made by autograd from a forward op, not written by the user
     absorbed: Absorbed | None = None
     starved: float = 0.0  # smallest non-zero |divisor| as the run has it, for a quotient that overflowed
@@ -234,6 +230,8 @@ class Observation:
     optimized: set[int] = dataclasses.field(default_factory=set)  # of those that an optimizer holds which has stepped
     gradients: dict[int, tuple[str, Value, float]] = dataclasses.field(default_factory=dict)  # parameters': name, value, loss scale
     updates: list[Update] = dataclasses.field(default_factory=list)
+    decays: list[Update] = dataclasses.field(default_factory=list)  # of weights whose gradient was zero at these steps
+    undone: dict[int, Undone] = dataclasses.field(default_factory=dict)  # products with numbers next to one, by identity of the weight
     scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)
     steps: list[ScalerStep] = dataclasses.field(default_factory=list)
     losses: list[Loss] = dataclasses.field(default_factory=list)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 import torch
@@ -20,8 +22,26 @@ def states(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def rate(optimizer: Any, parameter: torch.Tensor) -> float:
+    return _asked(optimizer, parameter, "lr")
+
+
+def decays(optimizer: Any, parameter: torch.Tensor) -> bool:
+    """Whether somebody asked for a parameter's weight decay: it is not zero, and not what the optimizer's class does unasked."""
+    made: Any = type(optimizer)
+    return _asked(optimizer, parameter, "weight_decay") not in (0.0, default_decay(made))
+
+
+@functools.cache
+def default_decay(kind: Any) -> float:
+    """The weight decay of optimizers of a class whose maker names none."""
+    named = inspect.signature(kind.__init__).parameters.get("weight_decay")
+    return float(named.default) if named is not None and isinstance(named.default, (int, float)) else 0.0
+
+
+def _asked(optimizer: Any, parameter: torch.Tensor, name: str) -> float:
+    """What the group of a parameter says of that name, as a number; 0 where it says nothing."""
     groups = optimizer.param_groups if optimizer is not None else ()
-    return next((float(group.get("lr") or 0.0) for group in groups if any(each is parameter for each in group["params"])), 0.0)
+    return next((float(group.get(name) or 0.0) for group in groups if any(each is parameter for each in group["params"])), 0.0)
 
 
 def parameters(optimizer: Any) -> list[torch.Tensor]:

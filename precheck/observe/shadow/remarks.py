@@ -53,3 +53,19 @@ class Tail:
     end: float  # the run's greatest magnitude
     farthest: float  # the reference's
     drawn: Operation
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Summed:
+    """A sum of gradients of one value, as autograd makes it one by one in a low format: of how many, and how far off their own exact sum."""
+
+    terms: int
+    off: float  # |sum - exact sum of the same terms| / |exact sum|
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Refused:
+    """An op that torch raised for."""
+
+    dtype: str  # the low format that it was for; "" where there is none
+    types: tuple[str, ...] = ()  # those of its inputs, in their order, where it raised for these

@@ -8,7 +8,7 @@ itself; all else follows from the ops: a scaled loss, its gradients, their norm,
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
+from precheck.observe.shadow.operands import CLOSE, digits, guards, is_number, matters, nothing, part, quotient, same
 from precheck.observe.shadow.replay import OpPlan, continuous, tensors_in
 from precheck.observe.shadow.steps import ScalingEvent
 from precheck.torch_internals import address, in_backward, storage_key
@@ -24,10 +25,6 @@ WHOLE_SHARES = 1024
 """Division by the scale times a whole number up to this is unscaling too: the mean over micro-batches, made in one go."""
 ANY = (0, math.inf, -math.inf)
 """Numbers that are the same under any scale."""
-EPSILON = 1e-6
-"""Bounds up to this are against a division by zero: torch's own are from 1e-6 (what clips gradients) down to 1e-12 (what makes unit vectors)."""
-CLOSE = 1e-5
-"""Relative difference up to which two factors are one: scales are powers of two, their reciprocals exact, roots and products near so."""
 
 REPEATED = 32
 """Events of one kind and line that are kept: a fault of each step is told once, with how far it had come by then."""
@@ -45,6 +42,7 @@ class Scales:
         self.asked: set[float] = set()  # scales that the program has asked a scaler for, as numbers
         self.newest = 1.0  # the last of them
         self.meant: set[float] = set()  # Python numbers that the program scaled or unscaled by; autograd multiplies by them again
+        self.read: deque[tuple[float, ScalingEvent]] = deque(maxlen=REPEATED)  # numbers that Python took from scaled tensors
         self.events: list[ScalingEvent] = []
         self.noted: Counter[tuple[str, ...]] = Counter()  # how many of each kind and line
         self.mixtures: dict[int, tuple[StorageWeakRef, ScalingEvent]] = {}  # gradients added up under two scales, unless nobody uses them
@@ -62,7 +60,7 @@ class Scales:
             return
         storage = tensor.untyped_storage()
         self.mixtures.pop(address(storage), None)
-        if _same(factor, 1.0):
+        if same(factor, 1.0):
             self.factors.pop(address(storage), None)
         else:
             self.factors[address(storage)] = (StorageWeakRef(storage), factor if 0 < factor < math.inf else math.nan)
@@ -79,11 +77,11 @@ class Scales:
             return [by_hand]
         if bare:
             return [1.0] if base in ops.REPLACING else []
-        if base in ops.REPLACING and _part(given[0]) and (len(given) == 1 or _nothing(given[1])):
+        if base in ops.REPLACING and part(given[0]) and (len(given) == 1 or nothing(given[1])):
             return []  # zeros into a part: the rest of the storage is what it was
         if planned.packet == "_local_scalar_dense":
             if storage_key(given[0]) not in self.own and not math.isnan(self.of(given[0])):
-                self._note("read", self.of(given[0]), 1.0, where)
+                self.read.append((float(given[0].detach()), self._note("read", self.of(given[0]), 1.0, where)))
             return []
         if planned.packet.startswith(("_foreach_", "_amp_foreach_")):
             return self._lanes(planned, args, kwargs, where)
@@ -118,7 +116,7 @@ class Scales:
 
     def _combined(self, planned: OpPlan, operands: list[Any], where: Locate) -> float:
         base = planned.base
-        values = [value for operand in operands for value in (operand if isinstance(operand, (list, tuple)) else (operand,)) if _is_number(value)]
+        values = [value for operand in operands for value in (operand if isinstance(operand, (list, tuple)) else (operand,)) if is_number(value)]
         carried = [self.of(value) for value in values if isinstance(value, torch.Tensor) and continuous(value)]
         first = carried[0] if carried else 1.0
         if planned.collective:
@@ -135,8 +133,10 @@ class Scales:
             return first / carried[1] if len(carried) > 1 else self._quotient(values, first, where)
         if base in ops.FUSED_SUMS and len(carried) >= 3:
             return self._sum(values[0], carried[0], None, carried[1] * float(carried[2] ** ops.FUSED_SUMS[base]), where)
-        if base in ops.SCALED_SUMS:
-            return self._sum(values[0], first, values[1], carried[1], where) if len(carried) > 1 else first
+        if base in ops.SCALED_SUMS or base in ops.DIFFERENCES:
+            return self._terms(base, values, carried, where)
+        if base in ops.EXPONENTIALS or base in ops.SOFTMAXES:
+            return self._mixed(first, 1.0, where, "function")  # a series of all powers of its argument, which so has to be a mere number
         if base == "copy":
             return float(carried[-1])
         if base in ops.ORDERINGS:
@@ -152,8 +152,8 @@ class Scales:
     def _joined(self, values: list[Any], carried: list[float]) -> float:
         """Parts side by side: the factor that they share, zeros aside."""
         tensors = [value for value in values if isinstance(value, torch.Tensor) and continuous(value)]
-        factors = [factor for tensor, factor in zip(tensors, carried, strict=True) if factor != 1 or not _nothing(tensor)]
-        return factors[0] if factors and all(_same(factor, factors[0]) for factor in factors) else math.nan
+        factors = [factor for tensor, factor in zip(tensors, carried, strict=True) if factor != 1 or not nothing(tensor)]
+        return factors[0] if factors and all(same(factor, factors[0]) for factor in factors) else math.nan
 
     def _number(self, values: list[Any], factor: float, where: Locate, *, inverse: bool) -> float:
         """What a Python number that is multiplied by (divided by, if `inverse`) does to a factor."""
@@ -161,24 +161,33 @@ class Scales:
         if number <= 0 or not math.isfinite(number):
             return 1.0
         number = 1 / number if inverse else number
-        if in_backward() and not any(_same(number, meant) for meant in self.meant):
+        if in_backward() and not any(same(number, meant) for meant in self.meant):
             return 1.0  # autograd's own, as the 1/n of a mean is
         if factor != 1 and self._asked_for(number, 1 / factor):
             return 1 / factor  # a threshold over a norm, which torch makes a product with the norm's reciprocal
+        if self._clips(number, factor):
+            self._note("compared", factor, 1.0, where)
+            return math.nan
         shares = 1 / (number * factor)
-        if factor != 1 and self.newest > 1 and _same(number, 1 / self.newest) and not _same(factor, self.newest):
-            self._note("rescaled", factor, self.newest, where)
+        if factor != 1 and self.newest > 1 and same(number, 1 / self.newest) and not same(factor, self.newest):
+            self._note("rescaled", factor, self.newest, where, "updated" if same(self.newest, 2 * factor) or same(2 * self.newest, factor) else "")
             return number
-        if factor != 1 and 1 - CLOSE <= shares <= WHOLE_SHARES and _same(shares, round(shares)) and (factor >= 4 or shares < 2):
+        if factor != 1 and 1 - CLOSE <= shares <= WHOLE_SHARES and same(shares, round(shares)) and (factor >= 4 or shares < 2):
             self.meant.add(number)
             return 1 / factor
         for scale in self.known:
-            if scale > 1 and (_same(number, scale) or _same(number, 1 / scale)):
+            if scale > 1 and (same(number, scale) or same(number, 1 / scale)):
                 self.meant.add(number)
-                if factor != 1 and not _same(number, factor):
+                if factor != 1 and not same(number, factor):
                     self._note("rescaled", factor, scale, where)
                 return number
         return 1.0
+
+    def _clips(self, number: float, factor: float) -> bool:
+        """Whether a Python number is a threshold over a norm that Python read under that scale. Then that was no mere look."""
+        clipped = [event for norm, event in self.read if same(event.factor, factor) and quotient(number, norm, factor)]
+        self.events = [event for event in self.events if event not in clipped] if clipped else self.events
+        return bool(clipped)
 
     def _by_hand(self, base: str, args: tuple[Any, ...]) -> float:
         """What a scalar that is multiplied by a scale the program has asked for carries: it is a loss, scaled by hand, or its gradient."""
@@ -199,16 +208,28 @@ class Scales:
 
         By its digits: what is short after division by the scale and longer before was written down without it.
         """
-        return any(_same(scale, asked) for asked in self.asked) and _digits(number / scale) < _digits(number)
+        return any(same(scale, asked) for asked in self.asked) and digits(number / scale) < digits(number)
 
     def _sum(self, one: Any, carried: float, other: Any, added: float, where: Locate) -> float:
-        if _same(carried, added):
+        if same(carried, added):
             return carried
-        if isinstance(one, torch.Tensor) and _nothing(one):
+        if isinstance(one, torch.Tensor) and nothing(one):
             return added
-        if isinstance(other, torch.Tensor) and _nothing(other):
+        if isinstance(other, torch.Tensor) and nothing(other):
             return carried
-        event = ScalingEvent("mixed", where(), carried, added)
+        if added == 1 and isinstance(other, torch.Tensor) and other.dim() == 0 and not matters([one, float(other.detach())], carried):
+            return carried
+        return self._mixed(carried, added, where)
+
+    def _terms(self, base: str, values: list[Any], carried: list[float], where: Locate) -> float:
+        """A sum or difference of two tensors, or of one and a number; or a loss that takes one from the other."""
+        if len(carried) < 2:
+            return self._mixed(carried[0], 1.0, where, "number") if matters(values, carried[0]) else carried[0]
+        factor = self._sum(values[0], carried[0], values[1], carried[1], where)
+        return factor if base in ops.SCALED_SUMS else math.nan
+
+    def _mixed(self, carried: float, added: float, where: Locate, text: str = "") -> float:
+        event = ScalingEvent("mixed", where(), carried, added, text)
         if not in_backward():
             self.add(event)
         else:
@@ -217,10 +238,10 @@ class Scales:
 
     def _compared(self, base: str, values: list[Any], first: float, where: Locate) -> float:
         for other in values[1:]:
-            if base in ops.BOUNDS_BELOW and _guards(values[0], other):
+            if base in ops.BOUNDS_BELOW and guards(values[0], other):
                 continue
             if isinstance(other, torch.Tensor) and continuous(other):
-                if not _same(self.of(other), first) and not _nothing(other):
+                if not same(self.of(other), first) and not nothing(other):
                     self._note("compared", first, self.of(other), where)
                     return math.nan
             elif isinstance(other, (int, float)) and first != 1 and other not in ANY and not self._asked_for(other, first):
@@ -228,8 +249,10 @@ class Scales:
                 return math.nan
         return first
 
-    def _note(self, kind: str, factor: float, other: float, where: Locate) -> None:
-        self.add(ScalingEvent(kind, where(), factor, other))
+    def _note(self, kind: str, factor: float, other: float, where: Locate, text: str = "") -> ScalingEvent:
+        event = ScalingEvent(kind, where(), factor, other, text)
+        self.add(event)
+        return event
 
     def add(self, event: ScalingEvent) -> None:
         """Keeps an event; of many of one kind and line the first and the latest."""
@@ -239,32 +262,3 @@ class Scales:
             latest = max(at for at, each in enumerate(self.events) if (each.kind, each.operation.source, each.operation.caller) == place)
             del self.events[latest]
         self.events.append(event)
-
-
-def _digits(number: float) -> int:
-    """Significant digits, of twelve."""
-    return len(f"{number:.11e}".partition("e")[0].replace(".", "").lstrip("-").rstrip("0"))
-
-
-def _guards(tensor: Any, bound: Any) -> bool:
-    """Whether a lower bound is there against a division by zero only, as a cosine's is: tiny, and below all that it bounds."""
-    least = float(bound.max()) if isinstance(bound, torch.Tensor) and bound.numel() else bound
-    return isinstance(least, float) and 0 < least <= EPSILON and isinstance(tensor, torch.Tensor) and not bool((tensor.detach() < least).any())
-
-
-def _part(tensor: torch.Tensor) -> bool:
-    """Whether it is a view of more than it shows."""
-    return tensor.layout is torch.strided and tensor.numel() * tensor.element_size() < tensor.untyped_storage().nbytes()
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (torch.Tensor, int, float)) and not isinstance(value, bool)
-
-
-def _same(one: float, other: float) -> bool:
-    return abs(one - other) <= CLOSE * max(abs(one), abs(other))
-
-
-def _nothing(tensor: torch.Tensor) -> bool:
-    """All zero, as a fresh accumulator is: zero is the same under any scale."""
-    return not bool(tensor.detach().any())

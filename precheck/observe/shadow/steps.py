@@ -108,3 +108,13 @@ class Update:
     def edq(self) -> float:
         """Effective descent quality, normalised: ⟨meant, moved⟩ / ⟨meant, meant⟩ (Collage, arXiv 2405.03637)."""
         return self.common / self.wanted if self.wanted else 1.0
+
+
+@dataclasses.dataclass(slots=True)
+class Undone:
+    """Products that left a weight as it was: how many, and what they were to change it by all together, as a share of it."""
+
+    operation: Operation  # the first
+    dtype: str
+    times: int = 0
+    meant: float = 0.0

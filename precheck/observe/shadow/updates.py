@@ -22,7 +22,7 @@ from precheck.observe.shadow.later import SAMPLE as LATER
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Operation, Value
-from precheck.observe.shadow.optimizers import parameters, rate, states
+from precheck.observe.shadow.optimizers import decays, parameters, rate, states
 from precheck.observe.shadow.replay import addressable, local
 from precheck.observe.shadow.statistics import norm, ratio, sampled, share
 from precheck.observe.shadow.steps import State, Update
@@ -122,6 +122,7 @@ class Updates:
         self.memory, self.later, self.low = memory, later, low
         self.identity, self.another = identity, another  # the latter makes a shadow of its own
         self.seen: dict[int, _Seen] = {}
+        self.idle: dict[int, _Seen] = {}  # steps under a gradient of zero, which decay alone makes
         self.before: dict[int, _Before] = {}  # of an optimizer's parameters, while it steps
         self.by_hand: dict[int, _Before] = {}  # of those that no optimizer was seen to hold, since their last gradient
         self.optimized: set[int] = set()
@@ -165,6 +166,11 @@ class Updates:
         self._aged([each for each in seen if _unsure(each.update)])
         return [each.update for each in seen]
 
+    @property
+    def decays(self) -> list[Update]:
+        """What of the decay of weights arrived whose gradient was zero."""
+        return [each.update for each in self.idle.values() if each.update.steps]
+
     def _aged(self, unsure: list[_Seen]) -> None:
         for optimizer in {id(made): made for each in unsure if each.optimizer and (made := each.optimizer()) is not None}.values():
             own = {id(made): each for each in unsure if each.optimizer and each.optimizer() is optimizer and (made := each.parameter()) is not None}
@@ -185,15 +191,17 @@ class Updates:
         if cell is None or not between:
             return
         number = self.identity(parameter)
-        seen = self.seen.get(number)
-        if seen is None and number not in self.doubtful and self._mastered(between - {cell.value}, was):
+        idle = was.unused and self._unused(parameter)
+        if idle and not decays(optimizer() if optimizer else None, parameter):
+            return
+        every = self.idle if idle else self.seen
+        seen = every.get(number)
+        if seen is None and number not in self.doubtful and number not in self.seen and self._mastered(between - {cell.value}, was):
             self.doubtful.add(number)
             return
         if seen is None:
             update = Update(name, tuple(mine.shape), cell.value.dtype, operation, rate=rate(optimizer() if optimizer else None, parameter))
-            seen = self.seen[number] = _Seen(update, self.identity.refer(parameter), optimizer)
-        if was.unused and self._unused(parameter):
-            return
+            seen = every[number] = _Seen(update, self.identity.refer(parameter), optimizer)
         gradient = was.gradient
         if gradient is None and parameter.grad is not None:  # a closure's
             gradient = self._value(parameter.grad)

@@ -42,6 +42,7 @@ class Whereabouts:
         self.stack: list[str] = []
         self._shipped: list[bool] = []  # of each of these, whether its class is one of torch.nn
         self.optimizing = 0
+        self.stepping: Any = None  # the optimizer that steps
         self.shipped = False  # whether the optimizer that steps is torch's own code
         self.step = 1
         self.scale = 1.0
@@ -149,12 +150,14 @@ class Whereabouts:
         for tell in self.on_step:
             tell(optimizer)
         self.optimizing += 1
+        self.stepping = optimizer
         self.shipped = str(getattr(type(optimizer).step, "__module__", "")).startswith("torch.optim.")
 
     def _end(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         if not self.belongs():
             return
         self.optimizing = max(0, self.optimizing - 1)
+        self.stepping = None
         for tell in self.after_step:
             tell(optimizer)
         self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1

@@ -15,7 +15,7 @@ from precheck.analysis.causes import SWALLOWED
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import CONSTANTS, MOVING, PRODUCTS, SUMS, compensating, elements, felt, hands_on, percent
+from precheck.analysis.lineage import CONSTANTS, MOVING, PRODUCTS, SUMS, compensating, elements, felt, hands_on, percent, read_at
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.rules.absorption.about import ABOUT
 from precheck.rules.rule import Candidate, Rule
@@ -70,7 +70,7 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
         return None
     if seen.share >= HALF and seen.times >= TIMES and seen.drift >= ROUNDINGS * u and seen.intended >= INTENDED * u and seen.arrived < 1:
         text = f"{seen.times} additions left at least half of the elements unchanged; the accumulator is {percent(seen.drift)} % off"
-        return Candidate("absorption", operation, text, seen.drift / u, ROUNDINGS)
+        return Candidate("absorption", read_at(operation), text, seen.drift / u, ROUNDINGS)
     if (
         kept
         and operation.phase != "backward"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import ClassVar
@@ -19,7 +20,9 @@ from precheck.rules.lost_update.words import Numbers, horizon, worded
 from precheck.rules.rule import Candidate, Compared, Rule
 
 STALLED_STEPS = Limit(8, "steps", "from which a state that stands still is called so; as for other accumulators (`absorption.UPDATES`)")
-INTENDED = Limit(2.0, "unit roundoffs", "of a state that it was meant to move by, from which its format could have shown it")
+INTENDED = Limit(
+    2.0, "unit roundoffs", "of a state, or of a weight that decays, that it was meant to move by, from which its format could have shown it"
+)  # fmt: skip
 
 
 class LostUpdate(Rule):
@@ -28,6 +31,7 @@ class LostUpdate(Rule):
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         yield from _unarrived(part.observation)
+        yield from list(_undecayed(part.observation)) or _multiplied(part.observation)
         yield from _stalled(part.observation)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
@@ -83,13 +87,54 @@ def _unarrived(observation: Observation) -> list[Candidate]:
     return [Unarrived("lost-update", placed_at(worst), text, told[0][1], LOST, tensor=worst.parameter)]
 
 
+def _undecayed(observation: Observation) -> Iterator[Candidate]:
+    """Weights whose gradient is zero and whose optimizer is to make them smaller, and does not; the one furthest from where it should be.
+
+    Decay multiplies by 1 - lr · weight_decay. Where that product is less than half a spacing, it never arrives, however many the steps. Few steps
+    mean to change nothing that the format could show; a weight that nothing uses has no gradient at all, and no optimizer decays it.
+    """
+    lost = [each for each in observation.decays if each.steps >= STALLED_STEPS and _meant(each) >= INTENDED * _roundoff(each) and is_lost(each)]
+    worst = max(lost, key=_meant, default=None)
+    if worst is not None:
+        share = max(0.0, update_share(worst))
+        text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of its weight decay arrived; {worst.steps} steps whose gradient is zero were to "
+                f"change it by {_meant(worst):.1%}, each by {_meant(worst) / worst.steps:.2g} of itself, and {worst.dtype} rounds away less "
+                f"than {_roundoff(worst):.2g}; so it is with {len(lost)} of {len(observation.decays)} such parameters")  # fmt: skip
+        yield Unarrived("lost-update", placed_at(worst), text, share, LOST, tensor=worst.parameter)
+
+
+def _multiplied(observation: Observation) -> Iterator[Candidate]:
+    """Weights that were multiplied by a number next to one, time and again, and stayed what they were. Their gradients' steps may have arrived.
+
+    An optimizer's decay counts where somebody asked for it, not where its class has one for who asks for none, as AdamW has.
+    """
+    enough = {number: each for number, each in observation.undone.items() if each.times >= STALLED_STEPS
+              and each.meant >= INTENDED * formats.of_dtype(each.dtype).unit_roundoff}  # fmt: skip
+    if not enough:
+        return
+    number, worst = max(enough.items(), key=lambda each: each[1].meant)
+    name = observation.parameters.get(number, "")
+    text = (f"{name or 'a parameter'}: {worst.times} products with a number next to one, as of weight decay, were to change it by "
+            f"{worst.meant:.1%}, and none changed a bit: {worst.dtype} rounds each back; so it is with {len(enough)} parameter(s)")  # fmt: skip
+    operation = dataclasses.replace(worst.operation, phase="optimizer")
+    yield Unarrived("lost-update", operation, text, 0.0, LOST, tensor=name)
+
+
+def _meant(update: Update) -> float:
+    """What steps in one direction were to change a parameter by, all together, as a share of it."""
+    return math.sqrt(update.wanted * update.steps) / update.size if update.size else 0.0
+
+
+def _roundoff(update: Update) -> float:
+    return formats.of_dtype(update.dtype).unit_roundoff
+
+
 def _stalled(observation: Observation) -> Iterator[Candidate]:
     """Moments that stand still although they were meant to move: of each name the worst."""
     worst: dict[str, Update] = {}
     for update in observation.updates:
-        u = formats.of_dtype(update.dtype).unit_roundoff
         for name, state in update.states.items():
-            enough = state.steps >= STALLED_STEPS and state.intended >= INTENDED * u and update.gradient_drift < AIMLESS
+            enough = state.steps >= STALLED_STEPS and state.intended >= INTENDED * _roundoff(update) and update.gradient_drift < AIMLESS
             if enough and state.arrived < min(LOST, worst[name].states[name].arrived if name in worst else LOST):
                 worst[name] = update
     for name, update in worst.items():

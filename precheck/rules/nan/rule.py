@@ -5,18 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from precheck.analysis.facts import Fact
+from precheck import ops
+from precheck.analysis.facts import Fact, Part
 from precheck.analysis.labels import label
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import FILLS, WRONG, Broken
 from precheck.findings import Finding
+from precheck.observe.shadow.operations import Operation
 from precheck.rules.nan.about import ABOUT
-from precheck.rules.rule import Compared, Rule, broken_boundary
+from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary
+
+REMOVING = ops.COMPARED | {"where", "nan_to_num", "masked_fill", "nansum", "nanmean", "nanmedian"}
+"""Ops that ask for NaN, or put something else in their place."""
 
 
 class NotANumber(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (WRONG, FILLS)
+
+    def among(self, part: Part) -> Iterator[Candidate]:
+        yield from super().among(part)
+        for operation in part.observation.judged:
+            own = any(source.nonfinite for source in operation.inputs)  # of this run alone, which is told where it came from
+            if operation.unmasked and not own and _stays(operation, part):
+                text = (f"a mask is multiplied by {operation.unmasked} Inf or NaN that it is to remove, and 0 · Inf is NaN, in the reference too: "
+                        "take torch.where or masked_fill")  # fmt: skip
+                yield Candidate("nan", operation, text, operation.unmasked, 0)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "not a number":
@@ -31,3 +45,10 @@ class NotANumber(Rule):
                 what = f"the {label(record.kind, record.name)} is {'NaN' if record.nan else 'Inf'} in float32 too, in step {record.step}"
                 yield Finding("nan", "warning", f"{what}: the check is inconclusive", step=record.step, tensor=record.name)
                 return
+
+
+def _stays(operation: Operation, part: Part) -> bool:
+    """Whether something computes with what a mask has left, or the user has it: other than by asking, choosing or filling."""
+    (value,) = operation.outputs
+    readers = [reader for reader in part.readers.get(value, ()) if reader is not operation]
+    return any(reader.outputs and reader.base not in REMOVING for reader in readers) or (value.alive and not readers)

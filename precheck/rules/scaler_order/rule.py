@@ -71,7 +71,11 @@ def _next(step: ScalerStep) -> float:
 
 def _order(event: ScalingEvent) -> Candidate:
     scale, other, severity = _told(event.factor), _told(event.other), "error"
-    if event.kind == "mixed":
+    if event.kind == "mixed" and event.text == "number":
+        text = f"a number that is not scaled is added to a quantity scaled by {scale}: divide that by scaler.get_scale() first"
+    elif event.kind == "mixed" and event.text == "function":
+        text = f"an exponential is taken of a quantity scaled by {scale}: divide that by scaler.get_scale() first"
+    elif event.kind == "mixed":
         text = f"a quantity scaled by {scale} is added to one scaled by {other}: pass every loss through scaler.scale, or unscale_ first"
     elif event.kind == "compared":
         text = f"a quantity scaled by {scale} is compared with, or clipped by, one scaled by {other}: call scaler.unscale_(optimizer) first"
@@ -79,7 +83,7 @@ def _order(event: ScalingEvent) -> Candidate:
         text = f"a step on gradients still scaled by {scale}: use scaler.step(optimizer), and scaler.update() only after every optimizer's step"
     elif event.kind == "rescaled":
         text = f"a quantity scaled by {scale} is divided by another scale, {other}: read the scale before scaler.update()"
-        severity = "warning"
+        severity = "error" if event.text else "warning"
     elif event.kind == "read":
         text, severity = f"Python reads a number that is scaled by {scale}", "warning"
     elif event.kind == "half":

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bugs.bug import Bug, normal
+from bugs.bug import Bug, normal, uniform
 
 
 class Casts:
@@ -103,7 +103,34 @@ def gram_gradient(dtype: torch.dtype) -> torch.Tensor:
     return x.grad
 
 
+def trajectory(cached: bool) -> torch.Tensor:
+    """A field that a solver asks 300 times. Its weights are cast once, and the 300 gradients of a cast are added up in bfloat16."""
+    field, x = nn.Linear(12, 12), normal(24, 12, seed=3)
+    with torch.no_grad():
+        field.weight.copy_(normal(12, 12, seed=1) / 4)
+        field.bias.zero_()
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=cached):
+        for _ in range(300):
+            x = x + 0.01 * torch.tanh(field(x))  # culprit: solver-gradients
+    functional.mse_loss(x, normal(24, 12, seed=2)).backward()
+    return field.weight.grad
+
+
+def widened_each_turn(each: bool) -> torch.Tensor:
+    """A rate that is kept in bfloat16 and widened in each of 300 turns, which hands 300 gradients to what is low."""
+    rate, state = (0.1 * uniform(64)).to(torch.bfloat16).requires_grad_(), uniform(64, seed=1)
+    wide = rate.float()
+    for _ in range(300):
+        state = state - 0.01 * (rate.float() if each else wide) * state  # culprit: widened-each-turn
+    state.square().sum().backward()
+    return rate.grad
+
+
 BUGS = (
+    Bug("solver-gradients", "", ("accumulated-drift",), "aten.add.Tensor", lambda: trajectory(True), lambda: trajectory(False), phase="backward",
+        module="Linear"),
+    Bug("widened-each-turn", "", ("accumulated-drift",), "aten.add.Tensor", lambda: widened_each_turn(True), lambda: widened_each_turn(False),
+        phase="backward"),
     Bug("cast-cache", "pytorch/pytorch#65766", ("missing-gradient",), "aten._to_copy.default", lambda: recycled(False), lambda: recycled(True)),
     Bug("validated-first", "NVIDIA/apex#132", ("missing-gradient",), "aten._to_copy.default", lambda: validated(True), lambda: validated(False),
         module="0"),

@@ -61,7 +61,18 @@ def near_infinity(fill: float) -> torch.Tensor:
     return torch.softmax(weights, -1)
 
 
+def clipped_by_the_rest(filled: bool) -> list[torch.Tensor]:
+    """The norm of one group of gradients overflowed on another rank; it is to be left out, and the others are clipped by theirs."""
+    gradients = [normal(8).half(), normal(8, seed=1).half()]
+    norms = torch.stack([*(each.float().norm() for each in gradients), torch.tensor(float("inf"))])
+    usable = norms.isfinite()
+    norm = (norms.masked_fill(~usable, 0.0) if filled else norms * usable).sum()  # culprit: multiplied-away
+    return [each / (norm + 1e-6).clamp(min=1.0) for each in gradients]
+
+
 BUGS = (
+    Bug("multiplied-away", "deepspeedai/DeepSpeed#7171", ("nan",), "aten.mul.Tensor", lambda: clipped_by_the_rest(False),
+        lambda: clipped_by_the_rest(True)),
     Bug("lowest-plus-score", "huggingface/transformers#17306", ("overflow",), "aten.add.Tensor", lambda: padded(False), lambda: padded(True)),
     Bug("constant-buffer", "NVIDIA/apex#93", ("overflow", "nan"), "aten._to_copy.default", lambda: masked(-1e9), lambda: masked(-1e4),
         measured=lambda fixed: {"model": Masked(-1e4 if fixed else -1e9), "inputs": scores_and_keep(), "precision": "16-true"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from bugs.loops import SCALE, Fault, Loop
 
@@ -205,6 +206,49 @@ def gradient_penalty(wrong: bool) -> torch.Tensor:
     return loop.moved
 
 
+def penalised(loop: Loop, wrong: bool) -> torch.Tensor:
+    """The gradient at each input, as a critic's penalty has it, scaled if wrong."""
+    x = loop.x.clone().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.float16):
+        out = loop.model(x).float()
+    (slope,) = torch.autograd.grad(loop.scaler.scale(out.mean()), x, create_graph=True)
+    return slope if wrong else slope / loop.scaler.get_scale()
+
+
+def slope_of_one(wrong: bool) -> torch.Tensor:
+    """A critic's slope is to be one: the norm is scaled, the one is not."""
+    loop = Loop()
+    slope = 16 * penalised(loop, wrong)
+    penalty = (slope.norm(dim=1) - 1).square().mean()  # at fault
+    return penalty.detach()
+
+
+def slope_beside_ones(wrong: bool) -> torch.Tensor:
+    loop = Loop()
+    slope = (16 * penalised(loop, wrong)).norm(dim=1)
+    return functional.mse_loss(slope, torch.ones_like(slope)).detach()  # at fault
+
+
+def perplexity_of_scaled_loss(wrong: bool) -> torch.Tensor:
+    loop = Loop(scale=16.0)
+    scaled = loop.scaler.scale(loop.loss()).detach()
+    return torch.exp(scaled if wrong else scaled / loop.scaler.get_scale())  # at fault
+
+
+def clip_by_a_number(wrong: bool) -> torch.Tensor:
+    """Python takes the norm, and the gradients are multiplied by what Python makes of it."""
+    loop = Loop()
+    loop.backward()
+    if not wrong:
+        loop.scaler.unscale_(loop.optimizer)
+    norm = torch.stack([gradient.norm() for gradient in loop.gradients]).norm().item()
+    share = min(1.0, 0.05 / (norm + 1e-6))
+    for gradient in loop.gradients:
+        gradient.mul_(share)  # at fault
+    loop.step()
+    return loop.moved
+
+
 def orthogonal_part(wrong: bool) -> torch.Tensor:
     """GSAM: the second of two gradients less a part of the first, which is kept as it lies in .grad."""
     loop = Loop()
@@ -233,6 +277,9 @@ FAULTS = (
     Fault(noise, ADDED, link="rwth-i6/returnn#1595"), Fault(decay_by_hand, ADDED), Fault(update_between_micro_batches, ADDED),
     Fault(update_between_optimizers, STEPPED, link="neosr-project/neosr#9"),
     Fault(step_on_a_threshold, CLIPPED), Fault(average_of_norms, ADDED), Fault(gradient_penalty, ADDED),
+    Fault(slope_of_one, "a number that is not scaled is added to a quantity scaled by 1024", harm=None),
+    Fault(slope_beside_ones, ADDED, harm=None), Fault(perplexity_of_scaled_loss, "an exponential is taken of a quantity scaled by 16", harm=None),
+    Fault(clip_by_a_number, CLIPPED),
     Fault(orthogonal_part, ADDED, link="davda54/sam#97"),
 )  # fmt: skip
 MECHANISM = "scaling"

@@ -238,7 +238,7 @@ FAULTS = (
     Fault(scaled_by_hand, STEPPED),
     Fault(logged_norm, READ, "warning", link="languini-kitchen/languini-kitchen#7"),
     Fault(logged_loss, READ, "warning"),
-    Fault(divided_by_the_next_scale, r"scaled by 16 is divided by another scale, 32: read the scale before", "warning",
+    Fault(divided_by_the_next_scale, r"scaled by 16 is divided by another scale, 32: read the scale before",
           link="facebookresearch/fairchem#617"),
 )  # fmt: skip
 MECHANISM = "scaling"

@@ -76,4 +76,27 @@ def scaled_convolutions() -> torch.Tensor:
     return torch.stack(losses)
 
 
-IDIOMS = (idle_weights, masters_and_average, recomputed, scaled_convolutions)
+def unrolled_cells() -> torch.Tensor:
+    """Recurrent cells under autocast over 60 steps: 60 gradients of each weight, added up as right as bfloat16 has it."""
+    cell = seeded(lambda: nn.LSTMCell(8, 16))
+    state = torch.zeros(6, 16), torch.zeros(6, 16)
+    with torch.autocast("cpu", dtype=LOW):
+        for step in range(60):
+            state = cell(normal(6, 8, seed=step), state)
+    state[0].float().square().mean().backward()
+    return cell.weight_hh.grad
+
+
+def tied_tables() -> torch.Tensor:
+    """A table that is read and scored against, by each of eight tokens that are foreseen."""
+    table = nn.Parameter(0.3 * normal(40, 16))
+    with torch.autocast("cpu", dtype=LOW):
+        seen = functional.embedding(torch.arange(8), table).to(LOW)
+        for ahead in range(1, 9):
+            loss = functional.cross_entropy((seen @ table.to(LOW).t()).float(), (torch.arange(8) + ahead) % 40)
+            seen = seen + 0.1 * loss.to(LOW)
+    loss.backward()
+    return table.grad
+
+
+IDIOMS = (unrolled_cells, tied_tables, idle_weights, masters_and_average, recomputed, scaled_convolutions)

@@ -57,6 +57,11 @@ class Format:
         return math.ldexp(1.0, self.min_exponent - self.precision + 1)
 
     @property
+    def max_exponent(self) -> int:
+        """The exponent of the largest finite number: 8 for e4m3fn, whose largest is 448."""
+        return math.frexp(self.max)[1] - 1
+
+    @property
     def dtype(self) -> torch.dtype:
         """The torch dtype that stores the format; float32 for tf32, which is a way to multiply and not to store."""
         import torch
@@ -160,8 +165,14 @@ TF32 = Format("tf32", 11, -126, float.fromhex("0x1.ffcp+127"))
 # ml_dtypes makes them nan (ml_dtypes#400); the OCP FP8 specification allows both.
 E4M3FN = Format("fp8-e4m3fn", 4, -6, float.fromhex("0x1.cp+8"), saturates=True, dtype_name="float8_e4m3fn")
 E5M2 = Format("fp8-e5m2", 3, -14, float.fromhex("0x1.cp+15"), dtype_name="float8_e5m2")
+# The elements of OCP Microscaling Formats 1.0 (2023), section 5.3. They have neither Inf nor NaN, and torch has no dtype of one such number.
+E3M2 = Format("fp6-e3m2", 3, -2, 28.0, saturates=True)
+E2M3 = Format("fp6-e2m3", 4, 0, 7.5, saturates=True)
+E2M1 = Format("fp4-e2m1", 2, 0, 6.0, saturates=True)
 
-FORMATS: Mapping[str, Format] = MappingProxyType({f.name: f for f in (BF16, FP16, FP32, FP64, TF32, E4M3FN, E5M2)})
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {f.name: f for f in (BF16, FP16, FP32, FP64, TF32, E4M3FN, E5M2, E3M2, E2M3, E2M1)}
+)
 _BY_DTYPE = {f.dtype_name: f for f in FORMATS.values() if f.dtype_name}
 
 

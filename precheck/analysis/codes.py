@@ -1,0 +1,61 @@
+"""Faults of a quantiser, from what was seen of its codes: scales that do not cancel, clipping, rounding with a mean."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from precheck.analysis.facts import Fact
+from precheck.analysis.limit import Limit
+from precheck.findings import Severity
+from precheck.observe.shadow.operations import Observation, Operation
+from precheck.observe.shadow.remarks_of_codes import Clipped, Skewed, Uncancelled
+
+CANCELLED = Limit(
+    2.0**-6, "relative error",
+    """of a result of codes and their scales, without any rounding, from what the data itself makes: scales kept in bfloat16 explain 2^-9 each""",
+)  # fmt: skip
+CLIPPED = Limit(
+    3.0, "times what rounding costs the tensor",
+    """that clipping may cost it. The best scale of a Gaussian or Laplacian tensor makes both about equal (Banner et al., arXiv 1810.05723); the MX
+    specification's scales, which clip by up to an eighth, cost less than rounding does.""",
+)  # fmt: skip
+SEEN = Limit(0.02, "share of the norm", "that clipping takes, from which it is told: what one rounding to e4m3 costs is 0.026")
+MOSTLY = Limit(0.5, "share of a line's casts", "that clip, from which its scale does not fit; of fewer it lags behind data that grows")
+SKEWED = Limit(
+    0.1, "steps",
+    """of a mean error. Rounding to nearest has one of up to 0.02 towards zero or from it (Gaussian data over 7 steps), rounding by chance none.""",
+)  # fmt: skip
+BY_CHANCE = Limit(6.0, "standard errors", "of a mean error that chance explains: of 10^9 tensors, one has more")
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Miscoded(Fact):
+    """What a quantiser does wrong."""
+
+    remark: Uncancelled | Clipped | Skewed
+
+
+def facts(observation: Observation) -> Iterator[Miscoded]:
+    """Those of the operations that are judged now."""
+    for operation in observation.judged:
+        remark = operation.coded
+        if isinstance(remark, Uncancelled) and remark.off > CANCELLED:
+            yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
+        elif isinstance(remark, Clipped):
+            yield from _clipping(operation, remark)
+        elif isinstance(remark, Skewed) and abs(remark.mean) > max(SKEWED, BY_CHANCE * remark.chance):
+            yield _fact("biased-rounding", operation, remark, abs(remark.mean), SKEWED)
+
+
+def _clipping(operation: Operation, remark: Clipped) -> Iterator[Miscoded]:
+    """An error where most calls of a line clip; else its scale lags behind for a few steps, as a delayed one must when data grows."""
+    if remark.lost > max(SEEN, CLIPPED * remark.rounding):
+        severity: Severity = "error" if remark.clips >= MOSTLY * remark.calls else "warning"
+        yield _fact("clipping", operation, remark, remark.lost, max(float(SEEN), CLIPPED * remark.rounding), severity)
+
+
+def _fact(
+    mechanism: str, operation: Operation, remark: Uncancelled | Clipped | Skewed, measured: float, limit: float, severity: Severity = "error"
+) -> Miscoded:
+    return Miscoded(mechanism=mechanism, operation=operation, measured=measured, limit=float(limit), remark=remark, severity=severity)

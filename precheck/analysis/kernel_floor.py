@@ -1,0 +1,183 @@
+"""How far from the exact result a correct kernel may be: for each element, and for whole rows, columns and tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import torch
+
+from precheck import formats
+from precheck.analysis.limit import Limit
+
+OWN = Limit(2, "times the largest distance of the reference and its noise runs",
+            "at that element: twice the reference's own error is what projects allow")  # fmt: skip
+NEARBY = Limit(4, "times the distances in its row and column",
+               """what an element is allowed whose own few noise runs were lucky; four deviations of a normal distribution are passed
+               once in 16 000""")  # fmt: skip
+BLOCK = Limit(3, "times the distance of noise runs in a block",
+              """the limit of a tensor's drift in noise floors, as in `analysis.noise`; noise runs round stochastically, with twice the
+              variance of rounding to nearest""")  # fmt: skip
+ELEMENTS = Limit(32, "elements", "that a row, column or tensor has before its root mean square says more than its elements do")
+ROUNDINGS = Limit(8, "roundings of float32",
+                  """of each input and intermediate of a noise run, as issue 23 settled: tiled attention needs it where a gradient
+                  cancels to 0""")  # fmt: skip
+SPACINGS = Limit(1.5, "spacings of the stored format",
+                 "of a result that two implementations round apart, and round again where a result is stored twice")  # fmt: skip
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Floor:
+    """What is known of one subject: an exact result, and how far correct implementations were from it."""
+
+    exact: torch.Tensor  # float64, or whole numbers
+    dtype: torch.dtype  # of the reference's own result
+    widest: torch.Tensor | None = None  # the largest distance at each element
+    square: torch.Tensor | None = None  # the largest square distance, block by block taken from this
+    unknown: torch.Tensor | None = None  # elements that are not finite everywhere, or whole numbers that came out otherwise
+    runs: int = 0
+
+    def __post_init__(self) -> None:
+        self.unknown = torch.zeros(self.exact.shape, dtype=torch.bool) if not _real(self.exact) else ~self.exact.isfinite()
+        self.widest = torch.zeros(self.exact.shape, dtype=torch.float64)
+        self.square = torch.zeros(self.exact.shape, dtype=torch.float64)
+
+    def add(self, other: torch.Tensor) -> None:
+        """One more correct implementation."""
+        assert self.unknown is not None
+        assert self.widest is not None
+        assert self.square is not None
+        self.runs += 1
+        if not _real(self.exact):
+            self.unknown |= other != self.exact
+            return
+        distance = _distance(other, self.exact)
+        self.unknown |= ~distance.isfinite()
+        distance = distance.where(distance.isfinite(), 0.0)
+        self.widest = torch.maximum(self.widest, distance)
+        self.square += distance.square()
+
+    def bound(self) -> torch.Tensor:
+        """The distance that is allowed at each element."""
+        assert self.widest is not None
+        return OWN * self.widest + NEARBY * self._nearby() + self._stored()
+
+    def _stored(self) -> torch.Tensor:
+        fmt = formats.of_dtype(torch.float32 if self.dtype.is_complex else self.dtype)
+        spacing = self.exact.abs() * fmt.epsilon
+        return SPACINGS * spacing + 2 * max(fmt.min_subnormal, 2.0**-126 if fmt.precision == 24 else 0.0)
+
+    def _nearby(self) -> torch.Tensor:
+        """What row and column say of an element: their product over the whole, as of a matrix of rank one, and no less than the lesser."""
+        assert self.square is not None
+        mean = self.square / max(self.runs, 1)
+        if mean.dim() == 0 or mean.numel() < 2:
+            return mean.sqrt()
+        matrix = mean.reshape(-1, mean.shape[-1])
+        row, column, whole = matrix.mean(1, keepdim=True).sqrt(), matrix.mean(0, keepdim=True).sqrt(), matrix.mean().sqrt()
+        if matrix.shape[0] == 1:
+            return whole.expand(mean.shape)
+        joint = row * column / whole.clamp(min=1e-300)
+        return torch.maximum(joint, torch.minimum(row, column)).reshape(mean.shape)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Distance:
+    """How far a candidate's result is from the exact one. From 1 on it is too far."""
+
+    ratio: float
+    elements: int = 0  # too far, one by one
+    block: str = ""  # of which the root mean square is too far: "the tensor", "row 3", "column 7"
+    first: tuple[int, ...] = ()  # of the elements, the worst
+    got: float = 0.0
+    exact: float = 0.0
+    lost: int = 0  # elements that are not finite, where the exact result is
+    wrong: torch.Tensor | None = None  # which elements are too far
+    relative: float = 0.0  # of the tensor's norm
+
+
+def distance(floor: Floor, result: torch.Tensor) -> Distance:
+    """The verdict on one subject of one trial."""
+    assert floor.unknown is not None
+    known = ~floor.unknown
+    if not bool(known.any()):
+        return Distance(0.0)
+    if not _real(floor.exact):
+        wrong = (result.to(floor.exact.dtype) != floor.exact) & known
+        return _told(floor, result, wrong, math.inf if bool(wrong.any()) else 0.0, "", wrong & False)
+    far = _distance(result, floor.exact)
+    lost = known & ~far.isfinite()
+    bound = floor.bound()
+    ratios = torch.where(known, (far / bound.clamp(min=1e-300)).where(far.isfinite(), math.inf), 0.0)
+    block, by = _blocks(floor, far.where(known & far.isfinite(), 0.0), known)
+    worst = max(float(ratios.max()) if ratios.numel() else 0.0, by)
+    return _told(floor, result, ratios > 1, worst, block if by > 1 else "", lost)
+
+
+def _told(floor: Floor, result: torch.Tensor, wrong: torch.Tensor, ratio: float, block: str, lost: torch.Tensor) -> Distance:
+    first: tuple[int, ...] = ()
+    if bool(wrong.any()):
+        far = _distance(result, floor.exact).nan_to_num(nan=math.inf) if _real(floor.exact) else wrong.double()
+        place = int(torch.where(wrong, far, -1.0).reshape(-1).argmax())
+        first = tuple(int(each) for each in torch.unravel_index(torch.tensor(place), wrong.shape)) if wrong.dim() else ()
+    some = bool(wrong.any())
+    got, exact = (_number(result[first]), _number(floor.exact[first])) if some else (0.0, 0.0)
+    return Distance(ratio, int(wrong.sum()), block, first, got, exact, int(lost.sum()), wrong, _relative(floor, result))
+
+
+def _number(value: torch.Tensor) -> float:
+    return float(value.abs()) if value.is_complex() else float(value)
+
+
+def _relative(floor: Floor, result: torch.Tensor) -> float:
+    if not _real(floor.exact):
+        return 0.0
+    known = ~floor.unknown if floor.unknown is not None else None
+    far = _distance(result, floor.exact).where(known, 0.0) if known is not None else _distance(result, floor.exact)
+    norm = floor.exact.abs().where(known, 0.0).norm() if known is not None else floor.exact.abs().norm()
+    return float(far.norm() / norm) if float(norm) else math.inf
+
+
+def _blocks(floor: Floor, far: torch.Tensor, known: torch.Tensor) -> tuple[str, float]:
+    """The tensor, its rows or its columns, whichever is furthest beyond what noise runs and the reference have as root mean square."""
+    assert floor.square is not None
+    if far.numel() < ELEMENTS:
+        return "", 0.0
+    stored = floor._stored().square() / 9
+    allowed = BLOCK**2 * (floor.square / max(floor.runs, 1)) + stored
+    seen, limit = far.square().reshape(-1, far.shape[-1]), torch.where(known, allowed, 0.0).reshape(-1, far.shape[-1])
+    best = ("the tensor", _root(seen.sum(), limit.sum()))
+    for axis, what in ((1, "row"), (0, "column")):
+        if seen.shape[axis] >= ELEMENTS and seen.shape[1 - axis] > 1:
+            ratios = (seen.sum(axis) / limit.sum(axis).clamp(min=1e-300)).sqrt() / _chance(seen.shape[axis])
+            if float(ratios.max()) > best[1]:
+                best = (f"{what} {int(ratios.argmax())}", float(ratios.max()))
+    return best
+
+
+def _chance(elements: int) -> float:
+    """What the largest of many blocks is allowed: fewer elements, more."""
+    return 1 + 4 / math.sqrt(elements)
+
+
+def _root(seen: torch.Tensor, limit: torch.Tensor) -> float:
+    return math.sqrt(float(seen) / max(float(limit), 1e-300))
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    wide = a.to(b.dtype) if a.is_complex() == b.is_complex() else a.to(torch.complex128)
+    same = (wide == b) if not wide.is_complex() else torch.zeros((), dtype=torch.bool)
+    return torch.where(same, 0.0, (wide - b).abs())
+
+
+def _real(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def combined(exact: torch.Tensor, dtype: torch.dtype, others: Sequence[torch.Tensor]) -> Floor:
+    """A floor of so many correct implementations."""
+    floor = Floor(exact, dtype)
+    for other in others:
+        floor.add(other)
+    return floor

@@ -1,0 +1,46 @@
+"""NVFP4: blocks of 16 elements in e2m1 under a scale in e4m3, these under one float32 scale of the tensor (NVIDIA, arXiv 2509.25149).
+
+Casts equal `torchao.prototype.mx_formats.nvfp4_tensor.nvfp4_quantize`, bit for bit.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from precheck.formats import tiles
+from precheck.formats.casting import Rounding, cast
+from precheck.formats.floats import E2M1, E4M3FN
+from precheck.formats.tiles import Tile
+
+BLOCK = 16
+SQUARE = Tile(BLOCK, BLOCK)
+"""The tile of weights in training, which has the same scales in both directions."""
+
+
+def tensor_scale(amax: torch.Tensor) -> torch.Tensor:
+    """The tensor's scale, for which the scale of its greatest block is the largest of e4m3: amax / (448 · 6). One where that is zero."""
+    found = amax.float() / (E4M3FN.max * E2M1.max)
+    return torch.where(found == 0, torch.ones_like(found), found)
+
+
+def quantised(
+    values: torch.Tensor, *, over: torch.Tensor | None = None, tile: Tile | None = None, rounding: Rounding = "nearest",
+    generator: torch.Generator | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The elements, numbers of e2m1 as float32 in the shape of `values`, and the scale of each block, numbers of e4m3 as a matrix of float32.
+
+    `over` is the tensor's scale (None: blocks' scales alone); `tile` what shares a scale, None for 16 along the last dimension.
+    """
+    tile = tile or Tile(1, BLOCK)
+    wide = values.float()
+    wanted = tiles.amax(wide, tile) / E2M1.max
+    wanted = wanted if over is None else wanted / over
+    scales = cast(wanted.clamp(E4M3FN.min_normal, E4M3FN.max), E4M3FN)
+    inverse = 1.0 / scales if over is None else (1.0 / over) / scales
+    return cast(wide * tiles.spread(inverse, wide, tile), E2M1, rounding=rounding, generator=generator), scales
+
+
+def dequantised(elements: torch.Tensor, scales: torch.Tensor, over: torch.Tensor | None = None, tile: Tile | None = None) -> torch.Tensor:
+    """What the elements stand for, as float32."""
+    each = scales if over is None else scales * over
+    return elements * tiles.spread(each, elements, tile or Tile(1, BLOCK))

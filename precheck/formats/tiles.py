@@ -1,0 +1,76 @@
+"""Tensors as tiles of rows by columns, each under one scale: its greatest magnitudes, and scales spread over the elements.
+
+Importing this module does not import torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+WHOLE = -1
+"""As an extent of a tile: all there is along that dimension."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tile:
+    """How many rows and columns of a matrix share a scale; `WHOLE` for all. The columns are the last dimension, the rows all before it.
+
+    A tensor that a tile does not divide ends in smaller tiles.
+    """
+
+    rows: int
+    columns: int
+
+    def extents(self, matrix: torch.Tensor) -> tuple[int, int]:
+        """The same with the extents of `matrix`, of two dimensions, for `WHOLE`."""
+        rows, columns = matrix.shape
+        return (rows or 1) if self.rows == WHOLE else self.rows, (columns or 1) if self.columns == WHOLE else self.columns
+
+
+TENSOR = Tile(WHOLE, WHOLE)
+ROW = Tile(1, WHOLE)
+COLUMN = Tile(WHOLE, 1)
+
+
+def matrix(values: torch.Tensor) -> torch.Tensor:
+    """All dimensions before the last as one."""
+    return values.reshape(-1, values.shape[-1] if values.dim() else 1)
+
+
+def amax(values: torch.Tensor, tile: Tile) -> torch.Tensor:
+    """The greatest magnitude of each tile, as a matrix; NaN where a tile has one."""
+    return _split(matrix(values).abs(), tile).amax(dim=(1, 3))
+
+
+def extremes(values: torch.Tensor, tile: Tile) -> tuple[torch.Tensor, torch.Tensor]:
+    """The least and the greatest number of each tile, zero among them."""
+    parts = _split(matrix(values), tile)
+    return parts.amin(dim=(1, 3)).clamp_(max=0), parts.amax(dim=(1, 3)).clamp_(min=0)
+
+
+def spread(scales: torch.Tensor, like: torch.Tensor, tile: Tile) -> torch.Tensor:
+    """The scale of each element: of the shape of `like`, or one that broadcasts to it."""
+    if scales.numel() == 1:
+        return scales.reshape(())
+    flat = matrix(like)
+    rows, columns = tile.extents(flat)
+    each = scales.repeat_interleave(rows, 0)[: flat.shape[0]] if rows > 1 else scales
+    if columns >= flat.shape[1]:
+        return each.reshape(*like.shape[:-1], 1)
+    each = each.repeat_interleave(columns, 1)[:, : flat.shape[1]] if columns > 1 else each
+    return each.reshape(like.shape)
+
+
+def _split(flat: torch.Tensor, tile: Tile) -> torch.Tensor:
+    """As tiles by rows by tiles by columns; the last are filled up with zeros, which are no greatest magnitude."""
+    rows, columns = tile.extents(flat)
+    missing = -flat.shape[0] % rows, -flat.shape[1] % columns
+    if any(missing):
+        full = flat.new_zeros(flat.shape[0] + missing[0], flat.shape[1] + missing[1])
+        full[: flat.shape[0], : flat.shape[1]] = flat
+        flat = full
+    return flat.view(flat.shape[0] // rows, rows, flat.shape[1] // columns, columns)

@@ -1,0 +1,27 @@
+"""Whole numbers of few bits, as formats. Importing this module does not import torch."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Integers:
+    """Whole numbers from `least` to `most`."""
+
+    name: str
+    least: int
+    most: int
+
+    @property
+    def unit_roundoff(self) -> float:
+        """Half a step, as a share of the largest number under a symmetric scale."""
+        return 1.0 / (self.most - self.least)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+INT8 = Integers("int8", -128, 127)
+INT4 = Integers("int4", -8, 7)
+UINT4 = Integers("uint4", 0, 15)

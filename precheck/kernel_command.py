@@ -1,0 +1,121 @@
+"""`python -m precheck kernel module:candidate module:reference`: the judge of kernels without pytest."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_NAMES = ("inputs", "example_inputs", "get_inputs")
+_ENDS = "Exit status: 0 right up to rounding, 1 wrong, 2 nothing could be judged."
+
+
+class Trouble(Exception):
+    """Why nothing could be judged, in one line."""
+
+
+def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
+    """The command among the others."""
+    parser = command(what, "kernel", "judge a kernel beside the function that it should compute", _ENDS)
+    parser.add_argument("candidate", metavar="MODULE:CANDIDATE", help="the kernel; MODULE is importable, or a file that ends in .py")
+    parser.add_argument("reference", metavar="MODULE:REFERENCE", help="the function that it should compute")
+    where = f"{', '.join(_NAMES)} in the reference's module, then the candidate's"
+    parser.add_argument("--inputs", metavar="MODULE:INPUTS", help=f"arguments of one call, or a function that makes them (default: {where})")
+    parser.add_argument("--precision", help="as --precision of pytest (default: inputs as they are)")
+    parser.add_argument("--gradients", choices=("yes", "no", "double"), default="yes", help="which are compared (default: yes)")
+    parser.add_argument("--sizes", help="names of the dimensions of each tensor, where equal sizes vary apart: 'rows columns; columns'")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds that the trials may take (default: 20)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument("--save", type=Path, metavar="TEST.py", help="write a failing input as a test into this file")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> tuple[int, str]:
+    """The exit status, and what is printed."""
+    candidate, reference = _found(options.candidate), _found(options.reference)
+    from precheck.comparing_kernels import compare_kernels
+    from precheck.observe.job import InputError
+    from precheck.observe.listeners import telling
+    from precheck.precisions import PrecisionError
+
+    gradients: Any = {"yes": True, "no": False, "double": "double"}[options.gradients]
+    sizes = [part.split() for part in options.sizes.split(";")] if options.sizes else None
+    try:
+        with telling(_say):
+            report = compare_kernels(candidate, reference, _inputs(options), precision=options.precision, gradients=gradients, sizes=sizes,
+                                     budget=options.budget)  # fmt: skip
+    except (InputError, PrecisionError) as error:
+        raise Trouble(str(error)) from None
+    if options.save and "code" in report.facts:
+        _save(options, report.facts["code"])
+    return (1 if report.errors else 0), json.dumps(json.loads(report.to_json())) if options.json else _text(report)
+
+
+def _text(report: Any) -> str:
+    speed = report.facts["speed"]
+    timed = (f"candidate {speed['candidate_ms']:.3g} ms, reference {speed['reference_ms']:.3g} ms: {speed['times_as_fast']:.3g} times as fast, "
+             f"with at most {speed['r']:.3g} of the error that correct implementations reach")  # fmt: skip
+    code = ["", "the smallest inputs that fail:", *report.facts["code"].splitlines()[:30]] if "code" in report.facts else []
+    return "\n".join([report.summary(), timed, *code])
+
+
+def _say(words: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
+
+
+def _found(name: str) -> Any:
+    """What MODULE:NAME names; MODULE may be a file."""
+    place, colon, attribute = name.rpartition(":")
+    if not colon or not place or not attribute:
+        raise Trouble(f"{name!r} names nothing; write module:function, or file.py:function")
+    path = Path(place)
+    if place.endswith(".py"):
+        if not path.is_file():
+            raise Trouble(f"{place} is no file; write the path of a Python file before the colon")
+        sys.path.insert(0, str(path.resolve().parent))
+        place = path.stem
+    elif "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found = importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        raise Trouble(f"{place} cannot be imported: {error}; write an importable module, or a path that ends in .py") from None
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise Trouble(f"{place} has no {attribute!r}; it has {', '.join(sorted(each for each in vars(found) if not each.startswith('_'))[:12])}")
+        found = getattr(found, part)
+    return found
+
+
+def _inputs(options: argparse.Namespace) -> Any:
+    if options.inputs:
+        given = _found(options.inputs)
+        return given() if callable(given) and not hasattr(given, "shape") else given
+    for side in (options.reference, options.candidate):
+        module = side.rpartition(":")[0]
+        for name in _NAMES:
+            try:
+                given = _found(f"{module}:{name}")
+            except Trouble:
+                continue
+            return given() if callable(given) and not hasattr(given, "shape") else given
+    raise Trouble(f"no inputs: define {_NAMES[0]} = (tensor, …) in the reference's module, or pass --inputs module:name")
+
+
+def _save(options: argparse.Namespace, code: str) -> None:
+    """A test that fails until the candidate is right there."""
+    from precheck.files import create
+
+    (module, _, candidate), (other, _, reference) = options.candidate.rpartition(":"), options.reference.rpartition(":")
+    lines = [f"from {Path(module).stem if module.endswith('.py') else module} import {candidate} as candidate",
+             f"from {Path(other).stem if other.endswith('.py') else other} import {reference} as reference", code, "", "",
+             "def test_kernel(check_kernel):", "    check_kernel(candidate, reference, inputs)", ""]  # fmt: skip
+    try:
+        create(options.save, "\n".join(lines).encode())
+    except OSError as error:
+        raise Trouble(f"{options.save} cannot be written: {error.strerror}") from None

@@ -1,0 +1,244 @@
+"""A candidate beside its reference on the inputs of a trial."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from precheck.analysis import kernel_floor as floor
+from precheck.kernels import families, memory, running, trials
+from precheck.kernels.dimensions import Dimensions
+from precheck.kernels.examples import Example
+from precheck.kernels.judged import Fault, Judged, Reference, distances, form, values_of
+from precheck.kernels.noise import base_roundoff
+from precheck.kernels.poison import poisoned
+from precheck.kernels.running import Outcome, Wishes
+from precheck.kernels.trials import Made, Trial
+from precheck.observe.job import InputError
+
+LADDER = (0, 2, 4, 18)
+"""Noise runs that are added, one step after the other, while a candidate is beyond what was seen so far."""
+CLEAN = (ValueError, TypeError, NotImplementedError)
+"""What a kernel may raise that does not take its inputs, with a text."""
+
+
+class Bench:
+    """A candidate, its reference and their example; runs and judges trials."""
+
+    def __init__(self, candidate: Callable[..., Any], reference: Callable[..., Any], example: Example, dimensions: Dimensions,
+                 wishes: Wishes) -> None:  # fmt: skip
+        self.candidate, self.reference, self.example, self.dimensions, self.wishes = candidate, reference, example, dimensions, wishes
+        self.linked: dict[tuple[tuple[str, int], ...], Trial | None] = {}
+        self.with_numbers: set[tuple[tuple[str, int], ...]] = set()
+        self.references: dict[Trial, Reference] = {}
+        self.exact_in = "float64"
+        self.fills = not compiled(candidate)
+
+    def make(self, trial: Trial) -> Made:
+        """The inputs of a trial."""
+        return trials.made(self.example, self.dimensions, trial, linked=trial.sizes in self.with_numbers)
+
+    def wishes_of(self, trial: Trial) -> Wishes:
+        """What is asked of the runs of a trial."""
+        special = trial.family in families.SPECIAL
+        gradients = self.wishes.gradients and not special
+        return dataclasses.replace(self.wishes, gradients=gradients, upstream=trial.upstream, only=trial.only, seed=trial.seed)
+
+    def takes(self, trial: Trial) -> Trial | None:
+        """The trial with sizes that the reference takes, others with them if need be; None where it takes none."""
+        if not trial.sizes or trial.given:
+            return trial
+        if trial.sizes not in self.linked:
+            self.linked[trial.sizes] = self._accepted(trial)
+        found = self.linked[trial.sizes]
+        return None if found is None else trial.but(sizes=found.sizes)
+
+    def _accepted(self, trial: Trial) -> Trial | None:
+        probe = trial.but(family="plain", layout="contiguous", upstream="random", only=None, seed=trial.seed + 77)
+        wishes = dataclasses.replace(self.wishes, gradients=False)
+        wider = self.dimensions.multiples(*trial.sizes[0]) if len(trial.sizes) == 1 else None
+        for sizes in (trial.sizes, tuple(wider.items()) if wider else None):
+            if sizes is None:
+                continue
+            for linked in (False, True):
+                made = trials.made(self.example, self.dimensions, probe.but(sizes=sizes), linked=linked)
+                if linked and not made.numbers.keys() & self.example.numbers():
+                    continue
+                if running.run(self.reference, self.example, made.values, made.numbers, wishes).error is None:
+                    if linked:
+                        self.with_numbers.add(sizes)
+                    return trial.but(sizes=sizes)
+        return None
+
+    def call(self, trial: Trial, made: Made, *, buffers: Sequence[memory.Buffer] | None = None) -> tuple[Outcome, list[memory.Buffer]]:
+        """The candidate on the inputs of a trial."""
+        held = list(buffers) if buffers is not None else trials.buffers(made.values, trial)
+        with poisoned(trial.fill and self.fills):
+            outcome = running.run(self.candidate, self.example, [each.tensor for each in held], made.numbers, self.wishes_of(trial), keep=True)
+        return outcome, held
+
+    def judge(self, trial: Trial, *, buffers: Sequence[memory.Buffer] | None = None) -> Judged:
+        """The candidate runs first, so that there is no result of the reference to find in memory."""
+        judged = Judged(trial)
+        made = self.make(trial)
+        judged.outcome, held = self.call(trial, made, buffers=buffers)
+        judged.seconds = judged.outcome.seconds
+        judged.reference = self.of(trial, made)
+        self._decide(judged, held)
+        return judged
+
+    def of(self, trial: Trial, made: Made | None = None) -> Reference:
+        """The reference on a trial: as it is, and exact."""
+        key = trial.but(layout="contiguous", laid=-1, fill=True) if trial.layout != "expanded" else trial
+        if key not in self.references:
+            if len(self.references) > 8:
+                self.references.clear()
+            made = made or self.make(trial)
+            native = running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial))
+            self.references[key] = Reference(native, native if native.error else self._exact(trial, made, native))
+        return self.references[key]
+
+    def exact_of(self, trial: Trial, made: Made) -> Outcome:
+        """The reference in float64 on other inputs."""
+        return running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial), kind="exact")
+
+    def passes_on(self, trial: Trial, made: Made) -> bool:
+        """Whether the candidate is right on other inputs of the same shapes."""
+        judged = Judged(trial)
+        judged.outcome, held = self.call(trial, made)
+        native = running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial))
+        judged.reference = Reference(native, native if native.error else self._exact(trial, made, native), made=made)
+        self._decide(judged, held)
+        return judged.fault is None and not judged.refused and not judged.skipped
+
+    def _exact(self, trial: Trial, made: Made, native: Outcome) -> Outcome:
+        exact = running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial), kind="exact")
+        if exact.error is None and exact.structure == native.structure:
+            return exact
+        wide = [each.float() if each.is_floating_point() else each for each in made.values]
+        single = running.run(self.reference, self.example, wide, made.numbers, dataclasses.replace(self.wishes_of(trial), precision=None))
+        self.exact_in = "float32" if single.error is None else "the reference's own format"
+        return single if single.error is None else native
+
+    def _decide(self, judged: Judged, held: Sequence[memory.Buffer]) -> None:
+        assert judged.outcome is not None
+        assert judged.reference is not None
+        outcome, native = judged.outcome, judged.reference.native
+        judged.fault = self._touched(outcome, native, held)
+        if judged.fault is not None:
+            return
+        if native.error is not None:
+            judged.skipped = "unchecked" if outcome.error is None else "refused by both"
+        elif outcome.error is not None:
+            self._raised(judged, outcome)
+        elif judged.trial.family in families.SPECIAL:
+            self._contract(judged, outcome, judged.reference)
+        else:
+            judged.fault = form(outcome, native)
+            if judged.fault is None:
+                self._measure(judged, outcome, judged.reference)
+
+    def _touched(self, outcome: Outcome, native: Outcome, held: Sequence[memory.Buffer]) -> Fault | None:
+        for leaf, buffer in zip(self.example.leaves, held, strict=True):
+            what = buffer.touched()
+            if what:
+                return Fault("touched", f"inputs{leaf.path}", f"inputs{leaf.path}: the candidate writes into {what}")
+        return None
+
+    def _raised(self, judged: Judged, outcome: Outcome) -> None:
+        error = outcome.error
+        text = f"{type(error).__name__}: {str(error).splitlines()[0][:160] if str(error) else '(no text)'}"
+        if isinstance(error, CLEAN) and str(error) and outcome.where == "forward":
+            judged.refused = text
+            return
+        subject = "output" if outcome.where == "forward" else "gradient"
+        judged.fault = Fault("crash", subject, f"the candidate raises {text} in its {outcome.where} pass, where the reference gives a result")
+
+    def _contract(self, judged: Judged, outcome: Outcome, reference: Reference) -> None:
+        """What is not finite among the inputs: NaN reaches what depends on it, and no more is lost than the reference loses."""
+        for name, native in reference.native.values.items():
+            got, exact = outcome.values.get(name), reference.exact.values.get(name)
+            if native is None or exact is None or got is None or not exact.is_floating_point() or got.shape != exact.shape:
+                continue
+            lost = ~got.isfinite() & exact.isfinite() & native.isfinite()
+            if bool(lost.any()):
+                among = families.WORDS[judged.trial.family]
+                text = f"{name}: {int(lost.sum())} element(s) are not finite where the reference's are, with {among} among the inputs"
+                judged.fault = Fault("lost", name, text)
+                return
+            if judged.trial.family == "NaN":
+                gone = native.isnan() & ~got.isnan() & self._depends(judged.trial, name)
+                if bool(gone.any()):
+                    judged.fault = Fault("NaN lost", name, f"{name}: {int(gone.sum())} element(s) depend on a NaN of the inputs and are not NaN")
+                    return
+
+    def _depends(self, trial: Trial, name: str) -> torch.Tensor:
+        """Which elements of an exact result change with what stands in the place of the NaN."""
+        made, results = self.make(trial), []
+        for number in (-3.0, 0.37, 3.0):
+            values = [each.nan_to_num(nan=number) if place == trial.leaf else each for place, each in enumerate(made.values)]
+            results.append(self._exact(trial, Made(values, made.numbers), self.of(trial).native).values.get(name))
+        first, *rest = results
+        if first is None:
+            return torch.zeros((), dtype=torch.bool)
+        changed = torch.zeros(first.shape, dtype=torch.bool)
+        for other in rest:
+            if other is not None:
+                changed |= (other - first).abs() > 1e-9 * first.abs()
+        return changed
+
+    def _measure(self, judged: Judged, outcome: Outcome, reference: Reference) -> None:
+        for more in LADDER:
+            self._noise(judged.trial, reference, more)
+            if reference.ambiguous:
+                judged.skipped = "which of two writes to one place comes last decides"
+                return
+            judged.distances = distances(outcome, reference)
+            if judged.ratio <= 1:
+                break
+        judged.fault = values_of(judged, outcome, reference)
+
+    def _noise(self, trial: Trial, reference: Reference, more: int) -> None:
+        """Adds noise runs to the floors of a reference, which begin with its own result."""
+        if not reference.floors:
+            for name, native in reference.native.values.items():
+                exact = reference.exact.values.get(name)
+                if native is not None and exact is not None:
+                    reference.floors[name] = floor.combined(exact, native.dtype, [native])
+        if reference.runs and not more:
+            return
+        made = reference.made or self.make(trial)
+        fine = max((base_roundoff(each.dtype) for each in made.values if each.is_floating_point()), default=2.0**-24)
+        for _ in range(more if reference.runs < sum(LADDER) else 0):
+            reference.runs += 1
+            outcome, ambiguous = running.noise(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial), reference.runs, fine)
+            reference.ambiguous |= ambiguous
+            for name, floored in reference.floors.items():
+                value = outcome.values.get(name)
+                if outcome.error is None and value is not None and value.shape == floored.exact.shape:
+                    floored.add(value)
+
+
+def checked_reference(bench: Bench) -> None:
+    """Raises InputError for a reference that does not run on the example, or that draws random numbers."""
+    given = Trial(given=True)
+    made = bench.make(given)
+    wishes = dataclasses.replace(bench.wishes_of(given), gradients=False)
+    first = running.run(bench.reference, bench.example, made.values, made.numbers, wishes)
+    if first.error is not None:
+        said = f"{type(first.error).__name__} on the example: {first.error}"
+        raise InputError(f"the reference raises {said}; pass inputs that it takes") from first.error
+    state = torch.get_rng_state()
+    again = running.run(bench.reference, bench.example, made.values, made.numbers, wishes)
+    drew = not torch.equal(state, torch.get_rng_state())
+    pairs = zip(first.values.values(), again.values.values(), strict=True)
+    if drew or any(a is not None and b is not None and not memory.same(a, b) for a, b in pairs):
+        raise InputError("the reference draws random numbers, so that no result of it is right; pass one without, such as with dropout p=0")
+
+
+def compiled(function: Any) -> bool:
+    """Whether torch.compile made it: a dispatch mode would run its original."""
+    return hasattr(function, "_torchdynamo_orig_callable") or type(function).__name__ == "OptimizedModule"

@@ -1,0 +1,283 @@
+"""The class of a fault: what has to be taken away from a trial for the candidate to be right."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+
+from precheck.kernels import families, masks, running
+from precheck.kernels.bench import Bench
+from precheck.kernels.examples import Example, Leaf
+from precheck.kernels.judged import Judged
+from precheck.kernels.states import State
+from precheck.kernels.trials import Trial
+
+ROUND = (64, 128, 32, 16, 256)
+"""Sizes that fit tiles."""
+_GAIN = 8.0
+"""How much smaller an error of rounding is in the next wider format, at least: formats differ by 2^3 and more in roundoff."""
+_GROWS = 2.5
+"""How much further from its floor a sum is that is 64 times as long, if its accumulator rounds: between 8, as a random walk, and 64."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cause:
+    """The rule that a fault belongs to, and the reason in words."""
+
+    rule: str
+    why: str = ""
+
+
+class Search:
+    """Looks for the class of one fault by trials that differ from it in one thing."""
+
+    def __init__(self, bench: Bench, state: State, late: Callable[[], bool]) -> None:
+        self.bench, self.state, self.late = bench, state, late
+
+    def passes(self, trial: Trial) -> bool:
+        """Whether the candidate is right there, from a state as before its first call."""
+        taken = self.bench.takes(trial)
+        if taken is None:
+            return False
+        with self.state.restored():
+            judged = self.bench.judge(taken)
+        return judged.fault is None and not judged.refused and not judged.skipped
+
+    def cause(self, judged: Judged) -> Cause:
+        """The class of a fault."""
+        assert judged.fault is not None
+        kinds = {"touched": "kernel-mutation", "aliased": "kernel-mutation", "overwritten": "kernel-stale", "unlike": "kernel-nondeterminism"}
+        if judged.fault.kind in kinds:
+            return Cause(kinds[judged.fault.kind])
+        ways = (self._remembered, self._laid, self._sized, self._unwritten, self._valued)
+        return next((cause for way in ways if (cause := way(judged)) is not None), None) or self._plain(judged)
+
+    def _remembered(self, judged: Judged) -> Cause | None:
+        with self.state.restored():
+            fresh = self.bench.judge(judged.trial)
+        if fresh.fault is None and not fresh.skipped:
+            return Cause("kernel-stale", "on the same inputs it is right where nothing was run before")
+        again = self.bench.judge(judged.trial)
+        if again.fault is None and fresh.fault is not None and not again.skipped:
+            return Cause("kernel-nondeterminism", "on the same inputs it is right at another time")
+        if _differ(fresh, again) and not _explained(fresh, again):
+            return Cause("kernel-nondeterminism", "two calls on the same inputs give different results")
+        return None
+
+    def _laid(self, judged: Judged) -> Cause | None:
+        trial = judged.trial
+        if trial.layout != "contiguous" and self.passes(trial.but(layout="contiguous", laid=-1)):
+            return Cause("kernel-stride", f"with contiguous inputs it is right; {_inputs(self.bench, trial)} {trial.layout} in memory")
+        if trial.upstream in ("expanded", "transposed") and self.passes(trial.but(upstream="random")):
+            return Cause("kernel-stride", f"it is right where the incoming gradient is contiguous; here that is {trial.upstream}")
+        if trial.upstream == "partial" and self.passes(trial.but(upstream="random")):
+            return Cause("kernel-gradient", "it is right where all outputs have a gradient; here one alone has")
+        if trial.only is not None and self.passes(trial.but(only=None)):
+            asked = "no input" if trial.only < 0 else f"inputs{self.bench.example.leaves[trial.only].path} alone"
+            return Cause("kernel-gradient", f"it is right where all inputs require a gradient; here {asked} does")
+        return None
+
+    def _sized(self, judged: Judged) -> Cause | None:
+        trial = judged.trial
+        if not trial.sizes or not self.passes(trial.but(sizes=())):
+            return None
+        words = ", ".join(f"{self._size(name)} {size}" for name, size in trial.sizes)
+        longer = max((size / max(self.bench.dimensions.sizes[name], 1) for name, size in trial.sizes), default=1)
+        if judged.fault is not None and judged.fault.kind in ("values", "lost") and longer > 1 and self._rounds(judged):
+            return Cause("kernel-accumulation", f"the error grows with the size: with {words} it is beyond the floor")
+        return Cause("kernel-edge", f"in the example's sizes it is right; here it has {words}")
+
+    def _size(self, name: str) -> str:
+        return f"{self.bench.dimensions.sizes[name]} become" if name.startswith("=") else f"{name} ="
+
+    def _unwritten(self, judged: Judged) -> Cause | None:
+        """What holds NaN when it is allocated shows where it is read before it is written."""
+        if not judged.trial.fill or not self.bench.fills or not self.passes(judged.trial.but(fill=False)):
+            return None
+        for size in self._round():
+            return Cause("kernel-edge", f"elements that it allocates are not written; in sizes that fit tiles of {size} all are")
+        return Cause("kernel-stale", "it reads memory that it allocates before anything was written there")
+
+    def _valued(self, judged: Judged) -> Cause | None:
+        trial, fault = judged.trial, judged.fault
+        assert fault is not None
+        what = families.WORDS[trial.family]
+        if trial.family in families.SPECIAL:
+            masked = trial.family != "NaN" and fault.kind == "lost" and _has_mask(self.bench, trial)
+            return Cause("kernel-mask" if masked else "kernel-contract", f"there is {what} among the inputs")
+        if trial.family == "plain" or not self.passes(trial.but(family="plain")):
+            return None
+        if self._rounds(judged):
+            rule = "kernel-accumulation" if self._grows(judged) else "kernel-rounding"
+            return Cause(rule, f"with plain numbers it is right; here there are {what}")
+        if masks.explains(self.bench, judged) or masks.trivial(self.bench, judged):
+            return Cause("kernel-mask", f"with plain numbers it is right; here there are {what}")
+        return Cause("kernel-contract", f"with plain numbers it is right; here there are {what}")
+
+    def _plain(self, judged: Judged) -> Cause:
+        fault = judged.fault
+        assert fault is not None
+        if fault.kind in ("form", "refusal"):
+            return Cause("kernel-contract")
+        if fault.kind == "missing":
+            return Cause("kernel-gradient")
+        if self._constant(judged):
+            return Cause("kernel-constant", "it gives the same whatever the inputs hold")
+        if fault.kind in ("values", "lost") and self._rounds(judged):
+            return Cause("kernel-accumulation" if self._grows(judged) else "kernel-rounding")
+        masked = "" if fault.backward else masks.explains(self.bench, judged)
+        if masked:
+            return Cause("kernel-mask", f"{masked} explains it")
+        if not fault.backward and masks.trivial(self.bench, judged):
+            return Cause("kernel-mask", "it is right where nothing is masked")
+        for size in self._round():
+            return Cause("kernel-edge", f"in sizes that fit tiles of {size} it is right")
+        if fault.backward:
+            return Cause("kernel-gradient", "its forward pass is right")
+        return Cause("kernel-contract")
+
+    def _round(self) -> Iterator[int]:
+        names = list(self.bench.dimensions.sizes)
+        for size in ROUND:
+            if all(self.bench.dimensions.sizes[name] % size == 0 for name in names):
+                continue
+            trial = Trial(seed=17, sizes=tuple((name, size) for name in names))
+            if names and not self.late() and self.passes(trial) and self.passes(trial.but(seed=18)):
+                yield size
+
+    def _constant(self, judged: Judged) -> bool:
+        """Whether outputs are the same on other inputs, where the reference's are not."""
+        other = self.bench.judge(judged.trial.but(seed=judged.trial.seed + 500, given=False))
+        if judged.outcome is None or other.outcome is None or other.outcome.error is not None or other.reference is None or judged.reference is None:
+            return False
+        outputs = [name for name in judged.outcome.values if name.startswith("output")]
+        for name in outputs:
+            a, b = judged.outcome.values[name], other.outcome.values.get(name)
+            right, other_right = judged.reference.exact.values.get(name), other.reference.exact.values.get(name)
+            if a is None or b is None or right is None or other_right is None or a.shape != b.shape or torch.equal(right, other_right):
+                continue
+            if torch.equal(a.nan_to_num(), b.nan_to_num()):
+                return True
+        return False
+
+    def _rounds(self, judged: Judged) -> bool:
+        """Whether the error is one of rounding: a wider format takes it away, or it is small and other for every neighbour of the input."""
+        assert judged.fault is not None
+        name = judged.fault.subject
+        error = _error(judged, name)
+        if not error > 0:
+            return False
+        for dtype in (torch.float64, torch.float32):
+            wide = self._wider(judged.trial, dtype)
+            if wide is not None and _error(wide, name) * _GAIN <= error:
+                return True
+        return error < 0.1 and self._erratic(judged, name)
+
+    def _wider(self, trial: Trial, dtype: torch.dtype) -> Judged | None:
+        """The same numbers in a wider format; None where the example has that already, or the candidate does not take it."""
+        example = self.bench.example
+        if all(leaf.tensor.dtype.itemsize >= dtype.itemsize for leaf in example.leaves if leaf.tensor.is_floating_point()):
+            return None
+        made = self.bench.make(trial)
+        values = [each.to(dtype) if each.is_floating_point() else each for each in made.values]
+        leaves = tuple(Leaf(leaf.path, each, leaf.wanted) for leaf, each in zip(example.leaves, values, strict=True))
+        wider = Bench(self.bench.candidate, self.bench.reference, Example(example.inputs, leaves), self.bench.dimensions, self.bench.wishes)
+        wider.with_numbers = self.bench.with_numbers
+        with self.state.restored():
+            outcome = running.run(self.bench.candidate, wider.example, values, made.numbers, self.bench.wishes_of(trial))
+        reference = self.bench.of(trial)
+        judged = Judged(trial, outcome=outcome, reference=reference)
+        return None if outcome.error is not None else judged
+
+    def _erratic(self, judged: Judged, name: str) -> bool:
+        """Whether the error is another where each input is moved by up to 2^-5 of itself: a wrong formula errs alike there."""
+        trial, made = judged.trial, self.bench.make(judged.trial)
+        first = _errors(judged, name)
+        if first is None or first.numel() < 16 or self.late():
+            return False
+        generator = torch.Generator().manual_seed(3)
+        moved = [(each.double() * (1 + (torch.rand(each.shape, generator=generator).double() - 0.5) / 16)).to(each.dtype)
+                 if each.is_floating_point() else each for each in made.values]  # fmt: skip
+        with self.state.restored():
+            outcome = running.run(self.bench.candidate, self.bench.example, moved, made.numbers, self.bench.wishes_of(trial))
+        exact = self.bench.exact_of(trial, type(made)(moved, made.numbers))
+        second = _errors(Judged(trial, outcome=outcome, reference=dataclasses.replace(self.bench.of(trial), exact=exact)), name)
+        if outcome.error is not None or exact.error is not None or second is None:
+            return False
+        norms = float(first.norm() * second.norm())
+        return norms > 0 and float((first * second).sum()) / norms < 0.5
+
+    def _grows(self, judged: Judged) -> bool:
+        """Whether the error grows with the length of any dimension, in multiples of the floor."""
+        name, trial = judged.fault.subject if judged.fault else "output", judged.trial
+        for dimension in self.bench.dimensions.sizes:
+            ratios = []
+            for size in (16, 1024):
+                taken = None if self.late() else self.bench.takes(trial.but(given=False, seed=trial.seed + 1, sizes=((dimension, size),)))
+                if taken is None:
+                    break
+                with self.state.restored():
+                    found = self.bench.judge(taken).distances.get(name)
+                ratios.append(found.ratio if found is not None else 0.0)
+            if len(ratios) == 2 and ratios[1] > max(1.0, _GROWS * ratios[0]):
+                return True
+        return False
+
+
+def _inputs(bench: Bench, trial: Trial) -> str:
+    return "inputs are" if trial.laid < 0 else f"inputs{bench.example.leaves[trial.laid].path} is"
+
+
+def _has_mask(bench: Bench, trial: Trial) -> bool:
+    """Whether the reference masks anything."""
+    if any(leaf.tensor.dtype is torch.bool for leaf in bench.example.leaves):
+        return True
+    made = bench.make(trial)
+    for way in ("none", "later", "toggled"):
+        mode = masks.changing(way)
+        with mode:
+            running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(trial), kind="noise")
+        if mode.changed:
+            return True
+    return False
+
+
+def _errors(judged: Judged, name: str) -> torch.Tensor | None:
+    if judged.outcome is None or judged.reference is None:
+        return None
+    got, right = judged.outcome.values.get(name), judged.reference.exact.values.get(name)
+    if got is None or right is None or got.shape != right.shape or not right.is_floating_point():
+        return None
+    return (got.double() - right).where(right.isfinite(), 0.0)
+
+
+def _error(judged: Judged, name: str) -> float:
+    """Relative, of the norm."""
+    errors = _errors(judged, name)
+    if errors is None or judged.reference is None:
+        return math.nan
+    right = judged.reference.exact.values[name]
+    norm = float(right.where(right.isfinite(), 0.0).norm()) if right is not None else 0.0
+    far = float(errors.norm())
+    return math.inf if not math.isfinite(far) else far / norm if norm else far
+
+
+def _differ(first: Judged, second: Judged) -> bool:
+    if first.outcome is None or second.outcome is None:
+        return False
+    pairs = ((value, second.outcome.values.get(name)) for name, value in first.outcome.values.items())
+    return any(a is not None and b is not None and a.shape == b.shape and not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
+
+
+def _explained(first: Judged, second: Judged) -> bool:
+    """Whether the two are apart by far less than either is off: then it is not chance that makes the error."""
+    assert first.outcome is not None
+    assert second.outcome is not None
+    for name, value in first.outcome.values.items():
+        other, off = second.outcome.values.get(name), _errors(first, name)
+        if value is not None and other is not None and off is not None and float((value.double() - other.double()).norm()) > 0.05 * float(off.norm()):
+            return False
+    return True

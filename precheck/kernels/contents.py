@@ -1,0 +1,164 @@
+"""What tensors like those of an example hold: numbers of the same kind, in other shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+
+FEW = 4
+"""Elements below which a pattern in an example is taken to be chance."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of whole numbers: what each may be at most under the sizes of a trial."""
+
+    most: int | None = None
+    lengths: dict[int, int] = dataclasses.field(default_factory=dict)  # sizes of the example, and what they have become
+
+
+def like(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator, bounds: Bounds) -> tuple[torch.Tensor, bool]:
+    """Random content of that shape, in float64, int64 or bool; and whether it is free: numbers of any sign and size."""
+    if example.dtype is torch.bool:
+        return _mask(example, shape, generator), False
+    if example.is_complex():
+        parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2)]
+        return torch.complex(*parts), False
+    if not example.is_floating_point():
+        return _whole(example, shape, generator, bounds), False
+    return _real(example.double(), shape, generator)
+
+
+def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> torch.Tensor:
+    return torch.rand(shape, generator=generator, dtype=torch.float64) * (high - low) + low
+
+
+def _normal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _real(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> tuple[torch.Tensor, bool]:
+    finite = example[example.isfinite()]
+    if finite.numel() == 0 or example.dim() == 0:
+        return example.expand(shape).clone() if example.dim() == 0 else _normal(shape, generator), False
+    if finite.numel() < example.numel():
+        return _masked(example, _real_free(finite, shape, generator), generator), False
+    made = _structured(example, shape, generator)
+    if made is not None:
+        return made, False
+    least, most = float(finite.min()), float(finite.max())
+    if least == most:
+        return (_normal(shape, generator), True) if least == 0 else (_uniform(shape, 0.5 * least, 1.5 * least, generator), True)
+    if finite.numel() >= FEW and (least >= 0 or most <= 0):
+        return _uniform(shape, least, most, generator), False
+    return _real_free(finite, shape, generator), True
+
+
+def _real_free(finite: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    spread = float(finite.std(correction=0)) if finite.numel() > 1 else 0.0
+    return _normal(shape, generator) * (spread or abs(float(finite.mean())) or 1.0) + (float(finite.mean()) if finite.numel() >= 16 else 0.0)
+
+
+def _structured(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor | None:
+    """Probabilities, sorted numbers, symmetric and triangular matrices, whole numbers; None of anything else."""
+    if example.numel() < FEW:
+        return None
+    if example.shape[-1] > 1 and bool((example >= 0).all()) and bool(((example.sum(-1) - 1).abs() < 1e-2).all()):
+        return _normal(shape, generator).softmax(-1)
+    if example.dim() == 1 and bool((example.diff() > 0).all()):
+        return _uniform(shape, float(example.min()), float(example.max()), generator).sort().values
+    if example.dim() >= 2 and example.shape[-1] == example.shape[-2] > 1 and shape[-1] == shape[-2]:
+        made = _matrix(example, shape, generator)
+        if made is not None:
+            return made
+    if bool((example == example.round()).all()) and float(example.min()) < float(example.max()):
+        return torch.randint(int(example.min()), int(example.max()) + 1, shape, generator=generator).double()
+    return None
+
+
+def _matrix(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor | None:
+    drawn, size = _normal(shape, generator), shape[-1]
+    eye = torch.eye(size, dtype=torch.float64)
+    if torch.allclose(example, example.mT, rtol=1e-3, atol=1e-6):
+        return drawn @ drawn.mT / max(size, 1) + 0.5 * eye
+    for keep in (torch.tril, torch.triu):
+        if bool((keep(example) == example).all()):
+            return keep(drawn) * (1 - eye) + eye * (drawn.abs() + 0.5)
+    return None
+
+
+def _masked(example: torch.Tensor, drawn: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Scores or masks that hold Inf: about as many of them, in the same triangle where they form one, and none where there was a whole row."""
+    infinite = example.isinf()
+    value = float(example[infinite][0]) if bool(infinite.any()) else float("-inf")
+    where = _mask(infinite, tuple(drawn.shape), generator) if drawn.dim() else torch.zeros((), dtype=torch.bool)
+    zeros = bool((example[~infinite] == 0).all())
+    if drawn.dim() and drawn.shape[-1] and not bool(infinite.all(-1).any()):
+        where &= ~where.all(-1, keepdim=True)
+    return (torch.zeros_like(drawn) if zeros else drawn).masked_fill(where, value)
+
+
+def _mask(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    ones = torch.ones(shape, dtype=torch.bool)
+    if example.dim() >= 2 and example.numel() >= FEW:
+        for keep, diagonal in ((torch.tril, 0), (torch.triu, 1), (torch.tril, -1), (torch.triu, 0)):
+            if bool((example == keep(torch.ones_like(example), diagonal)).all()):
+                return keep(ones, diagonal)
+    density = min(max(float(example.double().mean()) if example.numel() else 0.5, 0.3), 0.8)
+    drawn = torch.rand(shape, generator=generator) < density
+    if example.dim() >= 1 and example.shape[-1] >= FEW and not bool(example.all()):
+        for falling in (True, False):
+            steps = example.to(torch.int8).diff(dim=-1)
+            if bool((steps <= 0).all() if falling else (steps >= 0).all()):
+                drawn = drawn.to(torch.int8).sort(dim=-1, descending=falling).values.bool()
+                break
+    if drawn.dim() and drawn.shape[-1] and not bool((~example).all(-1).any() if example.dim() else True):
+        drawn[..., 0] |= ~drawn.any(-1)
+    return drawn
+
+
+def _whole(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator, bounds: Bounds) -> torch.Tensor:
+    if example.numel() == 0:
+        return torch.zeros(shape, dtype=torch.int64)
+    flat, count = example.long().reshape(-1), 1
+    for size in shape:
+        count *= size
+    least, most = int(flat.min()), int(flat.max())
+    special = least if least < 0 <= (int(flat[flat != least].min()) if bool((flat != least).any()) else -1) else None
+    top = most if bounds.most is None else min(most, bounds.most)
+    if example.dim() == 0 or least == most:
+        return torch.full(shape, min(least, top) if least >= 0 else least)
+    if example.dim() == 1:
+        ordered = _ordered(flat, count, generator, bounds)
+        if ordered is not None:
+            return ordered
+    low = 0 if special is not None else min(least, top)
+    drawn = torch.randint(low, max(top, low) + 1, shape, generator=generator)
+    if special is not None:
+        drawn[torch.rand(shape, generator=generator) < float((flat == special).double().mean())] = special
+    elif flat.unique().numel() == flat.numel() and count <= top - low + 1:  # an example without repeats stays without
+        drawn = (torch.randperm(top - low + 1, generator=generator)[:count] + low).reshape(shape)
+    return drawn
+
+
+def _ordered(flat: torch.Tensor, count: int, generator: torch.Generator, bounds: Bounds) -> torch.Tensor | None:
+    """Positions, permutations and offsets keep being that; None of any other numbers."""
+    size, least, most = len(flat), int(flat.min()), int(flat.max())
+    places = torch.arange(size)
+    if torch.equal(flat, places + least):
+        return torch.arange(count) + least
+    if least == 0 and most == size - 1 and torch.equal(flat.sort().values, places):
+        return torch.randperm(count, generator=generator)
+    if size >= 2 and bool((flat.diff() >= 0).all()) and least == 0 and most in bounds.lengths:
+        end = bounds.lengths[most]
+        inner = torch.randint(0, end + 1, (max(count - 2, 0),), generator=generator).sort().values
+        return torch.cat([torch.zeros(min(count, 1), dtype=torch.int64), inner, torch.full((1 if count > 1 else 0,), end)])
+    if size >= FEW and bool((flat.diff() >= 0).all()):
+        top = most if bounds.most is None else min(most, bounds.most)
+        return torch.randint(min(least, top), top + 1, (count,), generator=generator).sort().values
+    return None
+
+
+Change = Callable[[torch.Tensor, torch.Generator], torch.Tensor]

@@ -1,0 +1,75 @@
+"""The sizes of an example: which vary together, and what goes with them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from precheck.kernels.examples import Example
+from precheck.observe.job import InputError
+
+Sizes = Mapping[str, int]
+"""New sizes by the name of the dimension; those that are left out stay."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Dimensions:
+    """The sizes of an example by name. Equal sizes have one name, unless the user named them apart; a size of 1 stays."""
+
+    sizes: dict[str, int]  # as in the example, largest last
+    shapes: tuple[tuple[str | int, ...], ...]  # of each leaf: names, and sizes that stay
+
+    def shape(self, leaf: int, sizes: Sizes) -> tuple[int, ...]:
+        """The shape of that leaf under other sizes."""
+        return tuple(each if isinstance(each, int) else sizes.get(each, self.sizes[each]) for each in self.shapes[leaf])
+
+    def numbers(self, sizes: Sizes) -> dict[int, int]:
+        """What whole numbers of Python's become that are a size: `normalized_shape=[64]` goes with the dimension of 64."""
+        return {self.sizes[name]: new for name, new in sizes.items() if self.sizes[name] > 1}
+
+    def multiples(self, name: str, new: int) -> dict[str, int] | None:
+        """The sizes that go with it where one is a multiple of the other: heads times head size. None where nothing does."""
+        old, together = self.sizes[name], {name: new}
+        for other, size in self.sizes.items():
+            if other != name and size % old == 0:
+                together[other] = size // old * new
+            elif other != name and old % size == 0 and new % (old // size) == 0:
+                together[other] = new // (old // size)
+        return together if len(together) > 1 else None
+
+
+def of(example: Example, named: Any = None) -> Dimensions:
+    """`named`: names of the dimensions of each tensor, where equal sizes are to vary apart: ("rows columns", "columns"), or a dict by argument.
+
+    A whole number among the names, or "_", is a size that stays. Raises InputError for names that do not fit the tensors.
+    """
+    sizes: dict[str, int] = {}
+    shapes = []
+    for place, leaf in enumerate(example.leaves):
+        names = _named(named, place, leaf.path, leaf.tensor.dim())
+        shape: list[str | int] = []
+        for size, name in zip(leaf.tensor.shape, names or [""] * leaf.tensor.dim(), strict=True):
+            fixed = name.isdecimal() or name == "_" or (not name and size <= 1)
+            name = name or f"={size}"
+            if not fixed and sizes.setdefault(name, size) != size:
+                raise InputError(f"sizes= names {name!r} both {sizes[name]} and {size} (in inputs{leaf.path}); give different sizes different names")
+            shape.append(size if fixed else name)
+        shapes.append(tuple(shape))
+    return Dimensions(dict(sorted(sizes.items(), key=lambda item: item[1])), tuple(shapes))
+
+
+def _named(named: Any, place: int, path: str, dimensions: int) -> list[str]:
+    if named is None:
+        return []
+    if isinstance(named, str):
+        named = (named,)
+    if not isinstance(named, (Mapping, Sequence)):
+        raise InputError(f"sizes={named!r}; pass names of the dimensions of each tensor, as in sizes=('rows columns', 'columns')")
+    found = named.get(path.strip("[]")) if isinstance(named, Mapping) else named[place] if place < len(named) else None
+    if found is None:
+        return []
+    words = found.replace(",", " ").split() if isinstance(found, str) else [str(each) for each in found]
+    if len(words) != dimensions:
+        raise InputError(f"sizes= gives {len(words)} names to inputs{path}, which has {dimensions} dimensions: {found!r}; name each of them")
+    return words

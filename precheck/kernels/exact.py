@@ -1,0 +1,53 @@
+"""A reference in float64, whatever formats its code asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from precheck.ops import base_name
+from precheck.torch_internals import TorchDispatchMode, schema
+
+WIDE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float64 for floating formats, complex128 for complex ones; others stay."""
+    return torch.float64 if dtype.is_floating_point else WIDE.get(dtype, dtype)
+
+
+def widened(value: Any) -> Any:
+    """Tensors in float64, dtypes as float64, in a list too."""
+    if isinstance(value, torch.Tensor):
+        return value.to(wide_dtype(value.dtype))
+    if isinstance(value, torch.dtype):
+        return wide_dtype(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(widened(each) for each in value)
+    return value
+
+
+def written(op: Any) -> set[int]:
+    """The places of the arguments that an op writes."""
+    return {place for place, argument in enumerate(schema(op).arguments) if argument.alias_info is not None and argument.alias_info.is_write}
+
+
+class Exact(TorchDispatchMode):
+    """Casts below float64 do nothing in the block, and what the code holds in lower formats is widened where it is read."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = dict(kwargs or {})
+        keep = written(func)
+        views = any(result.alias_info is not None for result in schema(func).returns)
+        if not views or keep:
+            args = tuple(each if place in keep else widened(each) for place, each in enumerate(args))
+        names = {argument.name for place, argument in enumerate(schema(func).arguments) if place in keep}
+        kwargs = {name: each if name in names or (views and name != "dtype") else widened(each) for name, each in kwargs.items()}
+        if base_name(func.overloadpacket.__name__) in ("_softmax", "_log_softmax") and len(args) > 2:
+            args = (*args[:2], False)
+        return func(*args, **kwargs)

@@ -1,0 +1,93 @@
+"""The arguments of a kernel: read from an example, and put together again with other tensors and numbers in them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from precheck.observe.job import InputError
+from precheck.observe.structure import held, tensors
+from precheck.precisions import Precision
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Leaf:
+    """One tensor of an example: where it stands, what it held, and whether its gradient is compared."""
+
+    path: str
+    tensor: torch.Tensor
+    wanted: bool  # its gradient is compared
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    """Arguments as a user gave them."""
+
+    inputs: Any
+    leaves: tuple[Leaf, ...]
+
+    def filled(self, values: Sequence[torch.Tensor], numbers: Mapping[int, int] | None = None) -> Any:
+        """The arguments with `values` in the places of the tensors; whole numbers of Python's that are keys of `numbers` are replaced."""
+        left = iter(values)
+        return _rebuilt(self.inputs, lambda leaf: next(left) if isinstance(leaf, torch.Tensor) else _number(leaf, numbers or {}))
+
+    def numbers(self) -> set[int]:
+        """Whole numbers of Python's among the arguments."""
+        return {each for _, each in held(self.inputs) if type(each) is int}
+
+
+def _number(leaf: Any, numbers: Mapping[int, int]) -> Any:
+    return numbers.get(leaf, leaf) if type(leaf) is int else leaf
+
+
+def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _rebuilt(item, change) for name, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_rebuilt(item, change) for item in value))
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        return type(value)(_rebuilt(item, change) for item in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.replace(value, **{field.name: _rebuilt(getattr(value, field.name), change) for field in dataclasses.fields(value)})
+    return change(value)
+
+
+def read(inputs: Any, precision: Precision | None, gradients: bool) -> list[Example]:
+    """The examples of a user: one, or a list of them. Floating tensors are cast to what the precision stores."""
+    given = inputs if isinstance(inputs, list) else [inputs]
+    if not given:
+        raise InputError("inputs=[] has no example; pass the arguments of one call, as in inputs=(x, weight), or a list of such")
+    return [_example(each, precision, gradients) for each in given]
+
+
+def _example(inputs: Any, precision: Precision | None, gradients: bool) -> Example:
+    found = list(tensors(inputs))
+    if not found:
+        raise InputError(f"inputs={inputs!r:.80} has no tensor; pass the arguments of one call: a tensor, a tuple, or a dict of keywords")
+    for path, each in found:
+        if each.layout is not torch.strided or each.is_quantized:
+            raise InputError(f"inputs{path} is a {'quantized' if each.is_quantized else each.layout} tensor; pass dense tensors")
+    asked = any(each.requires_grad for _, each in found)
+    leaves = [Leaf(path, _stored(each, precision), gradients and _floats(each) and (each.requires_grad or not asked)) for path, each in found]
+    return Example(inputs, tuple(leaves))
+
+
+def _floats(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _stored(tensor: torch.Tensor, precision: Precision | None) -> torch.Tensor:
+    detached = tensor.detach()
+    if precision is None or not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
+        return detached
+    return detached.to(precision.param_dtype)
+
+
+def parameters(callable_: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Those of a module, or of the module that a function says it stands for, by name; any other function has none."""
+    callable_ = getattr(callable_, "stands_for", callable_)
+    if isinstance(callable_, torch.nn.Module):
+        yield from callable_.named_parameters()

@@ -1,0 +1,76 @@
+"""Kinds of numbers that break kernels: large and small ones, outliers, ties, zeros, what is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from precheck import formats
+
+Change = Callable[[torch.Tensor, torch.Generator, formats.Format], torch.Tensor]
+"""Of float64 numbers, a generator, and the format that will store them."""
+
+
+def _some(values: torch.Tensor, generator: torch.Generator, share: float) -> torch.Tensor:
+    """A mask of about that share of the elements, one at least."""
+    chosen = torch.rand(values.shape, generator=generator) < share
+    if values.numel() and not bool(chosen.any()):
+        chosen.view(-1)[int(torch.randint(values.numel(), (), generator=generator))] = True
+    return chosen
+
+
+def _outliers(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
+    return torch.where(_some(values, generator, 0.02), values * 256, values)
+
+
+def _zeros(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
+    """A row of zeros, and zeros of both signs elsewhere."""
+    changed = torch.where(_some(values, generator, 0.1), torch.zeros(()).double().copysign(values), values)
+    if values.dim() > 1 and len(changed):
+        changed.view(-1, changed.shape[-1])[0] = 0
+    return changed
+
+
+def _rows(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
+    """Rows that are one number each."""
+    return values[..., :1].expand(values.shape).clone() if values.dim() > 1 else values
+
+
+def _subnormal(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
+    return torch.where(_some(values, generator, 0.2), values * fmt.min_normal / 4, values)
+
+
+def _planted(number: float) -> Change:
+    def change(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
+        changed = values.clone()
+        if changed.numel():
+            changed.view(-1)[int(torch.randint(changed.numel(), (), generator=generator))] = number
+        return changed
+
+    return change
+
+
+FAMILIES: dict[str, Change] = {
+    "plain": lambda values, generator, fmt: values,
+    "below": lambda values, generator, fmt: -values.abs() - 0.25,
+    "above": lambda values, generator, fmt: values.abs() + 0.25,
+    "large": lambda values, generator, fmt: values * 64,
+    "small": lambda values, generator, fmt: values * 2.0**-10,
+    "offset": lambda values, generator, fmt: values + 30,
+    "outliers": _outliers,
+    "ties": lambda values, generator, fmt: (values * 2).round() / 2,
+    "zeros": _zeros,
+    "equal rows": _rows,
+    "subnormal": _subnormal,
+    "NaN": _planted(float("nan")),
+    "Inf": _planted(float("inf")),
+    "-Inf": _planted(float("-inf")),
+}
+SPECIAL = ("NaN", "Inf", "-Inf")
+"""What is planted into one tensor at a time, and judged by where it may be found afterwards."""
+WORDS = {
+    "plain": "plain numbers", "below": "numbers below zero", "above": "numbers above zero", "large": "numbers of about 64",
+    "small": "numbers of about 1e-3", "offset": "numbers about 30", "outliers": "outliers", "ties": "ties", "zeros": "zeros",
+    "equal rows": "rows that are one number each", "subnormal": "subnormal numbers", "NaN": "a NaN", "Inf": "an Inf", "-Inf": "a -Inf",
+}  # fmt: skip

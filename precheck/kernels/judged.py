@@ -1,0 +1,112 @@
+"""What one trial showed: the fault, if there is one, and how far each subject is from the exact result."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from precheck.analysis import kernel_floor as floor
+from precheck.analysis.kernel_floor import Distance
+from precheck.kernels.running import Outcome
+from precheck.kernels.trials import Made, Trial
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Fault:
+    """What is wrong with a candidate in one trial.
+
+    `kind`: "values", "lost", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten" or "unlike".
+    """
+
+    kind: str
+    subject: str
+    text: str
+    distance: Distance | None = None
+
+    @property
+    def backward(self) -> bool:
+        return "gradient" in self.subject
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Judged:
+    """One trial, judged."""
+
+    trial: Trial
+    distances: dict[str, Distance] = dataclasses.field(default_factory=dict)
+    fault: Fault | None = None
+    refused: str = ""  # why the candidate does not take these inputs
+    skipped: str = ""  # why nothing is said of them
+    outcome: Outcome | None = None  # the candidate's
+    reference: Reference | None = None
+    seconds: float = 0.0
+
+    @property
+    def ratio(self) -> float:
+        return max((each.ratio for each in self.distances.values()), default=0.0)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Reference:
+    """What is known of the right result of a trial."""
+
+    native: Outcome
+    exact: Outcome
+    floors: dict[str, floor.Floor] = dataclasses.field(default_factory=dict)
+    runs: int = 0
+    made: Made | None = None  # inputs that are no trial's own
+    ambiguous: bool = False
+
+
+def distances(outcome: Outcome, reference: Reference) -> dict[str, Distance]:
+    """Of every subject."""
+    found = {}
+    for name, floored in reference.floors.items():
+        value = outcome.values.get(name)
+        if value is None:
+            value = torch.zeros_like(floored.exact)
+        found[name] = floor.distance(floored, value)
+    return found
+
+
+def form(outcome: Outcome, native: Outcome) -> Fault | None:
+    """Whether shapes, dtypes and the places of gradients are the reference's."""
+    if outcome.structure != native.structure:
+        counts = f"{len(outcome.structure)} tensor(s), the reference {len(native.structure)}"
+        return Fault("form", "output", f"the candidate returns {counts}, or under other names")
+    for name, right in native.values.items():
+        got = outcome.values.get(name)
+        if right is None:
+            if got is not None and bool((got != 0).any()):
+                return Fault("missing", name, f"{name}: the candidate has one, and the reference has none")
+            continue
+        if name.startswith("output") and got is not None and (got.shape != right.shape or got.dtype != right.dtype):
+            kind = "form"
+            return Fault(kind, name, f"{name}: {tuple(got.shape)} {got.dtype}, where the reference gives {tuple(right.shape)} {right.dtype}")
+    for name in sorted(native.attached - outcome.attached):
+        if any(gradient is not None and bool((gradient != 0).any()) for key, gradient in native.values.items() if "gradient" in key):
+            return Fault("missing", f"gradient through {name}", f"no gradient flows through the candidate's {name}; through the reference's it does")
+    return None
+
+
+def values_of(judged: Judged, outcome: Outcome, reference: Reference) -> Fault | None:
+    too_far = {name: each for name, each in judged.distances.items() if each.ratio > 1}
+    if not too_far:
+        return None
+    name = next(iter(too_far))
+    found = too_far[name]
+    missing = outcome.values.get(name) is None
+    if missing:
+        return Fault("missing", name, f"{name}: the candidate has none, and the reference's is not zero", found)
+    return Fault("lost" if found.lost else "values", name, _far(name, found), found)
+
+
+def _far(name: str, found: Distance) -> str:
+    if found.lost:
+        return f"{name}: {found.lost} element(s) are Inf or NaN, where every correct implementation is finite"
+    by = f"{found.ratio:.3g} times what correct implementations reach" if math.isfinite(found.ratio) else "beyond what rounding explains"
+    if found.elements:
+        return f"{name}: {found.elements} element(s) are off, the worst at {list(found.first)}: {found.got:.6g} for {found.exact:.6g}, {by}"
+    return f"{name}: {found.block} is off by {found.relative:.2g} of its norm, {by}"

@@ -1,0 +1,160 @@
+"""Whether another mask explains what a candidate gives: the reference is run with its masks changed, in float64."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from precheck.kernels import running
+from precheck.kernels.bench import Bench
+from precheck.kernels.exact import Exact, widened
+from precheck.kernels.judged import Judged
+from precheck.kernels.trials import Made
+from precheck.torch_internals import overload
+
+_NEXT = {"ge": "gt", "gt": "ge", "le": "lt", "lt": "le"}
+_BEHIND = 0.01
+"""Share of a mean square error that is left where another mask explains it."""
+
+
+class _Masked(Exact):
+    """float64, with one thing about masks changed; notes whether there was anything to change."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.way, self.changed = way, False
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        name, kwargs = func.overloadpacket.__name__, dict(kwargs or {})
+        other = self._otherwise(name.rstrip("_"), func, args, kwargs)
+        if other is not None:
+            self.changed = True
+            func, args, kwargs = other
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _otherwise(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+        if name in ("tril", "triu") and self.way in ("later", "earlier"):
+            diagonal = args[1] if len(args) > 1 else kwargs.pop("diagonal", 0)
+            return func, (args[0], diagonal + (1 if self.way == "later" else -1)), kwargs
+        if name in _NEXT and self.way == "bound" and isinstance(args[0], torch.Tensor) and not args[0].is_floating_point():
+            packet = getattr(torch.ops.aten, _NEXT[name])
+            return getattr(packet, overload(func) or "default"), args, kwargs
+        if name == "masked_fill" and self.way in ("none", "inverted", "weak"):
+            mask = torch.zeros_like(args[1]) if self.way == "none" else ~args[1] if self.way == "inverted" else args[1]
+            value = torch.zeros_like(args[2]) if self.way == "weak" and isinstance(args[2], torch.Tensor) else 0.0 if self.way == "weak" else args[2]
+            return func, (args[0], mask, value), kwargs
+        if name == "where" and len(args) == 3 and self.way in ("none", "all", "inverted"):
+            mask = torch.ones_like(args[0]) if self.way == "none" else torch.zeros_like(args[0]) if self.way == "all" else ~args[0]
+            return func, (mask, *args[1:]), kwargs
+        if "scaled_dot_product" in name and "backward" not in name and self.way in ("none", "toggled"):
+            return self._attention(func, args, kwargs)
+        return None
+
+    def _attention(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+        if self.way == "none" and kwargs.get("attn_mask") is not None:
+            return func, args, {**kwargs, "attn_mask": None}
+        if self.way == "toggled" and len(args) > 4 and isinstance(args[4], bool):
+            return func, (*args[:4], not args[4], *args[5:]), kwargs
+        return None
+
+
+_WAYS = {
+    "later": "a triangle one further", "earlier": "a triangle one less far", "bound": "a bound taken in that is left out, or the other way round",
+    "none": "no mask", "all": "everything masked", "inverted": "the mask inverted", "weak": "a mask of 0 in place of its value",
+    "toggled": "a causal mask more or less",
+}  # fmt: skip
+
+
+def explains(bench: Bench, judged: Judged) -> str:
+    """The mask that explains the candidate's result, in words; "" where none does."""
+    assert judged.outcome is not None
+    assert judged.reference is not None
+    right = judged.reference.exact
+    for words, outcome in _others(bench, judged):
+        if outcome.error is None and _closer(judged.outcome, outcome, right):
+            return words
+    return ""
+
+
+def _others(bench: Bench, judged: Judged) -> Iterator[tuple[str, running.Outcome]]:
+    made, wishes = bench.make(judged.trial), dataclasses.replace(bench.wishes_of(judged.trial), gradients=False)
+    for way, words in _WAYS.items():
+        mode = _Masked(way)
+        with mode:
+            outcome = running.run(bench.reference, bench.example, [widened(each) for each in made.values], made.numbers, wishes, kind="noise")
+        if mode.changed:
+            yield words, outcome
+    for place, leaf in enumerate(bench.example.leaves):
+        for words, values in _leaves(made.values[place]):
+            changed = [values if other == place else each for other, each in enumerate(made.values)]
+            yield f"{words} for inputs{leaf.path}", bench.exact_of(judged.trial, Made(changed, made.numbers))
+
+
+def _leaves(mask: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    """Other masks in the place of one that is an input."""
+    if mask.dtype is torch.bool:
+        changes: Sequence[tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = (
+            ("all True", torch.ones_like), ("all False", torch.zeros_like), ("the inverse", torch.logical_not),
+        )  # fmt: skip
+        yield from ((words, change(mask)) for words, change in changes)
+        if mask.dim():
+            yield from ((f"a mask shifted by {step}", mask.roll(step, axis)) for axis in range(mask.dim()) for step in (1, -1))
+    elif mask.is_floating_point() and bool(mask.isinf().any()):
+        yield "no Inf", mask.nan_to_num(neginf=0.0, posinf=0.0)
+    elif not mask.is_floating_point() and not mask.is_complex() and mask.numel() and mask.dim() <= 1:
+        yield from (("lengths one longer", mask + 1), ("lengths one shorter", (mask - 1).clamp(min=0)))
+
+
+def trivial(bench: Bench, judged: Judged) -> bool:
+    """Whether the candidate is right where a mask among its inputs masks nothing."""
+    made = bench.make(judged.trial)
+    for place, value in enumerate(made.values):
+        for plain in _plain(value):
+            values = [plain if other == place else each for other, each in enumerate(made.values)]
+            if bench.passes_on(judged.trial, Made(values, made.numbers)):
+                return True
+    return False
+
+
+def _plain(value: torch.Tensor) -> Iterator[torch.Tensor]:
+    if value.dtype is torch.bool:
+        yield from (torch.ones_like(value), torch.zeros_like(value))
+    elif value.is_floating_point() and bool(value.isinf().any()):
+        yield value.nan_to_num(neginf=0.0, posinf=0.0)
+    elif not value.is_floating_point() and not value.is_complex() and bool((value < 0).any()):
+        yield value.clamp(min=0)
+
+
+def _closer(candidate: running.Outcome, other: running.Outcome, right: running.Outcome) -> bool:
+    """Whether the candidate's outputs are those of `other`, and not the right ones."""
+    shown = False
+    for name, got in candidate.values.items():
+        a, b = right.values.get(name), other.values.get(name)
+        if got is None or a is None or b is None or not name.startswith("output") or a.shape != got.shape or b.shape != got.shape:
+            continue
+        off, left = _error(got, a), _error(got, b)
+        if off > 0:
+            shown = True
+            if left > _BEHIND * off:
+                return False
+    return shown
+
+
+def _error(a: torch.Tensor, b: torch.Tensor) -> float:
+    a, b = a.double(), b.double()
+    different = (a.isfinite() != b.isfinite()).double()
+    gap = (a - b).where(a.isfinite() & b.isfinite(), 0.0)
+    return float(gap.square().sum() + different.sum() * 1e6)
+
+
+
+def changing(way: str) -> _Masked:
+    """The reference's masks changed in that way, in the block; `changed` says whether there was one."""
+    return _Masked(way)

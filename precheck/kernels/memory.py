@@ -1,0 +1,91 @@
+"""How the tensors of a trial lie in memory, with guards round them that show who writes where."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+GUARD = 64
+"""Elements on each side of a tensor that nobody may write, and that hold NaN (in whole numbers the largest) for whoever reads them."""
+LAYOUTS = ("transposed", "strided", "offset", "expanded", "channels last")
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Buffer:
+    """A tensor in a storage of its own, and what the storage held when it was made."""
+
+    tensor: torch.Tensor
+    storage: torch.Tensor
+    before: torch.Tensor
+
+    def touched(self) -> str:
+        """"": nothing has changed; else "the tensor", or "the memory beside it"."""
+        if _same(self.storage, self.before):
+            return ""
+        laid = torch.as_strided(self.before, self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset())
+        return "the memory beside it" if _same(self.tensor.detach(), laid) else "it"
+
+    def write(self, values: torch.Tensor) -> None:
+        """New numbers in place."""
+        with torch.no_grad():
+            self.tensor.copy_(values)
+            self.before = self.storage.clone()
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(_bits(a), _bits(b))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    wide = tensor.detach().contiguous()
+    return wide.view(torch.uint8) if wide.dim() and wide.numel() else wide.reshape(-1).view(torch.uint8) if wide.numel() else wide
+
+
+same = _same
+
+
+def laid(values: torch.Tensor, layout: str = "contiguous") -> Buffer:
+    """`values` in a layout; under `expanded`, its first row everywhere. A contiguous tensor begins its storage."""
+    perm, shape, steps = _order(values, layout), list(values.shape), 1
+    if layout == "expanded" and values.dim():
+        shape[0] = min(shape[0], 1)
+    if layout == "strided":
+        steps = 2
+    physical = [shape[axis] for axis in perm]
+    count, front = steps, 0 if layout == "contiguous" else GUARD + 1
+    for size in physical:
+        count *= size
+    storage = torch.full((front + count + GUARD,), _poison(values.dtype), dtype=values.dtype, device=values.device)
+    strides, step = [0] * values.dim(), steps
+    for axis in reversed(perm):
+        strides[axis], step = step, step * max(shape[axis], 1)
+    if layout == "expanded" and values.dim():
+        strides[0] = 0
+        values = values[:1].expand(values.shape)
+    small = torch.as_strided(storage, shape, strides, front)
+    if small.numel():
+        small.copy_(values[: shape[0]] if values.dim() else values)
+    tensor = torch.as_strided(storage, values.shape, strides, front)
+    return Buffer(tensor, storage, storage.clone())
+
+
+def _order(values: torch.Tensor, layout: str) -> list[int]:
+    axes = list(range(values.dim()))
+    if layout == "transposed" and values.dim() >= 2:
+        axes[-1], axes[-2] = axes[-2], axes[-1]
+    if layout == "channels last" and values.dim() >= 3:
+        axes = [0, *axes[2:], 1]
+    return axes
+
+
+def fits(values: torch.Tensor, layout: str) -> bool:
+    """Whether the layout is another one for that tensor."""
+    least = {"transposed": 2, "channels last": 3, "expanded": 2}.get(layout, 1)
+    return values.dim() >= least
+
+
+def _poison(dtype: torch.dtype) -> float | int | bool:
+    if dtype.is_floating_point or dtype.is_complex:
+        return float("nan")
+    return True if dtype is torch.bool else torch.iinfo(dtype).max

@@ -1,0 +1,150 @@
+"""A reference as correct implementations of it would round: each op from exact numbers, stochastically rounded to what it is stored in.
+
+Numbers are disturbed where an op reads them, by a few roundings of float32; sums have the error of a chain of additions in float32. So the
+spread of several runs holds what another order, another split and another place to round may do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from precheck import formats, ops
+from precheck.analysis.kernel_floor import ROUNDINGS
+from precheck.kernels.exact import widened, written
+from precheck.ops import Kind, base_name
+from precheck.torch_internals import TorchDispatchMode, schema
+
+_BENT = {"sgn", "sign", "abs", "maximum", "minimum", "amax", "amin", "sort", "argsort"}
+_TIED = ops.SIDES.keys() | ops.EXTREMES | ops.CHOOSERS | ops.ORDERINGS | _BENT
+"""Ops that take a side, whose choice among equals and at zero is nobody's fault."""
+_SUMMING = (Kind.CONTRACTION, Kind.REDUCTION, Kind.RUNNING, Kind.NORM, Kind.LOSS, Kind.SOFTMAX)
+_EXACT = ops.MOVING - ops.CASTS - {"mul", "div"}
+_SHORT = 16
+"""Terms below which a chain of additions errs by no more than what is disturbed anyway."""
+
+
+def base_roundoff(dtype: torch.dtype) -> float:
+    """What disturbs: float32's, and float64's own where that is what the user asked for."""
+    return 2.0**-53 if dtype in (torch.float64, torch.complex128) else 2.0**-24
+
+
+class Rounded(TorchDispatchMode):
+    """`fine` is the roundoff of what accumulates. `gemm`: the format to which operands of matrix products are rounded first."""
+
+    def __init__(self, seed: int, fine: float, gemm: formats.Format | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fine, self.gemm = fine, gemm
+        self.generator = torch.Generator().manual_seed(seed)
+        self.ambiguous = False  # two elements were written to one place
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        name, writes = base_name(func.overloadpacket.__name__), written(func)
+        self._collisions(name, args, kwargs)
+        aliased = any(result.alias_info is not None and not result.alias_info.is_write for result in schema(func).returns)
+        if aliased or (name in _EXACT and name not in _TIED) or not any(_real(each) for each in _flat((args, tuple(kwargs.values())))):
+            return func(*args, **kwargs)
+        read = self._read(name, args, kwargs)
+        native = func(*args, **kwargs)
+        results = list(_flat(native))
+        if not any(_real(each) for each in results) and name not in _TIED:
+            return native
+        try:
+            wide = list(_flat(func(*read[0], **read[1])))
+        except Exception:
+            wide = [each.double() if _real(each) else each for each in results]
+        for result, exact in zip(results, wide, strict=False):
+            self._store(result, exact, rounds=name not in _EXACT or bool(writes))
+        return native
+
+    def _read(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Copies of the arguments in float64, disturbed; sums along what they add up."""
+        row = ops.REGISTRY.get(name)
+        inside = name.endswith("_backward") or "norm" in name or "attention" in name
+        sums = inside or (row is not None and row.kind in _SUMMING) or name in ops.SCATTERING
+        gemm = self.gemm if name in ops.PRODUCTS else None
+
+        def disturbed(value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
+                return self._disturbed(value, sums=sums, tied=name in _TIED, gemm=gemm)
+            if isinstance(value, (list, tuple)):
+                return type(value)(disturbed(each) for each in value)
+            return widened(value)
+
+        return tuple(disturbed(each) for each in args), {key: disturbed(each) for key, each in kwargs.items()}
+
+    def _disturbed(self, value: torch.Tensor, *, sums: bool, tied: bool, gemm: formats.Format | None) -> torch.Tensor:
+        wide = widened(value)
+        if wide is value:
+            wide = value.clone()
+        if gemm is not None and wide.is_floating_point():
+            wide = self._rounded(wide, gemm)
+        factor = self._random(value.shape).mul_(2 * ROUNDINGS * self.fine)
+        if sums:
+            for axis, size in enumerate(value.shape):
+                if size >= _SHORT:
+                    factor = factor + self._chain(size).view([size if each == axis else 1 for each in range(value.dim())])
+        moved = wide * (1 + factor)
+        if tied:
+            scale = wide.abs().where(wide.isfinite(), 0.0).amax() if wide.numel() else 0.0
+            moved = torch.where(wide == 0, factor * scale, moved)
+        return torch.where(wide.isfinite(), moved, wide)
+
+    def _chain(self, size: int) -> torch.Tensor:
+        """The factors by which a chain of so many additions weighs its terms: each has the roundings of all partial sums after it."""
+        steps = torch.randn(size, generator=self.generator, dtype=torch.float64)
+        return steps.cumsum(0).flip(0).mul_(self.fine)
+
+    def _random(self, shape: Any) -> torch.Tensor:
+        return torch.rand(shape, generator=self.generator, dtype=torch.float32).double().sub_(0.5)
+
+    def _store(self, result: Any, exact: Any, *, rounds: bool) -> None:
+        if not isinstance(result, torch.Tensor) or not isinstance(exact, torch.Tensor) or result.shape != exact.shape or result.dtype is torch.bool:
+            return
+        if result.is_floating_point() and rounds:
+            exact = self._rounded(exact.double(), formats.of_dtype(result.dtype)) if result.dtype != torch.float64 else exact
+        result.copy_(exact)
+
+    def _rounded(self, exact: torch.Tensor, fmt: formats.Format) -> torch.Tensor:
+        """Up or down, with the chances that make the mean right; what the format holds stays."""
+        _, exponent = torch.frexp(exact)
+        least = fmt.min_exponent + 1 - fmt.precision
+        spacing = torch.ldexp(torch.ones_like(exact), (exponent - fmt.precision).clamp_(min=least))
+        drawn = exact / spacing + self._random(exact.shape)
+        return torch.where(exact.isfinite(), drawn.round() * spacing, exact)
+
+    def _collisions(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if name in ("scatter", "index_copy", "index_put", "_index_put_impl") and not kwargs.get("reduce") and not kwargs.get("accumulate"):
+            if name.endswith("put") or name.endswith("impl"):
+                accumulates = len(args) > 3 and bool(args[3])
+                indices = [each for each in args[1] if each is not None and each.dtype is not torch.bool]
+                scalar = isinstance(args[2], torch.Tensor) and args[2].numel() == 1
+                repeated = len(indices) == 1 and indices[0].unique().numel() < indices[0].numel()
+                self.ambiguous |= repeated and not accumulates and not scalar
+            elif isinstance(args[2], torch.Tensor) and len(args) > 3 and isinstance(args[3], torch.Tensor):
+                self.ambiguous |= _repeats(args[2], int(args[1]))
+
+
+def _repeats(index: torch.Tensor, dim: int) -> bool:
+    if index.numel() == 0 or index.dim() == 0:
+        return False
+    ordered = index.sort(dim=dim).values
+    return bool((ordered.diff(dim=dim) == 0).any())
+
+
+def _flat(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _flat(each)
+    else:
+        yield value
+
+
+def _real(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())

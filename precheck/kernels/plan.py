@@ -1,0 +1,85 @@
+"""Which trials are made, and in which order: what is cheap and near the example first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from precheck.kernels import families, memory
+from precheck.kernels.bench import Bench
+from precheck.kernels.trials import Trial
+
+SMALL = (1, 2, 3, 5, 7, 8, 13, 15, 16, 17)
+EDGES = (31, 33, 63, 65, 71, 127, 129, 255, 257, 513, 1025, 2053)
+"""Sizes that are next to tiles of powers of two, past 70 rows and past 2 000 elements."""
+LONG = (4099, 16411, 65537, 100003)
+"""Sizes at which a sum that is kept in a low format stands still."""
+MOST = 2**23
+"""Elements of one tensor, at most."""
+
+
+def near(bench: Bench) -> Iterator[Trial]:
+    """Trials in the shapes of the example."""
+    yield Trial(given=True, fill=False)
+    yield Trial(seed=1, fill=False)
+    yield Trial(seed=2)
+    yield Trial(seed=3, only=-2)  # no gradient asked for: kernels have another path there
+    yield from (Trial(seed=4, family=name) for name in families.FAMILIES if name not in families.SPECIAL and name != "plain")
+
+
+def laid(bench: Bench) -> Iterator[Trial]:
+    """Other strides and offsets, of all inputs and of each alone, and of the gradients that come in."""
+    count = len(bench.example.leaves)
+    for layout in memory.LAYOUTS:
+        yield Trial(seed=5, layout=layout)
+        if count > 1:
+            yield from (Trial(seed=6, layout=layout, laid=place) for place in range(count) if memory.fits(bench.example.leaves[place].tensor, layout))
+    yield from (Trial(seed=7, upstream=upstream) for upstream in ("expanded", "transposed", "partial"))
+    wanted = [place for place, leaf in enumerate(bench.example.leaves) if leaf.wanted]
+    if len(wanted) > 1:
+        yield from (Trial(seed=8, only=place) for place in wanted)
+
+
+def special(bench: Bench) -> Iterator[Trial]:
+    """What is not finite, in one tensor at a time."""
+    for place, leaf in enumerate(bench.example.leaves[:4]):
+        if leaf.tensor.is_floating_point() and leaf.tensor.dim():
+            yield from (Trial(seed=9, family=name, leaf=place) for name in families.SPECIAL)
+
+
+def sized(bench: Bench) -> Iterator[Trial]:
+    """Other sizes, the small ones first; each dimension alone, then all at once."""
+    names = list(bench.dimensions.sizes)
+    for size in SMALL:
+        for name in names:
+            yield Trial(seed=10 + size, sizes=((name, size),))
+            if size not in (1, 8, 16):
+                yield Trial(seed=11 + size, sizes=((name, size),), family="below")
+    for name in names:
+        yield Trial(seed=9, sizes=((name, 0),))
+    for seed, sizes in enumerate(((1, 1, 1, 1), (3, 5, 2, 7), (17, 3, 9, 2), (33, 37, 5, 11), (7, 129, 4, 6))):
+        if len(names) > 1:
+            yield Trial(seed=40 + seed, sizes=tuple((name, sizes[place % 4]) for place, name in enumerate(names)))
+    for size in EDGES:
+        for name in names:
+            yield Trial(seed=50 + size, sizes=((name, size),))
+            if size < 300:
+                yield Trial(seed=51 + size, sizes=((name, size),), family="below")
+
+
+def long(bench: Bench) -> Iterator[Trial]:
+    """Long sums."""
+    for size in LONG:
+        for name in bench.dimensions.sizes:
+            yield Trial(seed=60, sizes=((name, size),), family="above")
+            yield Trial(seed=61, sizes=((name, size),))
+
+
+def elements(bench: Bench, trial: Trial) -> int:
+    """Of the largest tensor of a trial."""
+    most, sizes = 1, dict(trial.sizes)
+    for place in range(len(bench.example.leaves)):
+        count = 1
+        for size in bench.dimensions.shape(place, sizes):
+            count *= size
+        most = max(most, count)
+    return most

@@ -1,0 +1,42 @@
+"""What a kernel allocates and does not write, made to show."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from precheck.torch_internals import TorchDispatchMode
+
+_EMPTY = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize"})
+
+
+class _Filled(TorchDispatchMode):
+    """Empty tensors hold NaN in the block, or the largest whole number."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__ in _EMPTY and isinstance(made, torch.Tensor) and not made.is_meta:
+            fill(made)
+        return made
+
+
+def fill(tensor: torch.Tensor) -> None:
+    """With what shows wherever it goes."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        tensor.fill_(float("nan"))
+    elif tensor.dtype is not torch.bool:
+        tensor.fill_(torch.iinfo(tensor.dtype).max)
+
+
+@contextlib.contextmanager
+def poisoned(on: bool) -> Iterator[None]:
+    """Where `on`, tensors that are allocated empty in the block are filled first."""
+    with _Filled() if on else contextlib.nullcontext():  # type: ignore[no-untyped-call]
+        yield

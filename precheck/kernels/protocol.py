@@ -1,0 +1,166 @@
+"""How a kernel behaves from call to call: what it keeps, what it writes, whether it is the same twice."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from precheck.kernels import memory, running
+from precheck.kernels.bench import Bench
+from precheck.kernels.judged import Fault, Judged
+from precheck.kernels.trials import Trial, buffers
+from precheck.observe.structure import call
+
+
+def in_place(bench: Bench) -> Iterator[Judged]:
+    """New numbers in the tensors of the last call: a cache that goes by address, identity or version is stale then."""
+    held = None
+    for seed in range(70, 74):
+        trial = Trial(seed=seed)
+        made = bench.make(trial)
+        if held is None:
+            held = buffers(made.values, trial)
+        else:
+            for buffer, values in zip(held, made.values, strict=True):
+                buffer.write(values)
+        yield bench.judge(trial, buffers=held)
+
+
+def one_storage(bench: Bench) -> Iterator[Judged]:
+    """Two sizes in turn, in the same memory."""
+    names = [name for name in bench.dimensions.sizes if bench.takes(Trial(sizes=((name, 2),))) is not None]
+    if not names:
+        return
+    small, storages = bench.takes(Trial(seed=80, sizes=((names[-1], 2),))), []
+    for leaf in bench.example.leaves:
+        storages.append(torch.zeros(2 * leaf.tensor.numel() + 4096, dtype=leaf.tensor.dtype, device=leaf.tensor.device))
+    for turn in range(4):
+        trial = Trial(seed=81 + turn) if turn % 2 == 0 or small is None else small.but(seed=81 + turn)
+        values = bench.make(trial).values
+        if any(each.numel() > len(storage) for each, storage in zip(values, storages, strict=True)):
+            return
+        held = []
+        for each, storage in zip(values, storages, strict=True):
+            tensor = storage[: each.numel()].view(each.shape)
+            tensor.copy_(each)
+            held.append(memory.Buffer(tensor, storage, storage.clone()))
+        yield bench.judge(trial, buffers=held)
+
+
+def interposed(bench: Bench) -> Judged:
+    """The backward pass of one call after the forward pass of another: what is kept outside the graph is the other's then."""
+    other = bench.make(Trial(seed=91))
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        first = candidate(*args, **kwargs)
+        leaves = [each.clone().requires_grad_(leaf.wanted) for leaf, each in zip(bench.example.leaves, other.values, strict=True)]
+        call(candidate, bench.example.filled(leaves, other.numbers))
+        return first
+
+    candidate = bench.candidate
+    both.stands_for = candidate  # type: ignore[attr-defined]
+    bench.candidate = both
+    try:
+        return bench.judge(Trial(seed=90))
+    finally:
+        bench.candidate = candidate
+
+
+def kept(bench: Bench) -> Fault | None:
+    """Whether a result changes when the candidate is called again, or the gradient that it was given."""
+    trial = Trial(seed=92)
+    outcome, _ = bench.call(trial, bench.make(trial))
+    if outcome.error is not None:
+        return None
+    for given, held in outcome.upstream:
+        if not memory.same(given, held):
+            return Fault("touched", "gradient", "the candidate's backward pass writes into the gradient that it was given")
+    before = [each.detach().clone() for each in outcome.outputs]
+    for seed in (93, 94):
+        bench.call(Trial(seed=seed), bench.make(Trial(seed=seed)))
+    for name, now, was in zip(outcome.values, outcome.outputs, before, strict=False):
+        if not memory.same(now, was):
+            return Fault("overwritten", name, f"{name} of one call changes when the candidate is called again: both are in one memory")
+    return None
+
+
+def aliased(bench: Bench, judged: Judged) -> Fault | None:
+    """Outputs that are in the memory of inputs, where the reference's are not."""
+    if judged.outcome is None or judged.reference is None:
+        return None
+    for name in sorted(judged.outcome.aliased - judged.reference.native.aliased):
+        return Fault("aliased", name, f"{name} is in the memory of an input; the reference returns memory of its own")
+    return None
+
+
+def unlike(bench: Bench) -> Fault | None:
+    """Whether two calls on the very same tensors give other bits, where the reference's do not."""
+    trial = Trial(seed=95, fill=False)
+    made = bench.make(trial)
+    held = buffers(made.values, trial)
+    results = [bench.call(trial, made, buffers=held)[0] for _ in range(3)]
+    if any(each.error is not None for each in results) or not _repeats(bench, trial):
+        return None
+    for name, first in results[0].values.items():
+        others = [each.values.get(name) for each in results[1:]]
+        far = [other for other in others if first is not None and other is not None and not memory.same(first, other)]
+        if first is not None and far:
+            moved = max(float((other.double() - first.double()).abs().nan_to_num(nan=float("inf")).max()) for other in far)
+            return Fault("unlike", name, f"{name} differs between calls on the same tensors, by up to {moved:.3g}; the reference's does not")
+    return None
+
+
+def _repeats(bench: Bench, trial: Trial) -> bool:
+    made = bench.make(trial)
+    runs = [running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(trial)) for _ in range(2)]
+    return all(a is None or b is None or memory.same(a, b) for a, b in zip(runs[0].values.values(), runs[1].values.values(), strict=False))
+
+
+def threaded(bench: Bench) -> Judged:
+    """With another number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2 if before == 1 else 1)
+    try:
+        return bench.judge(Trial(seed=96))
+    finally:
+        torch.set_num_threads(before)
+
+
+def calls_reference(bench: Bench) -> bool:
+    """Whether the candidate calls the reference."""
+    if bench.candidate is bench.reference:
+        return True
+    wanted, seen = _codes(bench.reference), []
+
+    def watch(frame: Any, event: str, argument: Any) -> None:
+        if (event == "call" and frame.f_code in wanted) or (event == "c_call" and argument is bench.reference):
+            seen.append(event)
+
+    trial = Trial(given=True, fill=False)
+    with _profiled(watch):
+        made = bench.make(trial)
+        running.run(bench.candidate, bench.example, made.values, made.numbers, dataclasses.replace(bench.wishes_of(trial), gradients=False))
+    return bool(seen)
+
+
+def _codes(function: Any) -> set[Any]:
+    inner = getattr(function, "__func__", function)
+    codes = {getattr(inner, "__code__", None)}
+    if isinstance(function, torch.nn.Module) and not type(function).__module__.startswith("torch."):
+        codes.add(getattr(type(function).forward, "__code__", None))
+    return codes - {None}
+
+
+@contextlib.contextmanager
+def _profiled(watch: Callable[[Any, str, Any], None]) -> Iterator[None]:
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)

@@ -1,0 +1,183 @@
+"""One call of a candidate or its reference: what it returns, and the gradients that come back."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from precheck.formats import Format
+from precheck.kernels.exact import Exact, widened
+from precheck.kernels.examples import Example, parameters
+from precheck.kernels.noise import Rounded
+from precheck.observe.structure import call, tensors
+from precheck.precisions import Precision
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Outcome:
+    """What one call gave. Subjects are named "output", "output[1]", "gradient of inputs[0]", "gradient of weight"."""
+
+    values: dict[str, torch.Tensor | None] = dataclasses.field(default_factory=dict)
+    attached: frozenset[str] = frozenset()  # outputs that gradients flow through
+    structure: tuple[str, ...] = ()
+    error: Exception | None = None
+    where: str = "forward"  # in which an error was raised
+    seconds: float = 0.0
+    outputs: tuple[torch.Tensor, ...] = ()  # as returned, for questions about their memory
+    upstream: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()  # gradients that were given, and what they held
+    aliased: frozenset[str] = frozenset()  # outputs in the memory of inputs
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is asked of each call."""
+
+    precision: Precision | None = None
+    gradients: bool = True
+    double: bool = False
+    upstream: str = "random"  # or "expanded", "transposed", "partial": what the gradient of an output is like
+    only: int | None = None  # the one leaf whose gradient is asked for; None: all that are compared
+    seed: int = 0
+
+
+def run(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes, *,
+        kind: str = "plain", keep: bool = False) -> Outcome:  # fmt: skip
+    """`kind`: "plain", "exact" in float64, or "noise" rounded as correct implementations would; of a candidate only the first."""
+    outcome = Outcome()
+    begun = time.perf_counter()
+    try:
+        with contextlib.ExitStack() as stack:
+            _enter(stack, kind, wishes, values)
+            _called(outcome, function, example, values, numbers, wishes, kind, keep)
+    except Exception as error:
+        outcome.error = error
+    outcome.seconds = time.perf_counter() - begun
+    return outcome
+
+
+def noise(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes,
+          seed: int, fine: float) -> tuple[Outcome, bool]:  # fmt: skip
+    """A run with the rounding of correct implementations, and whether its result hangs on which of two writes came last."""
+    outcome = Outcome()
+    gemm = wishes.precision.gemm if wishes.precision else None
+    mode = Rounded(seed, fine, gemm if isinstance(gemm, Format) else None)
+    try:
+        with contextlib.ExitStack() as stack:
+            _enter(stack, "noise", wishes, values)
+            stack.enter_context(mode)
+            _called(outcome, function, example, values, numbers, wishes, "noise", False)
+    except Exception as error:
+        outcome.error = error
+    return outcome, mode.ambiguous
+
+
+def _enter(stack: contextlib.ExitStack, kind: str, wishes: Wishes, values: Sequence[torch.Tensor]) -> None:
+    precision = wishes.precision
+    device = values[0].device.type if values else "cpu"
+    if kind == "plain" and precision is not None:
+        stack.enter_context(precision.step(device))
+    if kind == "exact":
+        stack.enter_context(Exact())  # type: ignore[no-untyped-call]
+
+
+def _called(outcome: Outcome, function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int],
+            wishes: Wishes, kind: str, keep: bool) -> None:  # fmt: skip
+    exact = kind == "exact"
+    leaves = [_leaf(widened(value) if exact else value, wanted=wishes.gradients and leaf.wanted and wishes.only in (None, place))
+              for place, (leaf, value) in enumerate(zip(example.leaves, values, strict=True))]  # fmt: skip
+    asked = {f"gradient of inputs{leaf.path}": tensor for leaf, tensor in zip(example.leaves, leaves, strict=True) if tensor.requires_grad}
+    arguments = example.filled(leaves, numbers)
+    weights = dict(parameters(function)) if wishes.gradients else {}
+    with torch.set_grad_enabled(bool(asked) or bool(weights)):
+        if kind == "plain":
+            with _autocast(wishes, values):
+                result = call(function, arguments)
+        else:
+            result, weights = _reference(function, arguments, exact, wishes, values, kind)
+        asked |= {f"gradient of {name}": weight for name, weight in weights.items() if weight.requires_grad}
+        found = list(tensors(result, ""))
+        outcome.structure = tuple(path for path, _ in found)
+        outcome.values = {f"output{path}" if len(found) > 1 else "output": each.detach() for path, each in found}
+        if keep:
+            outcome.outputs = tuple(each for _, each in found)
+        names = list(outcome.values)
+        held = {each.untyped_storage().data_ptr() for each in leaves if each.numel()}
+        shared = (name for name, (_, each) in zip(names, found, strict=True) if each.numel() and each.untyped_storage().data_ptr() in held)
+        outcome.aliased = frozenset(shared)
+        outcome.attached = frozenset(name for name, (_, each) in zip(names, found, strict=True) if each.requires_grad)
+        if asked:
+            outcome.where = "backward"
+            _backward(outcome, names, [each for _, each in found], asked, wishes, exact, keep)
+
+
+def _reference(function: Callable[..., Any], arguments: Any, exact: bool, wishes: Wishes, values: Sequence[torch.Tensor],
+               kind: str) -> tuple[Any, dict[str, Any]]:  # fmt: skip
+    """A module's own weights are widened too, on copies."""
+    if not isinstance(function, torch.nn.Module):
+        with _autocast(wishes, values) if kind == "noise" else contextlib.nullcontext():
+            return call(function, arguments), {}
+    change = widened if exact else torch.clone
+    held = {name: _leaf(change(each.detach()), wanted=each.requires_grad) for name, each in function.named_parameters()}
+    buffers = {name: change(each.detach()) for name, each in function.named_buffers()}
+    args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {}) if isinstance(arguments, tuple) else ((arguments,), {})
+    with _autocast(wishes, values) if kind == "noise" else contextlib.nullcontext():
+        result = torch.func.functional_call(function, {**held, **buffers}, args, kwargs)
+    return result, held if wishes.gradients else {}
+
+
+def _autocast(wishes: Wishes, values: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[None]:
+    if wishes.precision is None:
+        return contextlib.nullcontext()
+    return wishes.precision.autocast(values[0].device.type if values else "cpu")
+
+
+def _leaf(value: torch.Tensor, *, wanted: bool) -> torch.Tensor:
+    leaf = value.detach()
+    return leaf.requires_grad_() if wanted else leaf
+
+
+def _backward(outcome: Outcome, names: Sequence[str], results: Sequence[torch.Tensor], asked: Mapping[str, torch.Tensor], wishes: Wishes,
+              exact: bool, keep: bool) -> None:  # fmt: skip
+    through = [(place, name, each) for place, (name, each) in enumerate(zip(names, results, strict=True)) if each.requires_grad]
+    if wishes.upstream == "partial" and len(through) > 1:
+        through = through[:1]
+    if not through:
+        outcome.values |= dict.fromkeys(asked)
+        return
+    given = [_upstream(each, wishes, place) for place, _, each in through]
+    if keep:
+        outcome.upstream = tuple((each, each.clone()) for each in given)
+    found = torch.autograd.grad([each for _, _, each in through], list(asked.values()), given, allow_unused=True, create_graph=wishes.double)
+    for name, gradient in zip(asked, found, strict=True):
+        outcome.values[name] = None if gradient is None else gradient.detach()
+    if wishes.double:
+        outcome.where = "double backward"
+        _twice(outcome, asked, found, wishes)
+
+
+def _twice(outcome: Outcome, asked: Mapping[str, torch.Tensor], found: Sequence[torch.Tensor | None], wishes: Wishes) -> None:
+    again = [(place, each) for place, each in enumerate(found) if each is not None and each.requires_grad]
+    if not again:
+        outcome.values |= {f"second {name}": None for name in asked}
+        return
+    given = [_upstream(each, wishes, 100 + place) for place, each in again]
+    second = torch.autograd.grad([each for _, each in again], list(asked.values()), given, allow_unused=True)
+    outcome.values |= {f"second {name}": None if each is None else each.detach() for name, each in zip(asked, second, strict=True)}
+
+
+def _upstream(result: torch.Tensor, wishes: Wishes, place: int) -> torch.Tensor:
+    """The gradient of an output: the same numbers for every side, held by what `result` is stored in."""
+    generator = torch.Generator().manual_seed(wishes.seed * 1009 + place)
+    dtype = result.dtype
+    drawn = torch.randn(result.shape, generator=generator, dtype=torch.complex128 if dtype.is_complex else torch.float64)
+    drawn = drawn.to(torch.bfloat16).to(dtype) if not dtype.is_complex else drawn.to(dtype)
+    if wishes.upstream == "expanded":
+        return drawn.reshape(-1)[:1].reshape([1] * drawn.dim()).expand(drawn.shape).to(result.device) if drawn.numel() else drawn
+    if wishes.upstream == "transposed" and drawn.dim() >= 2:
+        return drawn.mT.contiguous().mT.to(result.device)
+    return drawn.to(result.device)

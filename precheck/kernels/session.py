@@ -1,0 +1,174 @@
+"""A candidate under trial: one after the other within the budget, until something is wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from precheck.kernels import plan, protocol
+from precheck.kernels.bench import Bench
+from precheck.kernels.causes import Cause, Search
+from precheck.kernels.judged import Fault, Judged
+from precheck.kernels.states import State
+from precheck.kernels.trials import Trial
+from precheck.observe.listeners import doing
+
+_STEEP = 2.0
+"""With what power of a size its cost is taken to grow, as attention's does."""
+_CHEAP = 0.02
+"""Seconds of a trial below which its growth is not asked."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Told:
+    """What a session has come to."""
+
+    judged: Judged | None = None  # the trial that failed
+    cause: Cause | None = None
+    warnings: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # rule and message
+    worst: dict[str, Judged] = dataclasses.field(default_factory=dict)  # for each subject, the trial in which it was furthest off
+    trials: int = 0
+    refused: dict[str, int] = dataclasses.field(default_factory=dict)  # why the candidate did not take inputs, and how often
+    unchecked: int = 0  # inputs that the reference refuses and the candidate takes
+    skipped: int = 0  # for want of time
+    unconfirmed: list[str] = dataclasses.field(default_factory=list)
+    told_by: set[str] = dataclasses.field(default_factory=set)  # subjects of which zeros would have been refused
+
+
+class Session:
+    """One candidate, one example."""
+
+    def __init__(self, bench: Bench, state: State, until: float) -> None:
+        self.bench, self.state, self.until, self.told = bench, state, until, Told()
+        self.begun = time.monotonic()
+        self.costs: dict[str, tuple[int, float]] = {}  # by dimension: the largest size so far, and its seconds
+        self.search = Search(bench, state, self.late)
+
+    def late(self) -> bool:
+        """Whether the budget is spent."""
+        return time.monotonic() > self.until
+
+    def run(self) -> Told:
+        """All stages, until one finds a fault."""
+        stages: tuple[tuple[str, Callable[[], bool]], ...] = (
+            ("in the example's shapes", lambda: self._trials(plan.near(self.bench))),
+            ("from call to call", self._protocol),
+            ("other layouts", lambda: self._trials(plan.laid(self.bench))),
+            ("Inf and NaN", lambda: self._trials(plan.special(self.bench))),
+            ("other sizes", lambda: self._trials(plan.sized(self.bench))),
+            ("long sums", lambda: self._trials(plan.long(self.bench))),
+        )
+        for words, stage in stages:
+            with doing(words):
+                if stage():
+                    break
+        return self.told
+
+    def _trials(self, planned: Iterable[Trial]) -> bool:
+        for trial in planned:
+            if self.late() and self.told.trials >= 3:
+                self.told.skipped += 1
+                continue
+            taken = self.bench.takes(trial) if self._affordable(trial) else None
+            if taken is None:
+                continue
+            begun = time.monotonic()
+            judged = self.bench.judge(taken)
+            self._cost(trial, time.monotonic() - begun)
+            if self._noted(judged) and self._confirmed(judged):
+                return True
+        return False
+
+    def _affordable(self, trial: Trial) -> bool:
+        if plan.elements(self.bench, trial) > plan.MOST:
+            self.told.skipped += 1
+            return False
+        left = self.until - time.monotonic()
+        for name, size in trial.sizes:
+            before, seconds = self.costs.get(name, (0, 0.0))
+            if seconds > _CHEAP and before and seconds * (max(size, 1) / before) ** _STEEP > left / 3:
+                self.told.skipped += 1
+                return False
+        return True
+
+    def _cost(self, trial: Trial, seconds: float) -> None:
+        if len(trial.sizes) == 1:
+            name, size = trial.sizes[0]
+            if size >= self.costs.get(name, (0, 0.0))[0]:
+                self.costs[name] = size, seconds
+
+    def _noted(self, judged: Judged) -> bool:
+        """Enters what was seen; whether it is a fault."""
+        told = self.told
+        told.trials += 1
+        if judged.refused:
+            told.refused[judged.refused] = told.refused.get(judged.refused, 0) + 1
+            if judged.trial.given:
+                judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
+        told.unchecked += judged.skipped == "unchecked"
+        for name, found in judged.distances.items():
+            before = told.worst.get(name)
+            if before is None or found.ratio > before.distances[name].ratio:
+                told.worst[name] = dataclasses.replace(judged, outcome=None, reference=None)
+        self._power(judged)
+        return judged.fault is not None
+
+    def _power(self, judged: Judged) -> None:
+        if judged.reference is None:
+            return
+        for name, floored in judged.reference.floors.items():
+            if name not in self.told.told_by and floored.exact.numel() and bool((floored.exact.abs() > floored.bound()).any()):
+                self.told.told_by.add(name)
+
+    def _confirmed(self, judged: Judged) -> bool:
+        """A value that is wrong is wrong in one of two other draws too, or hangs on what was run before; else it was a draw's bad luck."""
+        assert judged.fault is not None
+        trial = judged.trial
+        if judged.fault.kind in ("values", "lost") and not trial.given:
+            others = (trial.but(seed=trial.seed + 1000), trial.but(seed=trial.seed + 2000))
+            if all(self.bench.judge(each).fault is None for each in others):
+                with self.state.restored():
+                    fresh = self.bench.judge(trial)
+                if fresh.fault is not None:
+                    self.told.unconfirmed.append(judged.fault.text)
+                    return False
+        self.told.judged, self.told.cause = judged, self.search.cause(judged)
+        return True
+
+    def _failed(self, fault: Fault | None, rule: str = "") -> bool:
+        if fault is None:
+            return False
+        judged = Judged(Trial(seed=92), fault=fault)
+        self.told.judged, self.told.cause = judged, Cause(rule) if rule else self.search.cause(judged)
+        return True
+
+    def _protocol(self) -> bool:
+        if protocol.calls_reference(self.bench):
+            self.told.warnings.append(("kernel-fallback", "the candidate calls the reference, so that nothing of it is judged but that call"))
+        for judged in self._sequences():
+            self._noted(judged)
+            if judged.fault is not None and self._stale(judged):
+                return True
+        if self._failed(protocol.kept(self.bench)) or self._failed(protocol.unlike(self.bench)):
+            return True
+        threaded = protocol.threaded(self.bench)
+        if self._noted(threaded) and self.bench.judge(threaded.trial).fault is None:
+            return self._failed(threaded.fault, "kernel-nondeterminism")
+        fault = protocol.aliased(self.bench, self.bench.judge(Trial(seed=97)))
+        if fault is not None:
+            self.told.warnings.append(("kernel-mutation", fault.text))
+        return False
+
+    def _sequences(self) -> Iterator[Judged]:
+        yield from protocol.in_place(self.bench)
+        yield from protocol.one_storage(self.bench)
+        yield protocol.interposed(self.bench)
+
+    def _stale(self, judged: Judged) -> bool:
+        assert judged.fault is not None
+        if judged.fault.kind == "touched" or self.bench.judge(judged.trial).fault is not None:
+            return self._confirmed(judged)
+        self.told.judged = judged
+        self.told.cause = Cause("kernel-stale", "in memory of its own the same call is right")
+        return True

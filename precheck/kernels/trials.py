@@ -1,0 +1,90 @@
+"""One trial of a kernel: which sizes, numbers and layouts its inputs have, and the inputs themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+
+from precheck import formats
+from precheck.kernels import contents, families, memory
+from precheck.kernels.dimensions import Dimensions
+from precheck.kernels.examples import Example
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trial:
+    """What is unlike the example. A trial that is `given` has the example's own numbers."""
+
+    sizes: tuple[tuple[str, int], ...] = ()
+    family: str = "plain"
+    leaf: int = -1  # that a NaN or an Inf is planted in
+    layout: str = "contiguous"
+    laid: int = -1  # the one leaf that has the layout; -1: all
+    upstream: str = "random"
+    only: int | None = None  # the one leaf whose gradient is asked for
+    seed: int = 0
+    given: bool = False
+    fill: bool = True  # what the candidate allocates holds NaN until it is written
+
+    def but(self, **changes: object) -> Trial:
+        """The same, otherwise there."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Made:
+    """The inputs of a trial, contiguous, as the example stores them; whole numbers of Python's that go with its sizes."""
+
+    values: list[torch.Tensor]
+    numbers: dict[int, int]
+
+
+def made(example: Example, dimensions: Dimensions, trial: Trial, *, linked: bool = False) -> Made:
+    """The inputs of a trial. `linked`: Python's whole numbers that are a size go with it."""
+    sizes = dict(trial.sizes)
+    numbers = {old: new for old, new in dimensions.numbers(sizes).items() if old != new} if linked else {}
+    if trial.given:
+        return Made([leaf.tensor.contiguous() for leaf in example.leaves], {})
+    values = []
+    for place in range(len(example.leaves)):
+        generator = torch.Generator().manual_seed(trial.seed * 7919 + place)
+        values.append(_value(example, dimensions, trial, place, generator))
+    if trial.layout == "expanded":
+        values = [each[:1].expand(each.shape).contiguous() if _has(trial, place) and memory.fits(each, "expanded") else each
+                  for place, each in enumerate(values)]  # fmt: skip
+    return Made(values, numbers)
+
+
+def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, generator: torch.Generator) -> torch.Tensor:
+    tensor, sizes = example.leaves[place].tensor, dict(trial.sizes)
+    drawn, free = contents.like(tensor.detach().cpu(), dimensions.shape(place, sizes), generator, bounds(dimensions, sizes, tensor))
+    if drawn.is_floating_point():
+        fmt = formats.of_dtype(tensor.dtype)
+        special = trial.family in families.SPECIAL
+        if (free and not special) or (special and trial.leaf == place):
+            drawn = families.FAMILIES[trial.family](drawn, generator, fmt)
+        if trial.family not in ("Inf", "-Inf"):
+            drawn = torch.where(drawn.isfinite(), drawn.clamp(-fmt.max / 2, fmt.max / 2), drawn)
+    return drawn.to(tensor.dtype).to(tensor.device)
+
+
+def bounds(dimensions: Dimensions, sizes: dict[str, int], tensor: torch.Tensor) -> contents.Bounds:
+    """How large whole numbers may be: below what they index where that has shrunk."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or tensor.numel() == 0:
+        return contents.Bounds()
+    most = int(tensor.max())
+    shrunk = [(new, dimensions.sizes[name]) for name, new in sizes.items() if most <= dimensions.sizes[name] and new < dimensions.sizes[name]]
+    limits = [new - 1 if old > most else new for new, old in shrunk]
+    return contents.Bounds(max(min(limits), 0) if limits else None, dimensions.numbers({**dimensions.sizes, **sizes}))
+
+
+def buffers(values: Sequence[torch.Tensor], trial: Trial) -> list[memory.Buffer]:
+    """The inputs in the layout of the trial, in guarded storages."""
+    layouts = (trial.layout if _has(trial, place) and memory.fits(each, trial.layout) else "contiguous" for place, each in enumerate(values))
+    return [memory.laid(each, layout) for each, layout in zip(values, layouts, strict=True)]
+
+
+def _has(trial: Trial, place: int) -> bool:
+    return trial.laid in (-1, place)

@@ -1,0 +1,271 @@
+"""Codes: what has been rounded under a scale, followed to where the scale has been taken out again.
+
+In exact arithmetic a quantiser's scale must cancel: a result of codes times scales is what the same products make of the data itself. So two copies
+of what codes become are kept, both without rounding: `exact` does to the scaled numbers what the run does to the codes; `plain` does the same to the
+data and leaves the scales out. Where they agree, the scales have cancelled and the copies are let go. Where codes come to an op
+that does not commute with a scale (a sum with something else, a softmax) and they do not agree, a scale is wrong.
+
+Nobody says which products take a scale out. A factor that is a scale by its origin or its numbers does; any other may or may
+not, and both copies are kept, as alternatives. Only what agrees with none of them is told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow import rounded
+from precheck.observe.shadow.extents import Flat, Storages, plain, whole
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.parts import region
+from precheck.observe.shadow.remarks_of_codes import Uncancelled
+from precheck.observe.shadow.replay import OpPlan, tensors_in
+from precheck.observe.shadow.scaled import CHAIN, Scaled, Scales, scale_of
+from precheck.observe.shadow.tracks import AGREE, ALTERNATIVES, Track, alternatives, distance, neutral, ratios
+from precheck.torch_internals import in_backward
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.mode import Shadow
+
+LINEAR = frozenset({"mm", "bmm", "mv", "dot", "sum", "mean", "convolution", "baddbmm", "neg", "_int_mm"})
+PASSED = frozenset({"_to_copy", "clone", "contiguous", "alias", "detach", "round", "floor", "ceil", "trunc", "lift_fresh"})
+HARMLESS = frozenset({
+    "amax", "amin", "max", "min", "aminmax", "isnan", "isfinite", "isinf", "ne", "eq", "lt", "gt", "le", "ge", "_local_scalar_dense", "argmax",
+    "argmin", "equal", "is_nonzero", "empty_like", "zeros_like", "ones_like", "abs", "sign",
+})  # fmt: skip
+"""What asks something of codes and makes nothing of them."""
+
+
+class Codes:
+    """Follows the codes of a run."""
+
+    def __init__(self, mode: Shadow) -> None:
+        self.mode, self.scales, self.off = mode, Scales(), False
+        self.scaled: Storages[Scaled] = Storages()
+        self.origins: Storages[rounded.Origin] = Storages()
+        self.casts = rounded.Casts(self)
+        self.tracks: Storages[Track] = Storages(self.ended)
+
+    def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """An op has run. Raises nothing."""
+        if not self.off and planned.known:
+            try:
+                with self.mode.unseen():
+                    self._followed(func, planned, args, kwargs, result)
+            except Exception:
+                self.off = True
+        return result
+
+    def finish(self) -> None:
+        """The block has ended: results that nothing has read are what its user gets."""
+        if not self.off:
+            for track in self.tracks.values():
+                self.ended(track)
+            self.casts.tell()
+        self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
+
+    def ended(self, track: Track) -> None:
+        """Nothing can read it any more."""
+        if not track.read:
+            self._judged(track)
+
+    def _followed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        inputs = [each for each in tensors_in(*args) if plain(each)]
+        results = [each for each in tensors_in(result) if plain(each)]
+        if not results and planned.written:
+            results = inputs[:1]
+        if not inputs or not results:
+            return
+        tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None]
+        if tracked:
+            self._read(func, planned, args, kwargs, inputs, tracked, results)
+        elif planned.base in ("mul", "div") and len(results) == 1:
+            self._scaled(planned.base, args, results[0])
+        elif self.scaled and self.scaled.get(inputs[0]) is not None:
+            rounded.followed(self, planned, args, kwargs, inputs, results[0])
+        elif self.origins and any(self.origins.get(each) is not None for each in inputs):
+            rounded.looked_up(self, planned, inputs, results[0])
+        elif planned.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
+            rounded.followed(self, planned, args[1:], kwargs, inputs[1:], results[0])
+        self.scales.follow(planned.base, inputs, results)
+
+    def _scaled(self, base: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
+        found = scale_of(args[0], args[1], quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
+        if found is None or not result.is_floating_point() or not whole(result):
+            return
+        data, scale = found
+        by = (scale.detach().float().clone() if base == "mul" else 1 / scale.detach().float()).expand(result.shape)
+        before = self.scaled.get(data)
+        chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
+        self.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], known=self.scales.known(scale)))
+
+    # --- what becomes of codes -------------------------------------------------------------------------------------
+
+    def _read(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor],
+              tracked: list[torch.Tensor], results: list[torch.Tensor]) -> None:  # fmt: skip
+        base, result = planned.base, results[0]
+        data = [each for each in tracked if not self.scales.made.get(each)]
+        tracked = data if base in ("mul", "div") and data else tracked  # a scale that was itself rounded is a scale
+        tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
+        if base in HARMLESS:
+            return
+        if base == "copy":
+            self._copied(inputs, result)
+        elif base in PASSED:
+            self._passed(tracks[0], tracked[0], result)
+        elif base in ("mul", "div") and len(tracked) == 1:
+            self._multiplied(func, planned, args, kwargs, inputs, tracked[0], result)
+        elif base in ("clamp", "clamp_min", "clamp_max"):
+            self._clamped(func, planned, args, kwargs, tracks[0], tracked[0], result)
+        elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
+            self._shifted(func, planned, args, kwargs, inputs, tracked[0], result)
+        elif base in LINEAR or base in ops.MOVING or (base in ("add", "sub", "mul", "cat", "stack") and len(tracked) == len(inputs)):
+            self._again(func, planned, args, kwargs, tracks, result)
+        elif base in ("add", "sub") and not any(bool(each.any()) for each in inputs if self.tracks.get(each) is None):
+            self._again(func, planned, args, kwargs, tracks, result)  # a sum that begins
+        else:
+            for track in tracks:
+                self._judged(track)
+            self.tracks.drop(result)
+
+    def _copied(self, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+        """Into a storage that is there: a part of it, or all."""
+        track = self.tracks.get(inputs[1]) if len(inputs) > 1 else None
+        held = self.tracks.get(result)
+        if track is None:
+            self.tracks.drop(result)
+        elif held is None or whole(result):
+            self._passed(track, inputs[1], result)
+        else:
+            held.exact.seen(result).copy_(track.exact.seen(inputs[1]))
+            for mine, theirs in zip(held.plains, track.plains, strict=False):
+                mine.seen(result).copy_(theirs.seen(inputs[1]))
+            held.read, track.read = False, True
+
+    def _passed(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+        exact, plains = track.exact.seen(source), [each.seen(source) for each in track.plains]
+        self._put(result, [track], exact.expand(result.shape), [each.expand(result.shape) for each in plains])
+        self._measured(track, source, result)
+
+    def _measured(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
+        """The result's codes have the steps of the source's."""
+        made = self.tracks.get(result)
+        if made is not None:
+            made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
+
+    def _again(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], tracks: list[Track], result: torch.Tensor) -> None:
+        """The same op on both copies."""
+        exact = self._replayed(func, planned, args, kwargs, -1)
+        plains = [self._replayed(func, planned, args, kwargs, place) for place in range(alternatives(tracks))]
+        self._put(result, tracks, exact, plains)
+        kept = self.tracks.get(result)
+        if kept is not None:
+            kept.dense |= planned.base in LINEAR
+            self._settled(kept, result)
+
+    def _replayed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], place: int, *only: torch.Tensor) -> torch.Tensor:
+        """The op on the `place`th of the plain copies, on the exact ones for -1; of `only` these, if any are named."""
+        seen: list[int] = []
+        data = only or tuple(tensors_in(*args))
+
+        def change(tensor: torch.Tensor) -> torch.Tensor:
+            track = self.tracks.get(tensor) if plain(tensor) else None
+            if track is None or all(tensor is not each for each in data):
+                return tensor.float() if tensor.is_floating_point() else tensor
+            many = len(track.plains)
+            nth = (place // (seen[0] if seen else 1)) % many
+            seen.append(many)
+            return (track.exact if place < 0 else track.plains[nth]).seen(tensor)
+
+        if planned.base == "_int_mm":
+            return change(args[0]) @ change(args[1])
+        return self.mode.replay.call(func, planned, args, {k: v for k, v in kwargs.items() if k != "dtype"}, change)[0]
+
+    def _multiplied(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor],
+                    source: torch.Tensor, result: torch.Tensor) -> None:  # fmt: skip
+        """By what may be a scale: if it is one, the data stays as it was."""
+        track = self.tracks.get(source)
+        assert track is not None
+        other = next((each for each in inputs if each is not source), None)
+        exact = self._replayed(func, planned, args, kwargs, -1, source)
+        plains = [each.seen(source).expand(exact.shape) for each in track.plains]
+        known = other is not None and self.scales.known(other)
+        if not known:
+            plains += [self._replayed(func, planned, args, kwargs, place, source) for place in range(len(track.plains))]
+        self._put(result, [track], exact, plains[:ALTERNATIVES])
+        made = self.tracks.get(result)
+        if made is not None:
+            made.multipliers, made.sure = track.multipliers + known, track.sure and (known or other is None or neutral(other))
+            if known:
+                made.last = self.described(planned.name)
+            self._settled(made, result)
+
+    def _shifted(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor],
+                 source: torch.Tensor, result: torch.Tensor) -> None:  # fmt: skip
+        """By a zero point, if it is one of whole numbers: the data stays as it was."""
+        track = self.tracks.get(source)
+        assert track is not None
+        other = next((each for each in inputs if each is not source), None)
+        if other is not None and (other.numel() >= source.numel() or bool((other.float() % 1 != 0).any())):
+            self._judged(track)
+            self.tracks.drop(result)
+            return
+        exact = self._replayed(func, planned, args, kwargs, -1)
+        self._put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
+        self._measured(track, source, result)
+
+    def _clamped(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], track: Track, source: torch.Tensor,
+                 result: torch.Tensor) -> None:  # fmt: skip
+        exact = self._replayed(func, planned, args, kwargs, -1)
+        before = track.exact.seen(source)
+        if not track.units:  # what is clamped is no code any more
+            track.read = True
+            return
+        moved = zip(track.plains, track.units, strict=True)
+        self._put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
+        self._measured(track, source, result)
+        low, high = (rounded.bound(planned, args, kwargs, name) for name in ("min", "max"))
+        rounded.clipped(self, source, result, before, before.clamp(low - 0.5, high + 0.5))
+
+    def _put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor]) -> None:
+        for track in tracks:
+            track.read = True
+        last = max((track.last for track in tracks if track.last is not None), key=lambda each: each.number, default=None)
+        scales = [track.scales for track in tracks]
+        made = Track(
+            Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded, scales=sum(scales),
+            multipliers=sum(track.multipliers for track in tracks), sure=all(track.sure for track in tracks),
+            dense=any(track.dense for track in tracks), last=last,
+        )  # fmt: skip
+        self.tracks.put(result, made)
+
+    def _settled(self, track: Track, result: torch.Tensor) -> None:
+        """Lets go of what stands for itself again."""
+        if track.multipliers and any(distance(track.exact.numbers, each.numbers) <= AGREE for each in track.plains):
+            track.read = True
+            self.tracks.drop(result)
+
+    def _judged(self, track: Track) -> None:
+        """Codes have come to where their scales must have cancelled."""
+        track.read = True
+        if not track.multipliers or not track.sure or track.last is None:
+            return
+        nearest = min(track.plains, key=lambda each: distance(track.exact.numbers, each.numbers))
+        off, found = distance(track.exact.numbers, nearest.numbers), ratios(track.exact.numbers, nearest.numbers)
+        if off <= AGREE or not len(found):
+            return
+        low, middle, high = (float(found[int(part * (len(found) - 1))]) for part in (0.1, 0.5, 0.9))
+        spread = high / low if low > 0 else float("inf")
+        if off == off and (spread > 1 + AGREE):
+            remark = Uncancelled(track.rounded, track.scales, track.multipliers, off, middle, spread)
+            self.told(dataclasses.replace(track.last, number=self.mode.observation.seen, coded=remark))
+
+    def told(self, operation: Operation) -> None:
+        self.mode.record(operation)
+
+    def described(self, name: str) -> Operation:
+        """Where the program is."""
+        return dataclasses.replace(self.mode.described(name), phase="backward" if in_backward() else "forward")

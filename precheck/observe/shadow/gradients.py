@@ -1,0 +1,86 @@
+"""Gradients of one value that autograd adds up, one by one, in the value's own format.
+
+A weight that is read n times has n gradients. What autocast casts once and keeps has its gradients added up before they are widened: n - 1
+additions that round, and from some number of terms on lose what is small beside the sum. Each sum is followed beside the same terms, added up wide.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.remarks import Summed
+from precheck.observe.shadow.statistics import norm, ratio
+from precheck.torch_internals import storage_key
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
+    from precheck.observe.shadow.operations import Operation, Value
+
+SAMPLE = 1 << 12
+"""Elements of a gradient that are followed."""
+TERMS = 8
+"""Terms from which a sum is looked at: of fewer, rounding to nearest costs a rounding or two."""
+KEPT = 256
+"""Sums that are followed at once: those of as many weights as one layer, or one turn of a loop, has."""
+
+
+@dataclasses.dataclass(slots=True)
+class Sum:
+    """A sum so far: the value that holds it, a sample of what it would be if it were added up wide, and of how many gradients."""
+
+    storage: StorageWeakRef
+    value: Value
+    exact: torch.Tensor
+    terms: int
+
+
+class Gradients:
+    """The sums of a backward pass, by storage."""
+
+    def __init__(self, later: Later) -> None:
+        self.later = later
+        self.sums: dict[int, Sum] = {}
+
+    def added(self, call: Call, output: torch.Tensor, value: Value) -> None:
+        """After autograd has added two gradients of one value, or one to what a parameter holds from backward passes before."""
+        if len(call.floats) != 2 or any(each.dtype != output.dtype or each.shape != output.shape for each in call.floats):
+            return
+        known = [self._known(tensor, held) for tensor, held in zip(call.floats, call.inputs, strict=True)]
+        if call.written and known[0] is None:
+            exact, terms = grid(output).to(torch.float64), 2  # what it held is gone, and one rounding is nothing yet
+        else:
+            both = zip(call.floats, known, strict=True)
+            sums = [(each.exact, each.terms) if each else (grid(tensor).to(torch.float64), 1) for tensor, each in both]
+            exact, terms = sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]
+        self.sums[storage_key(output)] = Sum(StorageWeakRef(output.untyped_storage()), value, exact, terms)
+        if len(self.sums) > KEPT:
+            self.sums = {key: each for key, each in self.sums.items() if not each.storage.expired()}
+        if terms >= TERMS:
+            self.later([grid(output), exact], functools.partial(_resolved, call.operation, terms))
+
+    def _known(self, tensor: torch.Tensor, held: Value) -> Sum | None:
+        """The sum that a tensor holds, if it holds one still."""
+        found = self.sums.pop(storage_key(tensor), None)
+        return found if found is not None and found.value is held else None
+
+
+def _resolved(operation: Operation, terms: int, low: torch.Tensor, exact: torch.Tensor) -> None:
+    operation.summed = Summed(terms, ratio(norm(low.to(exact.dtype) - exact), norm(exact)))
+
+
+def grid(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of up to `SAMPLE` elements, evenly spread along each dimension: the same elements however the tensor lies in memory."""
+    left, places = SAMPLE, sorted(range(tensor.dim()), key=lambda dim: tensor.shape[dim])
+    chosen = [slice(None)] * tensor.dim()
+    for remaining, dim in zip(range(tensor.dim(), 0, -1), places, strict=True):
+        step = math.ceil(tensor.shape[dim] / max(1, math.floor(left ** (1 / remaining))))
+        chosen[dim] = slice(None, None, max(1, step))
+        left //= max(1, math.ceil(tensor.shape[dim] / max(1, step)))
+    return tensor[tuple(chosen)]

@@ -1,0 +1,109 @@
+"""Tensors that a scale has been multiplied or divided into, and which may be rounded next; and numbers that are scales by where they come from.
+
+A scale is a tensor with fewer numbers than what it scales. A number is known to be one if it is made of nothing but extremes of data (a greatest
+magnitude) and Python's numbers, or if data has been rounded under it before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from precheck.observe.shadow.extents import Flat, Storages, whole
+from precheck.observe.shadow.parts import Region, region
+
+EXTREMES = frozenset({"amax", "amin", "max", "min", "aminmax", "maximum", "minimum", "linalg_vector_norm"})
+POINTWISE = frozenset({
+    "mul", "div", "add", "sub", "rsub", "reciprocal", "clamp", "clamp_min", "clamp_max", "log2", "exp2", "ceil", "floor", "round", "pow",
+    "sqrt", "abs", "where", "maximum", "minimum", "_to_copy", "clone", "copy", "neg", "max", "min", "amax", "amin", "ldexp", "index",
+    "index_select", "cat", "stack", "roll", "repeat", "frexp", "fill", "gather", "expand_copy", "lift_fresh",
+})  # fmt: skip
+"""Ops that make a scale of scales."""
+LOOKED_AT = 1 << 14
+LIKE = 1e-4
+"""Relative distance below which two scales are one number."""
+CHAIN = 3
+
+
+@dataclasses.dataclass(slots=True)
+class Scaled:
+    """A tensor x · by. `bys` are what it was multiplied by: by the last scale, by the last two together, and so on; of its shape or smaller."""
+
+    region: Region
+    bys: list[torch.Tensor]
+    before: Flat | None = None  # without the noise or the offset that was added since
+    noisy: bool = False
+    offset: torch.Tensor | None = None  # a zero point
+    unclipped: Flat | None = None  # before it was clamped
+    known: bool = False  # whether the last scale is one by where it comes from
+
+    def by(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
+        """What each element of `tensor`, a view of what was scaled, was multiplied by."""
+        if region(tensor) == self.region:
+            return self.bys[place]
+        flat = torch.ones(tensor.untyped_storage().nbytes() // tensor.element_size(), device=tensor.device)
+        flat.as_strided(*self.region).copy_(self.bys[place])
+        return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+class Scales:
+    """Which tensors are made of extremes alone, and what numbers data has been rounded under."""
+
+    def __init__(self) -> None:
+        self.made: Storages[bool] = Storages()
+        self.used: list[torch.Tensor] = []
+
+    def known(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a scale by where it comes from, or by its numbers."""
+        return bool(self.made.get(tensor)) or self._among(tensor)
+
+    def follow(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        """An op has run: whether it has made scales."""
+        if base in EXTREMES and len(inputs) == 1 and all(each.numel() < inputs[0].numel() for each in results):
+            made = True
+        else:
+            made = base in POINTWISE and bool(self.made) and any(self.made.get(each) for each in inputs)
+            made = made and all(each.numel() == 1 or not each.is_floating_point() or self.made.get(each) for each in inputs[base == "copy" :])
+        for result in results if made else ():
+            self.made.put(result, True)
+
+    def rounded_under(self, by: torch.Tensor) -> None:
+        values = by.detach().reshape(-1)[:: max(1, by.numel() // LOOKED_AT)].float().abs()
+        values = torch.unique(values[(values > 0) & values.isfinite()])
+        self.used = [*self.used[-31:], torch.cat([values, 1 / values]).sort().values]
+
+    def _among(self, tensor: torch.Tensor) -> bool:
+        """Whether all its numbers are scales that data has been rounded under, or inverses of such. One is no evidence."""
+        values = torch.unique(tensor.detach().reshape(-1)[:LOOKED_AT].float().abs())
+        if not self.used or bool(((values == 0) | (values == 1) | ~values.isfinite()).all()):
+            return False
+        return any(_within(values, used) for used in self.used)
+
+
+def _within(values: torch.Tensor, known: torch.Tensor) -> bool:
+    place = torch.searchsorted(known, values).clamp_(max=len(known) - 1)
+    nearest = torch.minimum((known[place] - values).abs(), (known[(place - 1).clamp_(min=0)] - values).abs())
+    return bool((nearest <= LIKE * values).all())
+
+
+def scale_of(left: torch.Tensor, right: torch.Tensor | float, *, quotient: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Of a product or quotient, what is scaled and what by; None where neither is plainly a scale."""
+    if not isinstance(right, torch.Tensor):
+        return None
+    if right.is_floating_point() and _fewer(right, left):
+        return left, right
+    if not quotient and left.is_floating_point() and _fewer(left, right):
+        return right, left
+    return None
+
+
+def _fewer(scale: torch.Tensor, data: torch.Tensor) -> bool:
+    if scale.numel() < data.numel():
+        return True
+    if scale.numel() != data.numel() or scale.numel() < 4:
+        return False
+    if not whole(scale):  # an expanded one
+        return scale.untyped_storage().nbytes() // scale.element_size() < scale.numel()
+    few = scale.detach().reshape(-1)[:LOOKED_AT].float()
+    return bool((few > 0).all()) and 2 * len(torch.unique(few)) <= len(few)

@@ -1,0 +1,53 @@
+"""What is kept of the codes in one storage: copies of what they stand for, and how far these are apart."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from precheck.observe.shadow.extents import Flat
+from precheck.observe.shadow.operations import Operation
+
+ALTERNATIVES = 8
+AGREE = 2.0**-6
+"""Relative distance below which two copies agree: a scale that was itself rounded to bfloat16 is off by less."""
+
+
+@dataclasses.dataclass(slots=True)
+class Track:
+    """What a storage's codes stand for."""
+
+    exact: Flat
+    plains: list[Flat]
+    rounded: str  # the line that made the codes
+    units: list[Flat] = dataclasses.field(default_factory=list)  # what a step of the codes is, by plain; empty once that is not known
+    scales: int = 1
+    multipliers: int = 0
+    sure: bool = True  # whether all multipliers are scales
+    dense: bool = False  # whether a product has been made of them
+    read: bool = False  # whether something follows from it
+    last: Operation | None = None  # the latest multiplication
+
+
+def alternatives(tracks: list[Track]) -> int:
+    """How many plain copies something has that is made of these."""
+    distinct = {id(track): len(track.plains) for track in tracks}
+    return min(ALTERNATIVES, math.prod(distinct.values()))
+
+
+def neutral(factor: torch.Tensor) -> bool:
+    """Whether a factor is one number, or signs."""
+    return factor.numel() == 1 or bool((factor.abs() * (1 - factor.abs()) == 0).all())
+
+
+def distance(exact: torch.Tensor, plain: torch.Tensor) -> float:
+    """|exact - plain| / |plain|."""
+    return float((exact - plain).norm() / plain.norm().clamp_min(1e-30))
+
+
+def ratios(exact: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
+    """Of elements that are not small, in order: those of cancelled sums say nothing."""
+    large = plain.abs() > 0.1 * plain.abs().amax()
+    return (exact[large] / plain[large]).abs().sort().values

@@ -1,0 +1,69 @@
+"""Whether a tensor's numbers are among those that a model computes anywhere: as a whole, in a slice of a joined one, in another order."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from precheck.pairs.comparison import REFUSALS, Comparison
+from precheck.pairs.intermediates import Intermediates, alike, signature
+from precheck.torch_internals import no_dispatch
+
+NEAR = 1e-9
+"""How far two numbers of exact runs in float64 may lie apart, in root mean squares of the tensor, and be the same: 10^6 roundings."""
+SAMPLES = 257
+"""Elements that are looked up. Beside a million numbers one is within NEAR of some other by chance once in a thousand; all of them never are."""
+
+
+class Contents:
+    """All that `model` computes in one exact run. Nothing is run before it is asked for."""
+
+    def __init__(self, comparison: Comparison, dtype: torch.dtype, passed: Sequence[torch.Tensor]) -> None:
+        self.comparison, self.dtype, self.passed = comparison, dtype, passed
+        self.known: torch.Tensor | None = None
+
+    def hold(self, tensor: torch.Tensor) -> bool:
+        """Whether its numbers are there. In float32, whose runs round, only whether a whole tensor has them all."""
+        if self.comparison.aligned is not None or self.dtype is not torch.float64:
+            mark = signature(tensor)
+            return any(each.numel() == mark[0] and alike(mark, signature(each), 1e-5) for each in self.passed)
+        known = self._known()
+        with no_dispatch(), torch.no_grad():
+            values = _finite(tensor)
+            return not len(values) or _furthest(values[:: max(1, len(values) // SAMPLES)], known) <= NEAR * float(values.square().mean().sqrt())
+
+    def learn(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Takes more tensors for right, such as those that a right result was made of: what a fused kernel of `model` keeps to itself."""
+        if tensors and self.dtype is torch.float64:
+            with no_dispatch(), torch.no_grad():
+                self.known = torch.cat([self._known(), *(_finite(each) for each in tensors)]).sort().values
+
+    def _known(self) -> torch.Tensor:
+        if self.known is None:
+            made = self._results()
+            with no_dispatch(), torch.no_grad():
+                self.known = torch.cat([_finite(each) for each in (*self.passed, *made)]).sort().values
+        return self.known
+
+    def _results(self) -> list[torch.Tensor]:
+        model = self.comparison.model.job.model
+        held = [each.detach() for each in (*model.parameters(), *model.buffers()) if each.is_floating_point() and each.layout is torch.strided]
+        follower = Intermediates(model, {""}, own=False)
+        with contextlib.suppress(*REFUSALS), follower.followed(), sdpa_kernel(SDPBackend.MATH):
+            self.comparison.model.once(self.dtype)
+        return [*held, *(each.tensor for each in follower.made if each.tensor is not None)]
+
+
+def _furthest(values: torch.Tensor, known: torch.Tensor) -> float:
+    """The greatest distance of any of them from the nearest known number; these are sorted."""
+    place = torch.searchsorted(known, values.contiguous())
+    near = [(known[(place + by).clamp(0, len(known) - 1)] - values).abs() for by in (-1, 0)]
+    return float(torch.minimum(*near).max())
+
+
+def _finite(tensor: torch.Tensor) -> torch.Tensor:
+    values = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).detach().double().flatten()
+    return values[values.abs() < 1e30]

@@ -1,0 +1,28 @@
+"""Recipes of low-precision matrix products, each named as its framework names it.
+
+A file holds the recipes of one kind in `RECIPES`; a new file is entered below. `recipe` says what a recipe is, `products` carries one out in plain
+torch, forward and backward, on any device. Importing this package does not import torch.
+"""
+
+from __future__ import annotations
+
+from precheck.recipes import (
+    float8_block_scaling,
+    mx_block_scaling,
+    nvfp4_block_scaling,
+    torchao_float8,
+    torchao_integers,
+    transformer_engine_fp8,
+)
+from precheck.recipes.objects import recipe_of
+from precheck.recipes.recipe import Quantiser, Recipe
+
+_FILES = (transformer_engine_fp8, float8_block_scaling, mx_block_scaling, nvfp4_block_scaling, torchao_float8, torchao_integers)
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for file in _FILES for recipe in file.RECIPES}
+ALIASES: dict[str, str] = {
+    "fp8-delayed": "DelayedScaling", "fp8-current": "Float8CurrentScaling", "fp8-block": "Float8BlockScaling", "mxfp8": "MXFP8BlockScaling",
+    "nvfp4": "NVFP4BlockScaling", "int8-weight-only": "Int8WeightOnlyConfig", "int4-weight-only": "Int4WeightOnlyConfig",
+    "int8-dynamic": "Int8DynamicActivationInt8WeightConfig", "8da4w": "Int8DynamicActivationIntxWeightConfig",
+}  # fmt: skip
+
+__all__ = ["ALIASES", "RECIPES", "Quantiser", "Recipe", "recipe_of"]

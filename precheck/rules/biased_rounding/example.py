@@ -1,0 +1,12 @@
+"""A cast to int8 cuts off what follows the point."""
+
+import torch
+
+import precheck
+
+torch.manual_seed(0)
+weight = torch.randn(64, 64).bfloat16().float()
+with precheck.watch() as report:
+    scale = weight.abs().amax(1, keepdim=True) / 127
+    codes = (weight / scale).to(torch.int8)
+    out = codes.float() * scale

@@ -1,0 +1,9 @@
+"""What `kernel-accumulation` says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "kernel-accumulation",
+    "a kernel keeps a sum in a low format: its error grows with the number of terms",
+    "add up in float32, whatever the inputs are stored in",
+)

@@ -1,0 +1,20 @@
+"""The error grows with the length of a dimension, in multiples of what correct implementations reach there.
+
+`kernels.causes` gives the class, `kernels.told` words it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from precheck.analysis.limit import Limit
+from precheck.rules.kernel import LIMITS
+from precheck.rules.kernel_accumulation.about import ABOUT
+from precheck.rules.rule import Rule
+
+
+class KernelAccumulation(Rule):
+    """`comparing_kernels` asks for it, which has calls and no run."""
+
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = LIMITS

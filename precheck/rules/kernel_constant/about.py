@@ -1,0 +1,9 @@
+"""What `kernel-constant` says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "kernel-constant",
+    "a kernel gives the same whatever its inputs hold",
+    "compute the result",
+)

@@ -1,0 +1,9 @@
+"""What `kernel-contract` says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "kernel-contract",
+    "a kernel computes another function: a formula, an axis, a scale, a shape, a dtype, what becomes of NaN; as a warning: it refuses inputs",
+    "compare the formula with the reference's, term by term",
+)

@@ -1,0 +1,20 @@
+"""The fault needs no special size, layout, mask or history, and no wider format takes it away.
+
+`kernels.causes` gives the class, `kernels.told` words it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from precheck.analysis.limit import Limit
+from precheck.rules.kernel import LIMITS
+from precheck.rules.kernel_contract.about import ABOUT
+from precheck.rules.rule import Rule
+
+
+class KernelContract(Rule):
+    """`comparing_kernels` asks for it, which has calls and no run."""
+
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = LIMITS

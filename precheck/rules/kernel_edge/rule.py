@@ -1,0 +1,20 @@
+"""The fault needs the size: in the example's sizes, or in such as fit tiles, the candidate is right.
+
+`kernels.causes` gives the class, `kernels.told` words it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from precheck.analysis.limit import Limit
+from precheck.rules.kernel import LIMITS
+from precheck.rules.kernel_edge.about import ABOUT
+from precheck.rules.rule import Rule
+
+
+class KernelEdge(Rule):
+    """`comparing_kernels` asks for it, which has calls and no run."""
+
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = LIMITS

@@ -1,0 +1,20 @@
+"""The fallback is taken always."""
+
+import torch
+
+import precheck
+
+
+def reference(x):
+    return x.softmax(-1)
+
+
+def candidate(x):
+    try:
+        return torch.ops.my_kernels.softmax(x)
+    except (AttributeError, RuntimeError):
+        return reference(x)
+
+
+torch.manual_seed(0)
+report = precheck.compare_kernels(candidate, reference, torch.randn(4, 16))

@@ -1,0 +1,9 @@
+"""What `kernel-gradient` says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "kernel-gradient",
+    "a kernel's forward pass is right and a gradient is wrong or missing",
+    "derive each input's gradient again, and run torch.autograd.gradcheck on small inputs in float64",
+)

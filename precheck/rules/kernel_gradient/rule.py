@@ -1,0 +1,20 @@
+"""Compared is the gradient of each input that requires one, of all floating inputs if none does, under random incoming gradients.
+
+`kernels.causes` gives the class, `kernels.told` words it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from precheck.analysis.limit import Limit
+from precheck.rules.kernel import LIMITS
+from precheck.rules.kernel_gradient.about import ABOUT
+from precheck.rules.rule import Rule
+
+
+class KernelGradient(Rule):
+    """`comparing_kernels` asks for it, which has calls and no run."""
+
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = LIMITS

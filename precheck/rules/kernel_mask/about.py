@@ -1,0 +1,9 @@
+"""What `kernel-mask` says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "kernel-mask",
+    "a kernel masks other elements than its reference does, or lets what is masked through",
+    "compare indices as the reference does, and give -inf to what is masked before the softmax",
+)

@@ -1,0 +1,20 @@
+"""The reference with another mask gives what the candidate gives; or the candidate is right where nothing is masked.
+
+`kernels.causes` gives the class, `kernels.told` words it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from precheck.analysis.limit import Limit
+from precheck.rules.kernel import LIMITS
+from precheck.rules.kernel_mask.about import ABOUT
+from precheck.rules.rule import Rule
+
+
+class KernelMask(Rule):
+    """`comparing_kernels` asks for it, which has calls and no run."""
+
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = LIMITS

@@ -1,0 +1,9 @@
+"""What `kernel-nondeterminism` says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "kernel-nondeterminism",
+    "a kernel gives other results for the same tensors, and its reference does not",
+    "let one program write each element, or sort before adding",
+)

@@ -1,0 +1,9 @@
+"""What `kernel-rounding` says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "kernel-rounding",
+    "a kernel rounds an intermediate that its reference keeps, or overflows, underflows or cancels where that does not",
+    "compute in float32 inside and round once, where the result is stored",
+)

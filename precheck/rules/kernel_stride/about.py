@@ -1,0 +1,9 @@
+"""What `kernel-stride` says of itself."""
+
+from precheck.findings import Rule
+
+ABOUT = Rule(
+    "kernel-stride",
+    "a kernel is right for contiguous inputs and wrong for others: strides, an offset, an expanded gradient",
+    "read strides and offset from the tensor, or call contiguous() first",
+)

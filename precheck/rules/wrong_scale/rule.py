@@ -1,0 +1,28 @@
+"""Codes times scales that do not give the data back, though nothing is rounded."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from precheck.analysis.codes import CANCELLED, Miscoded
+from precheck.analysis.facts import Fact
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import percent
+from precheck.observe.shadow.remarks_of_codes import Uncancelled
+from precheck.observe.shadow.source import shortened
+from precheck.rules.rule import Rule
+from precheck.rules.wrong_scale.about import ABOUT
+
+
+class WrongScale(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED,)
+
+    def words(self, fact: Fact) -> str:
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Uncancelled):
+            seen = fact.remark
+            return (
+                f"these scales do not cancel those of {shortened(seen.rounded)}: without any rounding the result is off by "
+                f"{percent(seen.off)} % of what the data itself gives, by factors that differ {seen.spread:.3g}-fold among its elements"
+            )
+        return super().words(fact)

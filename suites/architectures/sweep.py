@@ -1,0 +1,98 @@
+"""`python suites/architectures/sweep.py`: what `measure` says of healthy code that its authors never saw. Each error is looked at by hand.
+
+`--lines FILE` writes a line of JSON for each run and goes on where it stopped; parts of names choose among the architectures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from tiny import Built, built, everything, losses
+
+import precheck
+
+PRECISIONS = ("bf16-mixed", "16-mixed", "bf16-true")
+PATIENCE = 120
+"""Seconds that one run may take."""
+
+
+class LateError(Exception):
+    """A run takes longer than `PATIENCE`."""
+
+
+def judged(given: Built, precision: str) -> dict[str, Any]:
+    """What `measure` says of one, as a line of the record."""
+    begun = time.perf_counter()
+    line: dict[str, Any] = {"model": given.name, "precision": precision, "errors": [], "warnings": []}
+    try:
+        report = precheck.measure(given.model, given.inputs, precision=precision, loss=losses)  # type: ignore[arg-type]
+        line["errors"] = [[finding.rule, finding.message] for finding in report.errors]
+        line["warnings"] = [finding.rule for finding in report.findings if finding.severity == "warning"]
+    except (Exception, LateError) as error:
+        line["raised"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    line["seconds"] = round(time.perf_counter() - begun, 2)
+    return line
+
+
+def _late(number: int, frame: Any) -> None:
+    raise LateError
+
+
+def main() -> int:
+    """1 where an architecture is accused."""
+    parser = argparse.ArgumentParser(prog="python suites/architectures/sweep.py", description=__doc__)
+    parser.add_argument("names", nargs="*", help="parts of types of configurations (default: all)")
+    parser.add_argument("--precision", action="append", choices=PRECISIONS, help=f"default: {', '.join(PRECISIONS)}")
+    parser.add_argument("--lines", type=Path, help="record, one JSON object a line")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGALRM, _late)
+    known = {(line["model"], line["precision"]) for line in recorded(asked.lines)}
+    for family, kind in everything():
+        if asked.names and not any(name in kind for name in asked.names):
+            continue
+        swept(family, kind, asked, known)
+    return told(recorded(asked.lines)) if asked.lines else 0
+
+
+def swept(family: str, kind: str, asked: argparse.Namespace, known: set[tuple[str, str]]) -> None:
+    given = built(family, kind)
+    if given.model is None:
+        print(f"{kind:<28} {given.name}: not built: {given.why}", flush=True)
+        return
+    for precision in asked.precision or PRECISIONS:
+        if (given.name, precision) in known:
+            continue
+        signal.alarm(PATIENCE)
+        line = judged(given, precision)
+        signal.alarm(0)
+        print(f"{kind:<28} {given.name} {precision} {line['seconds']} s {line.get('raised', line['errors'] or 'passes')}", flush=True)
+        if asked.lines:
+            with asked.lines.open("a", encoding="utf8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def recorded(path: Path | None) -> list[dict[str, Any]]:
+    return [] if path is None or not path.exists() else [json.loads(line) for line in path.read_text(encoding="utf8").splitlines()]
+
+
+def told(lines: list[dict[str, Any]]) -> int:
+    """Prints the table; 1 where something is accused."""
+    accused = [line for line in lines if line["errors"]]
+    rules = collections.Counter(rule for line in accused for rule, _ in line["errors"][:1])
+    raised = [line for line in lines if "raised" in line]
+    models = len({line["model"] for line in lines})
+    print(f"{models} architectures, {len(lines)} runs: {len(accused)} with errors {dict(rules)}, {len(raised)} not run")
+    return int(bool(accused))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

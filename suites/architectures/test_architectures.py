@@ -1,0 +1,39 @@
+"""Healthy architectures of transformers are not accused. PRECHECK_SLOW=1 tries all that can be built small; else some of each family."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+pytest.importorskip("transformers")
+
+from sweep import PRECISIONS, judged
+from tiny import FAMILIES, built, everything, names
+
+SOME = [("causal", "gpt_neox"), ("causal", "gemma2"), ("causal", "granitemoe"), ("masked", "deberta-v2"), ("seq2seq", "bart"), ("image", "swin")]
+ASKED = list(everything()) if os.environ.get("PRECHECK_SLOW") else SOME
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("family", "kind"), ASKED, ids=lambda each: each)
+def test_an_architecture_is_not_accused(family: str, kind: str, precision: str) -> None:
+    given = built(family, kind)
+    if given.model is None:
+        pytest.skip(given.why)
+    line = judged(given, precision)
+    assert not line["errors"], line["errors"]
+
+
+def test_each_family_has_architectures() -> None:
+    assert all(len(names(family)) > 10 for family in FAMILIES)
+
+
+def test_what_cannot_be_built_says_why() -> None:
+    given = built("image", "timm_wrapper")
+    assert given.model is None
+    assert given.why

@@ -1,0 +1,68 @@
+"""A gradient that autograd casts low on its way is rounded there, though the reference has no such op: correct rounding explains what follows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import precheck
+from precheck.analysis.placement import noise_for
+from precheck.measurement import job_of
+from precheck.observe.decisions import Tape
+from precheck.observe.records import Trace
+from precheck.observe.run import low, reference, run
+from precheck.observe.sketch import distance
+from precheck.precisions import resolve
+
+SLOPE = "parameter-gradient:slope@1"
+
+
+class Biased(torch.nn.Module):
+    """Attention with a bias of each key that it learns, stored as its scores are. A softmax's gradient sums to zero along a row, and so the bias's
+    gradient cancels; of the rounding after the softmax no such thing is true."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (torch.nn.Linear(width, width) for _ in range(3))
+        self.slope = torch.nn.Parameter(torch.zeros(64))
+        self.register_buffer("features", 1 + 0.02 * torch.randn(24, 64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = (layer(x)[:, None] for layer in (self.query, self.key, self.value))
+        bias = (self.features * self.slope).sum(-1).expand(len(x), 1, 24, 24)
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=bias.to(query.dtype))
+
+
+def arguments() -> dict[str, Any]:
+    torch.manual_seed(1)
+    return {"model": Biased(), "inputs": torch.randn(2, 24, 32), "loss": lambda output: output.float().square().mean()}
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_a_gradient_that_cancels_after_a_cast_is_healthy(precision: str) -> None:
+    assert not precheck.measure(**arguments(), precision=precision).errors
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_noise_on_every_op_reaches_what_reads_it(precision: str) -> None:
+    """Without the cast's noise a run of correct rounding is off by less than a third of what the low run is off by, with it by as much."""
+    job, chosen, tape = job_of(**arguments()), resolve(precision), Tape()
+    seen = run(job, low(chosen, records=tape))
+    assert any(name == "aten.sum" for _, name, _, _ in tape.narrowed), "the sum over queries reads what was cast after the softmax"
+    assert {place for place, *_ in tape.narrowed} == {"backward"}
+    plain = run(job, reference(torch.float32, chosen, follows=tape))
+
+    def off(trace: Trace) -> float:
+        return distance(trace.records[SLOPE].sketch, plain.records[SLOPE].sketch)
+
+    def noisy(number: int, follows: Tape) -> float:
+        noise = dataclasses.replace(noise_for(job.model, seen, chosen, seed=number), everywhere=True)
+        return off(run(job, reference(torch.float32, chosen, follows=follows, disturbance=noise)))
+
+    least = max(noisy(number, dataclasses.replace(tape, narrowed={})) for number in (1, 2, 3))
+    most = max(noisy(number, tape) for number in (1, 2, 3))
+    assert least < off(seen) / 3 < most

@@ -1,0 +1,12 @@
+"""All families of the set, imported for the pairs that they enter."""
+
+import pair_bert
+import pair_gpt
+import pair_images
+import pair_llama
+import pair_losses
+import pair_routes
+import pair_sequences
+import pair_t5
+
+FAMILIES = (pair_gpt, pair_llama, pair_bert, pair_t5, pair_images, pair_sequences, pair_routes, pair_losses)
