@@ -25,7 +25,7 @@ def test_the_reference_has_every_option_entry_name_and_fixture() -> None:
     pages = reference.pages()
     assert {"--precision", "--golden-refresh", "--drift-report"} <= reference.flags()
     assert all(f"`{flag}" in pages["command-line.md"] for flag in reference.flags())
-    for command in ("golden show", "golden diff", "report", "rules"):
+    for command in ("golden show", "golden diff", "report", "rules", "kernel"):
         assert f"### `python -m precheck {command}`" in pages["command-line.md"]
     documented = set(re.findall(r"precheck\.(\w+)", pages["api.md"]))
     assert set(precheck.__all__) - {"__version__"} <= documented
