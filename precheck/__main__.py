@@ -139,14 +139,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m precheck", description="Look at goldens, reports and rules, judge kernels, and record runs.")
     parser.add_argument("--version", action="version", version=f"precheck {__version__}")
     what = parser.add_subparsers(dest="what", required=True, metavar="{golden,kernel,record,report,rules}")
-    golden = _command(what, "golden", "show goldens, or what tells two apart", _GOLDEN)
+    golden = _command(what, "golden", "show goldens, or the differences of two", _GOLDEN)
     acts = golden.add_subparsers(dest="act", required=True, metavar="{show,diff}")
-    shown = _command(acts, "show", "print where a golden comes from and what it holds; fit for git's textconv", _GOLDEN)
+    shown = _command(acts, "show", "print where goldens come from and what they hold; fit for git's textconv", _GOLDEN)
     shown.add_argument("file", type=Path, nargs="+", metavar="FILE", help="a golden, or several")
     shown.set_defaults(run=_golden_shown)
     diff = _command(acts, "diff", "print what moved from A to B, worst first", _GOLDEN)
-    diff.add_argument("a", type=Path, metavar="A", help="the golden that was")
-    diff.add_argument("b", type=Path, metavar="B", help="the golden that is")
+    diff.add_argument("a", type=Path, metavar="A", help="the earlier golden")
+    diff.add_argument("b", type=Path, metavar="B", help="the later golden")
     diff.set_defaults(run=_golden_compared)
     kernel_command.add(_command, what)
     record_command.add(_command, what)
@@ -160,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_report(what: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     ends = "Exit status: 0 shown, 1 B has errors or lost verdicts that A had not, 2 not readable or not writable."
-    report = _command(what, "report", "show a report again in any form; of two, what changed, worst first", ends)
+    report = _command(what, "report", "show a report in any form; of two reports, what changed, worst first", ends)
     report.add_argument("a", type=Path, metavar="A.json", help="a file of pytest --drift-report=json:PATH, or of Report.to_json()")
     report.add_argument("b", type=Path, nargs="?", metavar="B.json", help="a later one")
     report.add_argument("--format", choices=tuple(FORMS), default="term", help="the form (default: term)")

@@ -36,21 +36,30 @@ def compare_kernels(
     budget: float = 20.0,
     allow: Mapping[str, str] | None = None,
 ) -> Report:
-    """Says whether `candidate` computes what `reference` does, up to rounding, and which class of fault it has where it does not.
+    """Says whether `candidate` computes what `reference` does, up to rounding, and if not, which class of fault it has.
 
-    Both are functions of tensors: plain ones, modules, `autograd.Function.apply`, operators of torch.library, what torch.compile made.
-    `inputs` are the arguments of one call: a tensor, a tuple, or a dict of keywords; a list of such; or hypothesis strategies in their places
-    (`precheck.strategies`). Other inputs are made from them: sizes, layouts, magnitudes, NaN and Inf. Sizes that are equal vary together,
-    unless `sizes` names the dimensions of each tensor: sizes=("rows columns", "columns"). Whole numbers stay in the range of the example.
-    Compared are outputs, and the gradients of inputs that require one (of all floating inputs if none does); `gradients="double"`
-    compares those of gradients too. `precision`: None takes inputs as they are, *-true casts them, *-mixed runs both under autocast.
-    `budget`: seconds that the trials of an example may take.
+    Outputs are compared, and gradients of the inputs that require one (of all floating inputs if none does). From the given inputs
+    others are made: sizes, layouts, magnitudes, NaN and Inf. Whole numbers stay in the range of the given ones.
 
-    An error's rule is its class: kernel-rounding, -accumulation, -edge, -stride, -mask, -stale, -mutation, -gradient, -nondeterminism,
-    -constant, -contract; kernel-fallback is a warning. `report.verdict` is "rounding" or "different"; `report.facts["code"]` rebuilds the
-    smallest inputs that fail, and `facts["speed"]` is the candidate's beside the reference's.
+    Args:
+        candidate: A function of tensors: a plain one, a module, `autograd.Function.apply`, an operator of torch.library, or what torch.compile made.
+        reference: What it should compute: the same kinds.
+        inputs: The arguments of one call: a tensor, a tuple, or a dict of keywords; a list of such; or strategies of hypothesis in their
+            places (`precheck.strategies`).
+        precision: None takes inputs as they are, *-true casts them, *-mixed runs both under autocast.
+        gradients: Whether gradients are compared; "double" compares those of gradients too.
+        sizes: Names of the dimensions of each tensor, as in ("rows columns", "columns"). Without it sizes that are equal vary together.
+        budget: Seconds that the trials of one example may take.
+        allow: Rules whose errors become notes, each with your reason.
 
-    Raises InputError for inputs that cannot be used and for a reference that raises on them or draws random numbers.
+    Returns:
+        A report. An error's rule is its class: kernel-rounding, -accumulation, -edge, -stride, -mask, -stale, -mutation, -gradient,
+        -nondeterminism, -constant, -contract; kernel-fallback is a warning. `verdict` is "rounding" or "different"; `facts["code"]` rebuilds
+        the smallest inputs that fail, and `facts["speed"]` has milliseconds of both.
+
+    Raises:
+        InputError: Inputs cannot be used, or the reference raises on them or draws random numbers.
+        PrecisionError: There is no such precision.
     """
     allowed = allowances.checked(allow)
     chosen = None if precision is None else resolve(precision)

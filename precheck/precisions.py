@@ -160,8 +160,8 @@ def resolve(name: object, *, policy: Policy = "cuda") -> Precision:
     if word not in PRECISIONS:
         nearest = "; its fp8 is of layers of its own, and nearest to it is DelayedScaling" if word.startswith("transformer-engine") else ""
         raise PrecisionError(
-            f"unknown precision {name!r}{nearest}; known are {', '.join(PRECISIONS)} "
-            f"(and the aliases {', '.join(f'{a} for {b}' for a, b in (ALIASES | DIALECTS).items())})"
+            f"unknown precision {name!r}{nearest}; known are {', '.join(PRECISIONS)}, the aliases {', '.join(ALIASES)}, "
+            "and words of Keras and transformers, such as mixed_bfloat16"
         )
     return dataclasses.replace(PRECISIONS[word], policy=policy)
 

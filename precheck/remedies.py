@@ -58,6 +58,7 @@ class Remedy:
     def call(self) -> str:
         """What `code` comes to where precheck may be imported."""
         note = "" if self.minimal else "  # fewer may do: -o remedy_trials=24"
+        note = '  # "": the whole model' if self.modules == ("",) else note
         what, modules, functions = "in_float32", json.dumps(list(self.modules)), json.dumps(list(self.functions))
         if not self.functions:
             return f"from precheck import {what}\n{what}(model, {modules}){note}"

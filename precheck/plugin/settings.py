@@ -72,31 +72,34 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("precheck", "numerical precision (precheck)")
     group.addoption(
         "--precision", metavar="NAME[,NAME]",
-        help=f"run check_precision tests under these: {', '.join(PRECISIONS)} (bf16 is bf16-mixed; default: 32-true, do the goldens still hold?)",
+        help=f"run each test under these: {', '.join(PRECISIONS)} (bf16 is bf16-mixed; default: 32-true, which checks the goldens)",
     )  # fmt: skip
     group.addoption(
         "--precision-depth", choices=DEPTHS,
-        help="ops (default): hold every op of a run beside float32; boundaries: only modules, gradients and weights, which is faster and sees less",
+        help="ops (default): compare every op with float32; boundaries: only modules, gradients and weights, which is faster and finds less",
     )  # fmt: skip
     group.addoption(
         "--precision-model", action="append", metavar="MODULE:FACTORY",
-        help="check the model that this function returns, with no test file; or the dict of arguments to measure; may be given more than once",
+        help="check the model that this function returns, without a test file; or the dict of arguments of precheck.measure; repeatable",
     )  # fmt: skip
     group.addoption(
         "--golden-refresh", nargs="?", const="changed", type=_which, metavar="WHICH",
-        help="record goldens in float32: those that are missing, those that changed (the default), or all",
+        help="record goldens in float32: missing: those that are not there; changed (the default): these and outdated ones; all",
     )  # fmt: skip
     group.addoption("--golden-dir", metavar="PATH", help="where goldens are kept, relative to the root of the project (default: golden)")
-    group.addoption("--golden-unused", choices=UNUSED, help="what to do about goldens that no test uses (default: warn)")
-    group.addoption("--golden-prune", action="store_true", help="delete goldens that no test uses; only after a whole run that passed")
-    group.addoption("--known-failures", metavar="PATH", help="the file of failures that are known (default: precision-known.toml)")
-    group.addoption("--known-failures-write", action="store_true", help="record the failures of this run as known; entries of what does not run stay")
+    group.addoption("--golden-unused", choices=UNUSED, help="what to do if there are goldens that no test uses (default: warn)")
+    group.addoption("--golden-prune", action="store_true", help="delete goldens that no test uses; needs a run of all tests, which passed")
+    group.addoption("--known-failures", metavar="PATH", help="the file of known failures: they fail only if they get worse")
+    group.addoption("--known-failures-write", action="store_true", help="record the failures of this run as known; entries of other tests stay")
     group.addoption(
         "--drift-report", action="append", metavar="TYPE[:DEST]",
-        help=f"report the drift of every check: {', '.join(REPORTS)}; may be given more than once",
+        help=f"write a report of every check: {', '.join(REPORTS)}; repeatable",
     )  # fmt: skip
-    group.addoption("--drift-top", type=int, metavar="N", help="rows of the drift table (default: 10; 0: all)")
-    group.addoption("--precision-device", metavar="DEVICE", help="what the precision_device fixture gives: auto, cpu, cuda, cuda:N (default: auto)")
+    group.addoption("--drift-top", type=int, metavar="N", help="how many rows the tables of worst tensors and ops have (default: 10; 0: all)")
+    group.addoption(
+        "--precision-device", metavar="DEVICE",
+        help="the device that the fixture precision_device gives: auto, cpu, cuda, cuda:N (default: auto, the first CUDA device or else the CPU)",
+    )  # fmt: skip
     group.addoption(
         "--precheck-selftest", action="store_true",
         help="make each check that passes again with faults planted into the model, up to seven, each of which must be caught; each costs "
@@ -112,12 +115,12 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("drift_top", "default of --drift-top", default="10")
     parser.addini(
         "remedy_trials",
-        f"after a failure, how many trials may go into finding what to keep in float32, however long they take; 0: none (default: {TRIALS}, "
-        "within 15 times what a low and a float32 step take, or half a second)",
+        f"after a failure, how many models to try in search of what to keep in float32, however long that takes; 0: none (default: {TRIALS}, "
+        "as far as they fit into 15 times one low and one float32 step, or half a second)",
         default=TRIALS,  # a number: what is asked for is text
     )
     parser.addini("precision_device", "default of --precision-device", default="auto")
-    parser.addini("precision_policy", "op policy of autocast on a CPU: cuda (CUDA's, the default) or native (the CPU's own)", default="cuda")
+    parser.addini("precision_policy", "which list of ops autocast follows on a CPU: cuda (CUDA's, the default) or native", default="cuda")
 
 
 def _which(value: str) -> str:

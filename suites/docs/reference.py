@@ -43,7 +43,9 @@ def _api() -> str:
     text += "\n## Tables\n\n- `precheck.RULES`: every [rule](../rules/README.md) by name.\n"
     text += "- `precheck.PRECISIONS`: every [precision](precisions.md) by name.\n"
     text += "- `precheck.FORMATS`: every number format by name, a `precheck.Format` each.\n"
-    return text + "\n## Strategies for hypothesis\n\n::: precheck.strategies\n    options:\n      members: [tensors, tokens, padded, masks]\n"
+    drawn = ("tensors.tensors", "tokens.tokens", "masking.padded", "masking.masks")
+    text += "\n## Strategies for hypothesis\n\nThese are imported from `precheck.strategies`.\n\n"
+    return text + "\n".join(f"::: precheck.strategies.{name}\n    options:\n      show_root_full_path: false\n" for name in drawn)
 
 
 def _fixtures() -> str:

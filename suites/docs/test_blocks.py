@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,12 @@ tokens = torch.arange(12).reshape(2, 6)
 """
 """A model that decodes, which docs/pairs.md takes for granted."""
 BEFORE = {"docs/pairs.md": PAIR}
-HERE = ("README.md", "docs/checking.md", "docs/watch.md", "docs/benchmark.md", "docs/pairs.md", "docs/zero-code.md", "docs/known-failures.md")
+PROJECTS = {"docs/report.md": "first_test"}
+"""The example that a page is carried out in."""
+HERE = (
+    "README.md", "docs/checking.md", "docs/watch.md", "docs/benchmark.md", "docs/pairs.md", "docs/zero-code.md", "docs/known-failures.md",
+    "docs/report.md",
+)  # fmt: skip
 ELSEWHERE = {
     "docs/tutorial.md": "suites/docs/test_tutorial.py",
     "docs/search.md": "suites/search/test_docs.py", "docs/recipes/loops.md": "suites/docs/test_loops.py",
@@ -80,6 +86,9 @@ def test_a_page_does_what_it_says(name: str, pytester: pytest.Pytester, monkeypa
     if "transformers" in BEFORE.get(name, ""):
         pytest.importorskip("transformers")
     pytester.makeini("[pytest]\nremedy_trials = 0\n")
+    if name in PROJECTS:
+        pytest.importorskip("jinja2", reason="the HTML report needs jinja2")
+        shutil.copytree(ROOT / "examples" / PROJECTS[name], pytester.path, dirs_exist_ok=True)
     pytester.syspathinsert()
     pytester.run("git", "init", "-q")
     page = Page(ROOT / name, pytester, BEFORE.get(name, "")).carry_out()

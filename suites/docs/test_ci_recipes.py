@@ -107,6 +107,7 @@ def cases(path: Path) -> int:
 def test_goldens_are_refreshed_and_committed_by_hand_only(project: Path) -> None:
     assert workflow("github", 1)[True] == "workflow_dispatch"
     refresh, commit = [step["run"] for step in steps("github", 1) if "run" in step][1:]
+    assert [block.text.strip() for block in of("github", "sh")] == [refresh]  # what an author types is what the runner does
     for command in ("git init -q --bare remote.git", "git init -q", "git remote add origin remote.git", "git config push.default current", refresh):
         assert run(command, project).returncode == 0
     ended = run(commit, project)
@@ -136,6 +137,8 @@ def test_a_night_is_held_against_the_one_before(project: Path) -> None:
     assert run(keep, project).returncode == 0
     assert run(night, project).returncode == 0
     assert run(compare, project).returncode == 0
+    (by_hand,) = of("nightly", "sh")
+    assert run(by_hand.text, project).returncode == 0
     last = json.loads((project / "last.json").read_text(encoding="utf8"))
     for test in last["tests"]:
         test["failed"] = False

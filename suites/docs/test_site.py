@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -24,7 +25,7 @@ def test_the_reference_has_every_option_entry_name_and_fixture() -> None:
     pages = reference.pages()
     assert {"--precision", "--golden-refresh", "--drift-report"} <= reference.flags()
     assert all(f"`{flag}" in pages["command-line.md"] for flag in reference.flags())
-    for command in ("golden show", "golden diff", "report", "rules"):
+    for command in ("golden show", "golden diff", "report", "rules", "kernel"):
         assert f"### `python -m precheck {command}`" in pages["command-line.md"]
     documented = set(re.findall(r"precheck\.(\w+)", pages["api.md"]))
     assert set(precheck.__all__) - {"__version__"} <= documented
@@ -65,3 +66,14 @@ def test_the_site_shows_arguments_and_files_and_leads_out_of_docs(site: Path) ->
     home = (site / "index.html").read_text(encoding="utf8")
     assert "https://github.com/precheck-dev/pytest-precheck/blob/main/suites/zoo/README.md" in home
     assert 'href="../' not in home
+
+
+@pytest.mark.parametrize("name", sorted(name for name in precheck.__all__ if inspect.isfunction(inspect.unwrap(getattr(precheck, name)))))
+def test_a_public_function_says_what_each_argument_is_and_what_it_raises(name: str) -> None:
+    function = inspect.unwrap(getattr(precheck, name))
+    said = inspect.getdoc(function) or ""
+    assert "\nArgs:\n" in said
+    assert "\nRaises:\n" in said
+    assert "float32 for good" in said or "float32, where" in said or "\nReturns:\n" in said or "\nYields:\n" in said
+    silent = [each for each in inspect.signature(function).parameters if not re.search(rf"\b{each}\b", said)]
+    assert not silent or "Arguments are those of `measure`" in said, silent

@@ -18,6 +18,6 @@ def test_the_first_block_runs() -> None:
 
 
 def test_every_verdict_of_the_page_is_a_rule() -> None:
-    verdicts = re.findall(r"^\| `([a-z ]+)` \| ", PAGE.partition("## Where they part")[0], re.MULTILINE)
+    verdicts = re.findall(r"^\| `([a-z ]+)` \| ", PAGE.partition("## Where they differ")[0], re.MULTILINE)
     assert len(verdicts) == 5
     assert {verdict.replace(" ", "-") for verdict in verdicts} <= precheck.RULES.keys()

@@ -61,7 +61,9 @@ def test_the_function_scoped_fixture_under_given_is_refused_by_hypothesis(pytest
     result.stdout.fnmatch_lines(["*FailedHealthCheck*check_precision*"])
 
 
-def test_the_search_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_search_prints_what_the_page_shows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     names: dict[str, Any] = {"model": NarrowNorm()}
     exec(block("print(found)"), names)
     shown, printed = block("16-true breaks: accumulated-drift").strip(), capsys.readouterr().out.strip()
@@ -69,6 +71,15 @@ def test_the_search_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str
     plain = [re.sub(r"r = [\d.e+]+|[\d.]+%|at \S+:\d+|after \d+ inputs?", "…", text) for text in (shown, printed)]
     assert plain[0].splitlines() == plain[1].splitlines()
     assert torch.equal(names["found"].inputs.nonzero(), torch.tensor([[0, 0, 0]]))
+    package = tmp_path / "mypackage"
+    for folder in (package, tmp_path / "tests"):
+        folder.mkdir()
+    (package / "norm.py").write_text("from hazards import NarrowNorm as make\n", encoding="utf8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exec(block("found.save("), names)
+    assert "256.0" in (tmp_path / "tests" / "test_long_rows.py").read_text(encoding="utf8")
+    assert (tmp_path / "tests" / "test_long_rows.safetensors").is_file()
 
 
 def test_the_page_names_every_layout_and_argument() -> None:
