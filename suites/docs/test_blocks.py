@@ -31,12 +31,34 @@ port = policy = model = decoder = made()
 tokens = torch.arange(12).reshape(2, 6)
 """
 """A model that decodes, which docs/pairs.md takes for granted."""
-BEFORE = {"docs/pairs.md": PAIR}
+QUANTISED = """
+import copy
+
+import torch
+
+import precheck
+from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+model, inputs = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8)), torch.randn(4, 64)
+quantised_model = copy.deepcopy(model)
+quantize_(quantised_model, Int8WeightOnlyConfig())
+"""
+"""A model and what torchao makes of it, which docs/formats.md takes for granted."""
+SOFTMAX = """
+import torch
+
+
+def my_softmax(input, dim):
+    powers = (input - input.amax(dim, keepdim=True)).exp()
+    return powers / powers.sum(dim, keepdim=True)
+"""
+"""A kernel of one's own, which docs/kernels.md takes for granted."""
+BEFORE = {"docs/pairs.md": PAIR, "docs/formats.md": QUANTISED, "docs/kernels.md": SOFTMAX}
 PROJECTS = {"docs/report.md": "first_test"}
 """The example that a page is carried out in."""
 HERE = (
     "README.md", "docs/checking.md", "docs/watch.md", "docs/benchmark.md", "docs/pairs.md", "docs/zero-code.md", "docs/known-failures.md",
-    "docs/report.md",
+    "docs/report.md", "docs/formats.md", "docs/kernels.md",
 )  # fmt: skip
 ELSEWHERE = {
     "docs/tutorial.md": "suites/docs/test_tutorial.py",
