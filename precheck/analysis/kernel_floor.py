@@ -70,15 +70,19 @@ class Floor:
         assert self.widest is not None
         return OWN * self.widest + NEARBY * self._nearby() + self._stored() + self._terms()
 
+    def _format(self) -> formats.Format:
+        return formats.of_dtype(torch.float32 if self.dtype.is_complex else self.dtype)
+
     def _stored(self) -> torch.Tensor:
-        fmt = formats.of_dtype(torch.float32 if self.dtype.is_complex else self.dtype)
-        share = max(SPACINGS * fmt.epsilon, REASSOCIATED * 2.0 ** (24 - max(fmt.precision, 24)))
-        return share * self.exact.abs() + 2 * max(fmt.min_subnormal, 2.0**-126 if fmt.precision == 24 else 0.0)
+        fmt = self._format()
+        return max(SPACINGS * fmt.epsilon, _fine(fmt)) * self.exact.abs() + 2 * max(fmt.min_subnormal, 2.0**-126 if fmt.precision == 24 else 0.0)
 
     def _terms(self) -> torch.Tensor:
         """What one element of a gradient may be off by where a kernel stores the terms that it is the sum of."""
-        fmt = formats.of_dtype(torch.float32 if self.dtype.is_complex else self.dtype)
-        return torch.zeros((), dtype=torch.float64) if self.terms is None else TERMS * fmt.unit_roundoff * self.terms
+        if self.terms is None:
+            return torch.zeros((), dtype=torch.float64)
+        fmt = self._format()
+        return max(TERMS * fmt.unit_roundoff, _fine(fmt)) * self.terms
 
     def _cancelled(self) -> torch.Tensor:
         """The same for all elements of a block, of which nothing else is left: elsewhere their roundings are as independent as others."""
@@ -199,6 +203,11 @@ def combined(exact: torch.Tensor, dtype: torch.dtype, others: Sequence[torch.Ten
     for other in others:
         floor.add(other)
     return floor
+
+
+def _fine(fmt: formats.Format) -> float:
+    """What the same formula in another order may do in float32, as elsewhere; as many roundings in float64."""
+    return float(REASSOCIATED) * 2.0 ** (24 - max(fmt.precision, 24))
 
 
 def terms(value: torch.Tensor, weights: Sequence[torch.Tensor]) -> torch.Tensor:

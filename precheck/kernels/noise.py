@@ -61,6 +61,8 @@ class Rounded(TorchDispatchMode):
             wide = list(_flat(func(*read[0], **read[1])))
         except Exception:
             wide = [each.double() if _real(each) else each for each in results]
+        if name in ops.SOFTMAXES and len(wide) == 1:
+            wide = [self._shifted(name, wide[0], args[0])]
         for result, exact in zip(results, wide, strict=False):
             self._store(result, exact, rounds=name not in _EXACT or bool(writes))
         return native
@@ -105,6 +107,14 @@ class Rounded(TorchDispatchMode):
 
     def _random(self, shape: Any) -> torch.Tensor:
         return torch.rand(shape, generator=self.generator, dtype=torch.float32).double().sub_(0.5)
+
+    def _shifted(self, name: str, exact: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """A softmax whose rows were shifted by their logsumexp, which is rounded as scores of that size are."""
+        if not exact.dim() or not exact.numel():
+            return exact
+        sizes = scores.detach().double().abs()
+        step = ROUNDINGS * self.fine * sizes.where(sizes.isfinite(), 0.0).amax() * self._random(exact.shape)
+        return exact + step if "log" in name else exact * (1 + step)
 
     def _one_of_equals(self, same: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Which elements are the largest, as a derivative asks: of several that are, any may get the whole gradient, or each its share."""

@@ -34,7 +34,7 @@ class State:
         if isinstance(value, functools.partial):
             for each in (value.func, *value.args, *value.keywords.values()):
                 self._look(each, deep)
-        if hasattr(value, "cache_clear"):
+        if hasattr(value, "cache_clear") and not isinstance(value, type):
             self.caches.append(value)
         wrapped = getattr(value, "__wrapped__", None)
         if wrapped is not None:

@@ -1,0 +1,48 @@
+"""Kernels broken as real ones were are found, in the right class, and their fixed twins pass; others' formulations pass too.
+
+All of them run with PRECHECK_SLOW=1, in some ten minutes; else a few that are quick.
+"""
+
+from __future__ import annotations
+
+import os
+
+import broken_first  # noqa: F401
+import broken_second  # noqa: F401
+import pytest
+import rewrites
+import torch
+from broken_cases import ALL
+
+import precheck
+
+SLOW = bool(os.environ.get("PRECHECK_SLOW"))
+QUICK = {
+    "cross entropy: gradients written over the logits", "relu: NaN becomes 0", "linear: a packed weight that is not renewed",
+    "causal softmax: aligned to the other corner", "mean: columns read with a stride of 1", "softmax: last tile padded with 0",
+    "embedding: the gradient's memory is not cleared", "mean: added up in float16",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if SLOW or name in QUICK])
+def test_a_broken_kernel_is_found_in_its_class(name: str) -> None:
+    case = ALL[name]
+    report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=20)
+    told = [finding.rule for finding in report.findings if finding.severity == ("warning" if case.rule == "kernel-fallback" else "error")]
+    assert told == [case.rule], report.summary()
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if SLOW or name in sorted(QUICK)[:3]])
+def test_its_fixed_twin_passes(name: str) -> None:
+    case = ALL[name]
+    report = precheck.compare_kernels(case.kernel(False), case.reference, case.inputs(), budget=20 if SLOW else 2)
+    assert not report.errors, report.summary()
+
+
+REWRITES = list(rewrites.pairs()) if SLOW else [each for each in rewrites.pairs() if "bfloat16" in each[0]][:6]
+
+
+@pytest.mark.parametrize(("name", "pair", "dtype"), REWRITES)
+def test_another_formulation_passes(name: str, pair: rewrites.Rewrite, dtype: torch.dtype) -> None:
+    report = precheck.compare_kernels(pair.candidate, pair.reference, pair.inputs(dtype), budget=20 if SLOW else 1.5)
+    assert not report.errors, report.summary()

@@ -1,0 +1,115 @@
+"""The parts of the judge: memory and its guards, numbers like an example's, exact and noise runs, what a candidate remembers."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from precheck.analysis import kernel_floor
+from precheck.kernels import contents, dimensions, examples, memory, running
+from precheck.kernels.running import Wishes
+from precheck.kernels.states import State
+
+
+@pytest.mark.parametrize("layout", ["contiguous", *memory.LAYOUTS])
+def test_a_layout_holds_the_numbers_and_its_guards_tell_who_writes(layout: str) -> None:
+    values = torch.randn(3, 4, 5)
+    held = memory.laid(values, layout)
+    assert torch.equal(held.tensor, values[:1].expand(3, 4, 5) if layout == "expanded" else values)
+    assert held.tensor.is_contiguous() == (layout in ("contiguous", "offset"))
+    assert held.touched() == ""
+    held.storage[-1] = 0
+    assert held.touched() == "the memory beside it"
+    held.tensor[0, 0, 0] += 1
+    assert held.touched() == "it"
+
+
+@pytest.mark.parametrize(
+    ("example", "kept"),
+    [
+        (torch.rand(5, 8).softmax(-1), lambda x: torch.allclose(x.sum(-1), torch.ones(9).double())),
+        (torch.rand(40), lambda x: bool((x >= 0).all() and (x <= 1).all())),
+        (torch.arange(7), lambda x: torch.equal(x, torch.arange(len(x)))),
+        (torch.tensor([0, 3, 3, 9]), lambda x: bool((x.diff() >= 0).all()) and int(x[0]) == 0 and int(x[-1]) == 9),
+        (torch.tensor([4, -100, 2, 7, -100, 1]), lambda x: bool(((x >= 0) | (x == -100)).all())),
+        (torch.ones(6, 6, dtype=torch.bool).tril(), lambda x: torch.equal(x, torch.ones_like(x).tril())),
+        (torch.zeros(6, 6).masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf), lambda x: bool(x[0, 1:].isinf().all() and (x[-1] == 0).all())),
+        (torch.randn(5, 5) @ torch.randn(5, 5).mT, lambda x: True),
+    ],
+)
+def test_numbers_are_like_the_example(example: torch.Tensor, kept: Any) -> None:
+    shape = (9,) if example.dim() == 1 else (9, 9)
+    bounds = contents.Bounds(lengths={9: 9})
+    drawn, _ = contents.like(example, shape, torch.Generator().manual_seed(1), bounds)
+    assert drawn.shape == shape
+    assert kept(drawn), drawn
+
+
+def test_indices_stay_below_a_size_that_shrinks() -> None:
+    example = examples.read((torch.arange(6).repeat(2), torch.randn(6, 4)), None, True)[0]
+    known = dimensions.of(example)
+    from precheck.kernels.trials import Trial, made
+
+    ids, table = made(example, known, Trial(sizes=(("=6", 2),))).values
+    assert table.shape == (2, 4)
+    assert int(ids.max()) < 2
+
+
+def test_the_exact_run_ignores_low_formats_and_noise_runs_have_them() -> None:
+    def low(x: torch.Tensor) -> torch.Tensor:
+        return (x.bfloat16() * 3).float().sum(-1)
+
+    example = examples.read(torch.randn(4, 16), None, True)[0]
+    values = [leaf.tensor for leaf in example.leaves]
+    exact = running.run(low, example, values, {}, Wishes(), kind="exact").values
+    assert torch.allclose(exact["output"], 3 * values[0].double().sum(-1), rtol=1e-14)
+    noisy, _ = running.noise(low, example, values, {}, Wishes(), 1, 2.0**-24)
+    assert noisy.values["output"].dtype is torch.float32
+    off = float((noisy.values["output"] - exact["output"]).norm() / exact["output"].norm())
+    assert 2.0**-12 < off < 2.0**-5
+
+
+def test_incoming_gradients_are_the_same_in_every_kind_of_run() -> None:
+    example = examples.read(torch.randn(4, 6), None, True)[0]
+    values = [leaf.tensor for leaf in example.leaves]
+    plain = running.run(torch.clone, example, values, {}, Wishes()).values["gradient of inputs"]
+    exact = running.run(torch.clone, example, values, {}, Wishes(), kind="exact").values["gradient of inputs"]
+    noisy = running.noise(torch.clone, example, values, {}, Wishes(), 1, 2.0**-24)[0].values["gradient of inputs"]
+    assert torch.equal(plain.double(), exact)
+    assert torch.equal(plain, noisy)
+
+
+def test_a_floor_allows_rounding_and_no_wrong_element_or_row() -> None:
+    exact = torch.randn(40, 64, dtype=torch.float64)
+    floor = kernel_floor.combined(exact, torch.bfloat16, [exact.bfloat16(), exact.bfloat16()])
+    assert kernel_floor.distance(floor, exact.bfloat16()).ratio < 1
+    one = exact.clone()
+    one[3, 5] += 0.5
+    found = kernel_floor.distance(floor, one)
+    assert found.ratio > 1
+    assert (found.elements, found.first) == (1, (3, 5))
+    row = exact * torch.where(torch.arange(40) == 7, 1 + 2.0**-6, 1.0)[:, None]
+    assert kernel_floor.distance(floor, row).ratio > 1
+
+
+def test_what_a_candidate_remembers_is_put_back() -> None:
+    cache: dict[str, int] = {}
+    kept = {"count": 0}
+
+    @functools.lru_cache
+    def table(size: int) -> int:
+        kept["count"] += 1
+        return size
+
+    def candidate(size: int) -> int:
+        cache.setdefault("size", size)
+        return cache["size"] + 0 * table(size)
+
+    state = State(candidate)
+    assert candidate(3) == 3
+    with state.restored():
+        assert candidate(5) == 5
+    assert candidate(7) == 3
