@@ -21,6 +21,7 @@ _TIED = ops.SIDES.keys() | ops.EXTREMES | ops.CHOOSERS | ops.ORDERINGS | _BENT
 """Ops that take a side, whose choice among equals and at zero is nobody's fault."""
 _SUMMING = (Kind.CONTRACTION, Kind.REDUCTION, Kind.RUNNING, Kind.NORM, Kind.LOSS, Kind.SOFTMAX)
 _EXACT = ops.MOVING - ops.CASTS - {"mul", "div"}
+_SOFTMAXES_BACKWARD = {"_softmax_backward_data", "_log_softmax_backward_data"}
 _SHORT = 16
 """Terms below which a chain of additions errs by no more than what is disturbed anyway."""
 
@@ -63,6 +64,8 @@ class Rounded(TorchDispatchMode):
             wide = [each.double() if _real(each) else each for each in results]
         if name in ops.SOFTMAXES and len(wide) == 1:
             wide = [self._shifted(name, wide[0], args[0])]
+        if name in _SOFTMAXES_BACKWARD and len(wide) == 1:
+            wide = [self._unshifted(name, wide[0], *args[:3])]
         for result, exact in zip(results, wide, strict=False):
             self._store(result, exact, rounds=name not in _EXACT or bool(writes))
         return native
@@ -115,6 +118,17 @@ class Rounded(TorchDispatchMode):
         sizes = scores.detach().double().abs()
         step = ROUNDINGS * self.fine * sizes.where(sizes.isfinite(), 0.0).amax() * self._random(exact.shape)
         return exact + step if "log" in name else exact * (1 + step)
+
+    def _unshifted(self, name: str, exact: torch.Tensor, gradient: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
+        """The gradient of scores that were shifted by the largest of their row: what comes back to that one by way of the shift is zero on
+        paper, and else what is left of the terms that add up to zero. `output`: of the softmax, or its logarithm."""
+        if not exact.dim() or not exact.numel():
+            return exact
+        terms = gradient.double().abs()
+        terms = terms if "log" in name else terms * output.double().abs()
+        whole = terms.nan_to_num(posinf=0.0).sum(dim, keepdim=True)
+        left = ROUNDINGS / 2 * self.fine * whole * self._random(whole.shape).sign()
+        return exact.scatter_add(dim, output.argmax(dim, keepdim=True), left.to(exact.dtype))
 
     def _one_of_equals(self, same: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         """Which elements are the largest, as a derivative asks: of several that are, any may get the whole gradient, or each its share."""
