@@ -32,10 +32,12 @@ if TYPE_CHECKING:
     from precheck.precisions import PRECISIONS as PRECISIONS
     from precheck.precisions import Precision as Precision
     from precheck.precisions import PrecisionError as PrecisionError
+    from precheck.quantisation import quantised as quantised
     from precheck.recording import record as record
     from precheck.remedies import Remedy as Remedy
     from precheck.remedies import remedy as remedy
     from precheck.searching import search as search
+    from precheck.surveying import survey as survey
     from precheck.varying import vary as vary
     from precheck.watching import watch as watch
 
@@ -49,9 +51,11 @@ _HOMES = {
     "functions_in_float32": "precheck.observe.exemption",
     "in_float32": "precheck.observe.exemption",
     "measure": "precheck.measurement",
+    "quantised": "precheck.quantisation",
     "record": "precheck.recording",
     "remedy": "precheck.remedies",
     "search": "precheck.searching",
+    "survey": "precheck.surveying",
     "vary": "precheck.varying",
     "watch": "precheck.watching",
     "Benchmark": "precheck.benchmarking",

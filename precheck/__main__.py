@@ -1,4 +1,5 @@
-"""`python -m precheck golden show FILE`, `… golden diff A B`, `… report A.json [B.json]`, `… rules`, `… kernel CANDIDATE REFERENCE`.
+"""`python -m precheck golden show FILE`, `… golden diff A B`, `… report A.json [B.json]`, `… rules`, `… kernel CANDIDATE REFERENCE`,
+`… record FILE MODEL --inputs INPUTS`.
 
 As git's way to show goldens in a diff:
     git config diff.precheck.textconv "python -m precheck golden show"
@@ -15,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precheck import __version__, kernel_command
+from precheck import __version__, kernel_command, record_command
 from precheck.findings import RULES
 from precheck.report.changes import WORSE, between
 from precheck.report.forms import FORMS, save
@@ -135,9 +136,9 @@ def _print(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m precheck", description="Look at goldens, reports and rules, and judge kernels.")
+    parser = argparse.ArgumentParser(prog="python -m precheck", description="Look at goldens, reports and rules, judge kernels, and record runs.")
     parser.add_argument("--version", action="version", version=f"precheck {__version__}")
-    what = parser.add_subparsers(dest="what", required=True, metavar="{golden,kernel,report,rules}")
+    what = parser.add_subparsers(dest="what", required=True, metavar="{golden,kernel,record,report,rules}")
     golden = _command(what, "golden", "show goldens, or the differences of two", _GOLDEN)
     acts = golden.add_subparsers(dest="act", required=True, metavar="{show,diff}")
     shown = _command(acts, "show", "print where goldens come from and what they hold; fit for git's textconv", _GOLDEN)
@@ -148,6 +149,7 @@ def _parser() -> argparse.ArgumentParser:
     diff.add_argument("b", type=Path, metavar="B", help="the later golden")
     diff.set_defaults(run=_golden_compared)
     kernel_command.add(_command, what)
+    record_command.add(_command, what)
     _add_report(what)
     listed = _command(what, "rules", "list the rules, or write a page of each", "Exit status: 0 done, 2 not writable.")
     listed.add_argument("--messages", action="store_true", help="print every message of every rule as a table, or write it with --write")

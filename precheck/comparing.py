@@ -39,12 +39,12 @@ def compare(
 ) -> Report:
     """Runs `model` and `other` on the same inputs and random numbers, and says whether they are the same function.
 
-    The outputs (containers by position and name), the loss, the gradients of inputs that require one and of all parameters, and with an
-    `optimizer` the weights after `steps` are compared. The yardstick is what correct rounding of `model` explains of the exact result, which
-    is float64's (float32's under a low precision).
+    The outputs (containers by position and name), the loss, the gradients of inputs that require one and of all parameters, buffers that both
+    forward passes write, and with an `optimizer` the weights after `steps` are compared. The yardstick is what correct rounding of `model`
+    explains of the exact result, which is float64's (float32's under a low precision).
 
     Args:
-        model: The reference: a module, a function of tensors, or what torch.compile or torch.export made of one.
+        model: The reference: a module, a function of tensors, what torch.compile or torch.export made of one, or an ONNX Runtime session.
         other: What is judged: the same kinds, or a file that `precheck.record` wrote. A file has no exact run of its own, so what is
             beyond the floor is `different`.
         inputs: What the model is called with. A tensor is one argument, a tuple positional arguments, a dict keyword arguments. Any shapes.

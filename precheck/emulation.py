@@ -74,9 +74,9 @@ def _rounded_scaled(tensor: torch.Tensor, fmt: Format) -> torch.Tensor:
 class GemmInputs(TorchDispatchMode):
     """Passes the operands of matrix products through `change`; all products, or the 2-D ones alone."""
 
-    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor], *, dense_only: bool) -> None:
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor], *, dense_only: bool, low_only: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.change = change
+        self.change, self.low_only = change, low_only
         operands = ops.DENSE_PRODUCTS if dense_only else ops.TILED_PRODUCTS
         self.operands = {getattr(torch.ops.aten, name): places for name, places in operands.items()}
 
@@ -86,7 +86,7 @@ class GemmInputs(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         places = self.operands.get(func.overloadpacket)
-        if places:
+        if places and not (self.low_only and args[places[0]].dtype is torch.float32):
             args = tuple(
                 self.change(arg) if place in places and isinstance(arg, torch.Tensor) else arg for place, arg in enumerate(args)
             )
@@ -94,21 +94,24 @@ class GemmInputs(TorchDispatchMode):
 
 
 @contextlib.contextmanager
-def gemm_inputs(fmt: Format | Recipe, device: str = "cpu") -> Iterator[None]:
-    """Inside the block matrix products see operands rounded to `fmt`, or as a recipe quantises them; on CUDA, tf32 is the hardware's own."""
+def gemm_inputs(fmt: Format | Recipe, device: str = "cpu", *, low_only: bool = False) -> Iterator[None]:
+    """Inside the block matrix products see operands rounded to `fmt`, or as a recipe quantises them; on CUDA, tf32 is the hardware's own.
+
+    `low_only`: products of float32 stay as they are. Where autocast makes all others low, these are kept in float32 on purpose.
+    """
     _open.append(fmt)
     try:
-        with float32.products(tf32=True) if fmt is TF32 and device.startswith("cuda") else _emulated(fmt):
+        with float32.products(tf32=True) if fmt is TF32 and device.startswith("cuda") else _emulated(fmt, low_only):
             yield
     finally:
         _open.remove(fmt)
 
 
 @contextlib.contextmanager
-def _emulated(fmt: Format | Recipe) -> Iterator[None]:
+def _emulated(fmt: Format | Recipe, low_only: bool) -> Iterator[None]:
     if isinstance(fmt, Recipe):
-        with RecipeProducts(fmt):
+        with RecipeProducts(fmt, low_only=low_only):
             yield
         return
-    with GemmInputs(lambda tensor: rounded(tensor, fmt), dense_only=fmt is not TF32):
+    with GemmInputs(lambda tensor: rounded(tensor, fmt), dense_only=fmt is not TF32, low_only=low_only):
         yield

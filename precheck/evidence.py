@@ -58,7 +58,7 @@ def concluded(report: Report, evidence: Evidence) -> None:
         report.facts["diagnosis"] = f"none: {evidence.unseen}"
     if evidence.observation is None or evidence.verdict is None:
         return
-    found = conclusion.concluded(report.findings, evidence.observation, evidence.verdict, evidence.trace)
+    found = conclusion.concluded(report.findings, evidence.observation, evidence.verdict, evidence.trace, report.boundaries)
     report.findings = []
     report.add(found)
     shown(report, evidence.observation)

@@ -36,7 +36,7 @@ def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
 
 def run(options: argparse.Namespace) -> tuple[int, str]:
     """The exit status, and what is printed."""
-    candidate, reference = _found(options.candidate), _found(options.reference)
+    candidate, reference = found(options.candidate), found(options.reference)
     from precheck.comparing_kernels import compare_kernels
     from precheck.observe.job import InputError
     from precheck.observe.listeners import telling
@@ -68,7 +68,7 @@ def _say(words: str) -> None:
         print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
 
 
-def _found(name: str) -> Any:
+def found(name: str) -> Any:
     """What MODULE:NAME names; MODULE may be a file."""
     place, colon, attribute = name.rpartition(":")
     if not colon or not place or not attribute:
@@ -94,13 +94,13 @@ def _found(name: str) -> Any:
 
 def _inputs(options: argparse.Namespace) -> Any:
     if options.inputs:
-        given = _found(options.inputs)
+        given = found(options.inputs)
         return given() if callable(given) and not hasattr(given, "shape") else given
     for side in (options.reference, options.candidate):
         module = side.rpartition(":")[0]
         for name in _NAMES:
             try:
-                given = _found(f"{module}:{name}")
+                given = found(f"{module}:{name}")
             except Trouble:
                 continue
             return given() if callable(given) and not hasattr(given, "shape") else given

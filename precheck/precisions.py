@@ -90,7 +90,7 @@ class Precision:
             return
         from precheck import emulation
 
-        with interrupts.held(), emulation.gemm_inputs(self.gemm, device):
+        with interrupts.held(), emulation.gemm_inputs(self.gemm, device, low_only=self.autocasts):
             yield
 
     def make_scaler(self, device: str = "cpu") -> torch.amp.GradScaler:

@@ -48,8 +48,8 @@ def vary(
         over: Names of ways, or a dict of them with amounts, as in {"padding": 8}: "repeat" (again), "order" (rows reversed), "batch" (so many
             rows at a time, 1), "microbatches" (losses of so many parts added up, 2), "padding" (so many tokens to the left and to the right,
             3), "cache" (so many tokens at a time, 1), "prefill" (the prompt in chunks), "position" (all positions later by so many, 17),
-            "threads", "checkpointing" (blocks recomputed), "dropout" (a probability of 0 beside eval()). Without it: repeat, order,
-            batch, threads.
+            "threads", "checkpointing" (blocks recomputed), "dropout" (a probability of 0 beside eval()), "packing" (all rows in one, told apart
+            by their positions), "ranks" (rows dealt out to so many, gradients averaged, 2). Without it: repeat, order, batch, threads.
         precision: What all of them run in.
         loss: Takes the output, gives a scalar. Of microbatches it is taken of each.
         reduction: How losses of microbatches are added: "mean" weighs them by rows, "sum" adds them, a function gives a weight for the
@@ -93,7 +93,8 @@ def _compared(
     if key not in references:
         references[key] = Side(plain, precision, keeps=True, **({} if base is None else {"around": base}))
     reference = references[key]
-    asked = _accumulating(job, variation, reduction, weigh) if variation.pieces else dataclasses.replace(job, model=Asked(job.model, variation.ask))
+    apart = variation.pieces or variation.ranks
+    asked = _accumulating(job, variation, reduction, weigh) if apart else dataclasses.replace(job, model=Asked(job.model, variation.ask))
     other = Side(asked, precision, around=variation.around)
     comparison = Comparison(reference, other, matched(plain.model, asked.model, {}), precision, aligned=variation.aligned)
     judged = comparison.judged()
@@ -122,7 +123,9 @@ def _accumulating(job: Job, variation: Variation, reduction: Reduction, weigh: C
     shares: list[float] = []
 
     def parts(model: torch.nn.Module, inputs: Any) -> list[Any]:
-        pieces = [chosen(inputs, slice(start, start + size), count) for start in range(0, count, size)]
+        ranks = [slice(rank, None, variation.ranks) for rank in range(variation.ranks)]
+        cuts = ranks or [slice(start, start + size) for start in range(0, count, size)]
+        pieces = [chosen(inputs, cut, count) for cut in cuts]
         weights = [float(weigh(each)) if weigh is not None else float(rows(each)) for each in pieces]
         shares[:] = [1.0] * len(pieces) if reduction == "sum" else [each / sum(weights) for each in weights]
         return [plainly(model, each) for each in pieces]

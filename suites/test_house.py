@@ -26,10 +26,10 @@ FLOORS = [
     {"rules"},
     {"judge"},
     {"goldens", "pairs"},
-    {"comparing", "comparing_kernels", "kernels", "varying", "recording"}
+    {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying"}
     | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
     | {"screening", "scrutiny", "trials", "hunt", "searching", "strategies"},
-    {"report", "kernel_command"},
+    {"report", "kernel_command", "record_command"},
     {"plugin"},
 ]
 UPWARD = {

@@ -79,6 +79,15 @@ class Attribution:
         chosen = max((each for each, share in lines.items() if share >= TOGETHER * most), key=lambda each: latest[each], default=None)
         return max((operation for operation in mine if operation.blamed == chosen), key=mine.__getitem__, default=None)
 
+    def of_line(self, cause: Operation) -> float:
+        """The share of what the user wrote on the line of an op, each kind of op once: a cast and a product are mended together. The turns of a
+        loop are not: what they add up is no rounding that something amplifies."""
+        most = defaultdict[str, float](float)
+        for operation, share in self.shares.items():
+            if operation.blamed == cause.blamed and written(operation):
+                most[operation.name] = max(most[operation.name], share)
+        return sum(most.values())
+
     def difference(self, cause: Operation, functions: Mapping[str, Function]) -> Operation | None:
         """The difference of near-equals that makes an error of the rounding of `cause`, if the same function takes it, in a low format as well.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from precheck import ops
-from precheck.analysis import attribution
+from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
@@ -30,7 +30,7 @@ ROUNDED = Limit(
     unit roundoffs, as for one op (`rounding.PLAIN`). The softmax of sharp scores errs by 6, and in 18 healthy networks by 3.8.""",
 )  # fmt: skip
 OWNED = Limit(
-    0.5, "share of the square of the error", "from which it is one op's. A difference of near-equals owns that of its terms."
+    0.5, "share of the square of the error", "from which it is one line's. A difference of near-equals owns that of its terms."
 )  # fmt: skip
 OWN = Limit(
     0.75, "share of the square of the error",
@@ -96,13 +96,13 @@ class Calls:
         return value.restarted**2 >= OWN * value.drift**2 and determined(operation, value)
 
     def _owner(self, made: Attribution) -> Operation | None:
-        """The op that owns an error; None where nothing the user has written does, and where `absorption` tells of the additions on that line."""
+        """The op whose line owns an error. None where nothing that the user has written does, or `absorption` tells of the line's additions."""
         cause = made.cause()
         if cause is None or not attribution.written(cause):
             return None
         if any(each.absorbed is not None and each.blamed == cause.blamed for each in made.shares):
             return None
-        return cause if made.shares[cause] >= OWNED or made.difference(cause, self.functions) is not None else None
+        return cause if made.of_line(cause) >= OWNED or made.difference(cause, self.functions) is not None else None
 
     def _described(self, operation: Operation, value: Value, cause: Operation, difference: Operation | None, limit: float) -> OwnError:
         own, place = attribution.own(cause, cause.outputs[0]), self.functions.get(operation.blamed)
@@ -125,13 +125,25 @@ class Calls:
         return ADDED if cast and not multiplied else ROUNDED
 
     def _leaves(self, operation: Operation, value: Value) -> bool:
-        """Whether its function gives it out, or adds up its elements (of which those that became zero add nothing, as they should beside an eps)."""
-        readers = [reader for reader in self.readers.get(value, ()) if reader.phase in ("forward", "data")]
-        if not readers:
-            return value.alive  # so far: `stays` asks again when it has been read
+        """Whether its function gives it out, or adds up its elements (of which those that became zero add nothing, as they should beside an eps).
+
+        What is joined to others, cast or moved about is given out with what has become of it.
+        """
         here = operation.call, self.functions.get(operation.blamed)
         summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()
-        return any(reader.reads or reader.base in summed or (reader.call, self.functions.get(reader.blamed)) != here for reader in readers)
+        waiting, seen = [value], {value}
+        while waiting and len(seen) < causes.BEHIND:
+            asked = waiting.pop()
+            readers = [reader for reader in self.readers.get(asked, ()) if reader.phase in ("forward", "data")]
+            if not readers and asked.alive:
+                return True  # so far: `stays` asks again when it has been read
+            for reader in readers:
+                if reader.reads or reader.base in summed or (reader.call, self.functions.get(reader.blamed)) != here:
+                    return True
+                moved = [made for made in reader.outputs if made not in seen] if reader.base in MOVING else []
+                waiting += moved
+                seen.update(moved)
+        return False
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
         """An excuse: what reads it after all is its own function."""

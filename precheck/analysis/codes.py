@@ -41,7 +41,7 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
     for operation in observation.judged:
         remark = operation.coded
         if isinstance(remark, Uncancelled) and remark.off > CANCELLED:
-            yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
+            yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED, "warning" if remark.whole else "error")
         elif isinstance(remark, Clipped):
             yield from _clipping(operation, remark)
         elif isinstance(remark, Skewed) and abs(remark.mean) > max(SKEWED, BY_CHANCE * remark.chance):

@@ -10,6 +10,7 @@ import torch
 
 from precheck import formats
 from precheck.analysis.limit import Limit
+from precheck.analysis.noise import REASSOCIATED
 
 OWN = Limit(2, "times the largest distance of the reference and its noise runs",
             "at that element: twice the reference's own error is what projects allow")  # fmt: skip
@@ -26,6 +27,11 @@ ROUNDINGS = Limit(8, "roundings of float32",
 SPACINGS = Limit(1.5, "spacings of the stored format",
                  "of a result that two implementations round apart, and round again where a result is stored twice")  # fmt: skip
 
+CANCELLED = Limit(1 / 16, "of its terms",
+                  "that is left of a gradient where its block counts as cancelled: four bits of a format's eight or more are gone then")  # fmt: skip
+TERMS = Limit(4, "roundings of the terms of a gradient that cancels",
+              "two terms, each stored by the kernel and again where autograd adds them: the difference has the error of all four")  # fmt: skip
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Floor:
@@ -37,6 +43,7 @@ class Floor:
     square: torch.Tensor | None = None  # the largest square distance, block by block taken from this
     unknown: torch.Tensor | None = None  # elements that are not finite everywhere, or whole numbers that came out otherwise
     runs: int = 0
+    terms: torch.Tensor | None = None  # of a gradient: how large what it is the sum of may be; it broadcasts to it
 
     def __post_init__(self) -> None:
         self.unknown = torch.zeros(self.exact.shape, dtype=torch.bool) if not _real(self.exact) else ~self.exact.isfinite()
@@ -61,12 +68,23 @@ class Floor:
     def bound(self) -> torch.Tensor:
         """The distance that is allowed at each element."""
         assert self.widest is not None
-        return OWN * self.widest + NEARBY * self._nearby() + self._stored()
+        return OWN * self.widest + NEARBY * self._nearby() + self._stored() + self._terms()
 
     def _stored(self) -> torch.Tensor:
         fmt = formats.of_dtype(torch.float32 if self.dtype.is_complex else self.dtype)
-        spacing = self.exact.abs() * fmt.epsilon
-        return SPACINGS * spacing + 2 * max(fmt.min_subnormal, 2.0**-126 if fmt.precision == 24 else 0.0)
+        share = max(SPACINGS * fmt.epsilon, REASSOCIATED * 2.0 ** (24 - max(fmt.precision, 24)))
+        return share * self.exact.abs() + 2 * max(fmt.min_subnormal, 2.0**-126 if fmt.precision == 24 else 0.0)
+
+    def _terms(self) -> torch.Tensor:
+        """What one element of a gradient may be off by where a kernel stores the terms that it is the sum of."""
+        fmt = formats.of_dtype(torch.float32 if self.dtype.is_complex else self.dtype)
+        return torch.zeros((), dtype=torch.float64) if self.terms is None else TERMS * fmt.unit_roundoff * self.terms
+
+    def _cancelled(self) -> torch.Tensor:
+        """The same for all elements of a block, of which nothing else is left: elsewhere their roundings are as independent as others."""
+        if self.terms is None:
+            return torch.zeros((), dtype=torch.float64)
+        return torch.where(self.exact.abs() < CANCELLED * self.terms, self._terms(), 0.0)
 
     def _nearby(self) -> torch.Tensor:
         """What row and column say of an element: their product over the whole, as of a matrix of rank one, and no less than the lesser."""
@@ -144,7 +162,7 @@ def _blocks(floor: Floor, far: torch.Tensor, known: torch.Tensor) -> tuple[str, 
     assert floor.square is not None
     if far.numel() < ELEMENTS:
         return "", 0.0
-    stored = floor._stored().square() / 9
+    stored = floor._stored().square() / 9 + floor._cancelled().square()
     allowed = BLOCK**2 * (floor.square / max(floor.runs, 1)) + stored
     seen, limit = far.square().reshape(-1, far.shape[-1]), torch.where(known, allowed, 0.0).reshape(-1, far.shape[-1])
     best = ("the tensor", _root(seen.sum(), limit.sum()))
@@ -181,3 +199,18 @@ def combined(exact: torch.Tensor, dtype: torch.dtype, others: Sequence[torch.Ten
     for other in others:
         floor.add(other)
     return floor
+
+
+def terms(value: torch.Tensor, weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """An upper guess of the terms of the gradient of `value`: the largest weight over the input, by rows where both have them."""
+    found = torch.zeros((), dtype=torch.float64)
+    size = value.square().mean().sqrt() if value.numel() else found
+    for weight in weights:
+        if not weight.numel() or not value.numel():
+            continue
+        if weight.dim() >= 2 and value.dim() == weight.dim() and weight.shape[:-1] == value.shape[:-1]:
+            row = value.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-30)
+            found = found + weight.amax(-1, keepdim=True) / row
+        else:
+            found = found + weight.amax() / size.clamp(min=1e-30)
+    return found.nan_to_num(posinf=0.0)

@@ -41,6 +41,12 @@ DEAD = Limit(
 AMPLIFICATION = Limit(16.0, "times", "that one op makes an error larger: four bits, jointly with `DEAD`; alone, sharp softmaxes reach 14.6.")
 PLAIN = Limit(32.0, "times", "that one op, or one subtraction, makes an error larger: five bits (healthy ones reach 16.2, by a scalar)")
 PLAIN_ROUNDINGS = Limit(16.0, "unit roundoffs", "of a result's error, jointly with `PLAIN`: twice what a sum may err, since any op may do it")
+FELT = Limit(
+    2.0**-6, "relative error",
+    """of a norm's result whose elements have their digits, from which what its input was rounded by harms: four unit roundoffs of bfloat16, in
+    which networks are trained as a matter of course. A norm takes the mean off in float32, and shows what its input holds; 16 unit roundoffs of
+    float16 are half of that.""",
+)  # fmt: skip
 SUM_ROUNDINGS = Limit(
     8.0, "unit roundoffs", "of a difference's error, below which a cancellation costs no more than a few ordinary ops do"
 )  # fmt: skip
@@ -60,6 +66,7 @@ DECOMPOSED = ops.DECOMPOSED
 """Ops all results of which are results. By Davis and Kahan (1970) an eigenvector turns by what its matrix is off by over the gap to the next
 eigenvalue: a thousandth of the largest is the whole of a small one."""
 
+CENTRED = ops.CENTRED
 STORING = ops.CASTS | {"copy"}
 """Ops that store what they are given, in a format that may be another."""
 
@@ -121,7 +128,9 @@ class Misroundings:
             return self._gradual(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         brought = (value.local or 0.0) < causes.HALF * value.drift  # else the op has made the error itself, and as much as it may
-        if brought and operation.base not in MOVING and (loses_digits or (roundings >= PLAIN_ROUNDINGS and gain >= PLAIN)):
+        felt_there = operation.base not in CENTRED or value.drift >= FELT
+        plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and felt_there
+        if brought and operation.base not in MOVING and (loses_digits or plainly):
             return self._one_op(operation, value, gain, loses_digits=loses_digits)
         return self._gradual(operation, value) if spread else None
 
@@ -160,7 +169,7 @@ class Misroundings:
         severity: Severity = "error" if value in self._shown or averaged(value, self.readers) else "note"
         if causes.subnormal(value) >= causes.HALF * value.drift:
             return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
-        cause = causes.entered(operation.drifting, self.causes) or operation
+        cause = self._stored(causes.entered(operation.drifting, self.causes) or operation)
         how: How = "digits lost" if loses_digits else "amplified"
         measured, limit = (value.dead, DEAD) if loses_digits else (gain, PLAIN)
         return self._fact("amplified-rounding", how, operation, value, measured, limit, cause=cause, severity=severity, gain=gain)
@@ -170,6 +179,13 @@ class Misroundings:
         if (line := (operation.name, operation.blamed)) not in self.stored:
             self.stored[line] = Attribution(term, self.observation.operations).cause(attribution.written)
         return self.stored[line]
+
+    def _stored(self, cause: Operation) -> Operation:
+        """`cause`, or, of a difference in float32, the op that stored its term low: the difference is exact, and has no rounding to mend."""
+        made = cause.outputs[0]
+        if cause.base not in SUMS or made.low or made.drift <= 2 * max(cause.drift_in, made.rounded):
+            return cause
+        return self._storing(cause, max(cause.inputs, key=causes.absolute)) or cause
 
     def _handed_over(self, stored: Operation, operation: Operation) -> bool:
         """Whether another function has stored low what it had computed wide, and handed it over: then whoever subtracts has it low.

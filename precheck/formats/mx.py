@@ -6,6 +6,7 @@ The scale is an E8M0: a byte e that stands for 2^(e - 127), 255 for NaN. How it 
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -53,7 +54,7 @@ def _rounded_up(quotient: torch.Tensor) -> torch.Tensor:
 
 def scales(biased: torch.Tensor) -> torch.Tensor:
     """What E8M0 bytes stand for, as float32; NaN for 255."""
-    return torch.where(biased == NAN, float("nan"), torch.exp2((biased - BIAS).float()))
+    return torch.where(biased == NAN, math.nan, torch.exp2((biased - BIAS).float()))
 
 
 def quantised(
@@ -69,7 +70,7 @@ def quantised(
     biased = exponents(tiles.amax(wide, tile), fmt, mode)
     if mode == "rceil":
         inverse = torch.where(biased == 0, 1.0, torch.exp2((BIAS - biased).float()))
-        scaled = wide * tiles.spread(torch.where(biased == NAN, float("nan"), inverse), wide, tile)
+        scaled = wide * tiles.spread(torch.where(biased == NAN, math.nan, inverse), wide, tile)
     else:
         scaled = wide / tiles.spread(scales(biased).clamp_(min=_TINY), wide, tile)
     return cast(scaled, fmt, rounding=rounding, generator=generator), biased

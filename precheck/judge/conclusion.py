@@ -7,14 +7,15 @@ boundary shows is an error all the same: an untrained network passes on little o
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 from precheck.analysis.choices import BY_DIFFERENCE
-from precheck.findings import Finding
+from precheck.findings import Finding, Row
 from precheck.judge import culprit
 from precheck.judge.ops import Verdict, distinct, finding_of
 from precheck.observe.records import Record, Trace
-from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.operations import Observation, Operation
 from precheck.rules.rule import Candidate
 
 EFFECTS = frozenset({"overflow", "nan", "accumulated-drift", "gradient-underflow", "decision-flip"})
@@ -24,20 +25,60 @@ OURS = frozenset({"scaler-skip", "scaler-order", "scaler-collapse"})
 WEIGHTS = frozenset({"lost-update", "missing-gradient"})
 """Rules on a parameter as a whole. A boundary and an op say the same of it, and the boundary says it of all parameters at once."""
 
-
 AMPLIFIED = frozenset({"amplified-rounding", "cancellation"})
 """Rules on a rounding that later ops amplify."""
+Place = tuple[str, int, int]
+"""Where a function stands: its file, its first line and its last."""
 
 
-def concluded(boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, trace: Trace) -> list[Finding]:
-    """The findings of the run, in the order in which their causes happened; what has no cause among the ops stands last."""
+def concluded(
+    boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, trace: Trace, rows: Sequence[Row] = ()
+) -> list[Finding]:
+    """The findings of the run, in the order in which ops show what they are about; what no op shows stands last.
+
+    The rounding that the last difference of a run shows may be its first op's. What shows before it has been told by then.
+
+    `rows`: how far each boundary is from its reference, and how far it may be.
+    """
     candidates = verdict.candidates(observation)
-    told = [explained(finding, observation, candidates, _record(finding, trace)) for finding in boundaries]
+    behind = [_behind(finding, observation, candidates, _record(finding, trace)) for finding in boundaries]
+    told = [finding for finding, _ in behind]
     drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
-    asked = {_place(finding_of(candidate)) for candidate in candidates if candidate.operation.plain or candidate.operation.converts}
-    ops = [finding if drifted else _weighed(finding, asked) for finding in _alone(distinct(candidates), told)]
-    first = {_place(finding): number for number, finding in enumerate(distinct(candidates))}
-    return sorted([*told, *ops], key=lambda finding: first.get(_place(finding), len(first)))
+    asked = _asked(candidates, _sound(trace, rows) if drifted else None)
+    ops = [_weighed(finding, asked, choices=not drifted) for finding in _alone(distinct(candidates), told)]
+    when = dict[tuple[str, str], float]()
+    for candidate in candidates:
+        here = _place(finding_of(candidate))
+        when[here] = min(when.get(here, math.inf), culprit.shown(candidate).number)
+    at = [(finding, math.inf if operation is None else operation.number) for finding, operation in behind]
+    at += [(finding, when.get(_place(finding), math.inf)) for finding in ops]
+    return [finding for finding, _ in sorted(at, key=lambda each: each[1])]
+
+
+def _sound(trace: Trace, rows: Sequence[Row]) -> set[Place]:
+    """Functions of which every call gave what it gives in float32, as far as the noise runs tell: file, first and last line."""
+    judged = [(trace.records.get(f"{row.kind}:{row.tensor}@{row.step}"), row) for row in rows if row.kind == "returned"]
+    off = {record.place for record, row in judged if record is not None and row.failed}
+    return {record.place for record, _ in judged if record is not None and record.place is not None} - off
+
+
+def _asked(candidates: Sequence[Candidate], sound: Collection[Place] | None) -> set[tuple[str, str]]:
+    """Places of roundings that the precision asks for. Where some boundary drifted, `sound` are the functions that did not: noise has explained
+    what such a rounding comes to in them, and in no other."""
+    found, other = set[tuple[str, str]](), set[tuple[str, str]]()
+    for candidate in candidates:
+        meant = candidate.operation.plain or candidate.operation.converts
+        here = sound is None or any(culprit.within(culprit.shown(candidate), place) for place in sound)
+        (found if meant and here else other).add(_place(finding_of(candidate)))
+    return found if sound is None else found - other
+
+
+def _behind(
+    finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None
+) -> tuple[Finding, Operation | None]:
+    """A finding of the boundaries, with the op behind it where it has one, and the op that shows it; `record` is the tensor that it is about."""
+    wanted = finding.severity == "error" and finding.rule in EFFECTS
+    return culprit.explained(finding, observation, candidates, record) if wanted else (finding, None)
 
 
 def _record(finding: Finding, trace: Trace) -> Record | None:
@@ -46,21 +87,20 @@ def _record(finding: Finding, trace: Trace) -> Record | None:
     return next((trace.records[key] for key in keys if key in trace.records), None)
 
 
-def explained(finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None) -> Finding:
-    """A finding of the boundaries, with the op behind it where it has one; `record` is the tensor that it is about."""
-    wanted = finding.severity == "error" and finding.rule in EFFECTS
-    return culprit.explained(finding, observation, candidates, record) if wanted else finding
+def explained(finding: Finding, observation: Observation, candidates: list[Candidate]) -> Finding:
+    """A finding of the boundaries, with the op behind it where it has one."""
+    return _behind(finding, observation, candidates)[0]
 
 
-def _weighed(finding: Finding, asked: Collection[tuple[str, str]]) -> Finding:
-    """`finding`, or a note where the noise runs, by which all boundaries are healthy, had the very rounding that it is about.
+def _weighed(finding: Finding, asked: Collection[tuple[str, str]], *, choices: bool) -> Finding:
+    """`finding`, or a note where the noise runs, by which the boundaries are healthy, had the very rounding that it is about.
 
     Noise has the roundings that the precision asks for, of inputs and of what torch's own modules return, and not those that the user's code adds.
     `asked`: places of such roundings.
-    What a choice makes of rounded scores is counted beside what it makes of disturbed ones.
+    What a choice makes of rounded scores is counted beside what it makes of disturbed ones; `choices`: all of these were as many.
     """
     amplified = finding.rule in AMPLIFIED and _place(finding) in asked
-    if finding.severity == "error" and (amplified or (finding.rule == "decision-flip" and _chooses(finding))):
+    if finding.severity == "error" and (amplified or (choices and finding.rule == "decision-flip" and _chooses(finding))):
         text = f"{finding.message}; noise runs show that correct rounding explains as much in this model"
         return dataclasses.replace(finding, severity="note", message=text)
     return finding

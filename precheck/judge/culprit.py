@@ -25,24 +25,31 @@ _KIN = {
 """Of what is not finite at a boundary, the mechanisms that can have made it so. Anything can have made a drift."""
 
 
-def explained(finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None) -> Finding:
-    """`finding`, an error at a boundary, with the op and line behind it; as it is if none stands out. `record`: the tensor that it is about."""
+def explained(
+    finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None
+) -> tuple[Finding, Operation | None]:
+    """`finding`, an error at a boundary, with the op and line behind it, and the op that shows it; as it is if none stands out.
+
+    `record`: the tensor that it is about.
+    """
     place = None if record is None else record.place
-    fitting = [each for each in candidates if each.severity == "error" and _fits(finding, each) and _of(each.operation, place)]
+    fitting = [each for each in candidates if each.severity == "error" and _fits(finding, each) and within(each.operation, place)]
     if fitting:
-        first = finding_of(next((each for each in fitting if _leads_to(finding, each, place)), fitting[0]))
+        behind = next((each for each in fitting if _leads_to(finding, each, place)), fitting[0])
+        first = finding_of(behind)
         cause = f"{first.rule}: {first.message}"
         module = finding.module or (first.module if place is not None else "")
-        return dataclasses.replace(finding, op=first.op, module=module, source=first.source, via=first.via, cause=cause, cause_rule=first.rule)
+        named = dataclasses.replace(finding, op=first.op, module=module, source=first.source, via=first.via, cause=cause, cause_rule=first.rule)
+        return named, shown(behind)
     operation, value = _shown(finding, observation, record) or (None, None)
     if operation is None or value is None:
-        return finding
-    made, shown = _made(value, observation)
-    made, shown = made or operation, shown or operation
-    cause = f"{placed(shown)}: the error is {shown.drift_in:.2g} of the norm before it, {shown.outputs[0].drift:.2g} after it"
-    if made is not shown:
-        cause = f"{placed(made)}: its rounding shows at {placed(shown)}{cause[len(placed(shown)) :]}"
-    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause)
+        return finding, None
+    made, showing = _made(value, observation)
+    made, showing = made or operation, showing or operation
+    cause = f"{placed(showing)}: the error is {showing.drift_in:.2g} of the norm before it, {showing.outputs[0].drift:.2g} after it"
+    if made is not showing:
+        cause = f"{placed(made)}: its rounding shows at {placed(showing)}{cause[len(placed(showing)) :]}"
+    return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), showing
 
 
 def _made(value: Value, observation: Observation) -> tuple[Operation | None, Operation | None]:
@@ -68,15 +75,19 @@ def _leads_to(finding: Finding, candidate: Candidate, place: tuple[str, int, int
     shows; a rounding in a function that only an op outside of it shows is not what the function's result is off by."""
     if finding.rule in _KIN and not isinstance(candidate.fact, (Broken, Missed)):
         return False
-    shown = candidate.fact.shown if isinstance(candidate.fact, (Misrounded, OwnError)) else candidate.operation
-    return _of(shown, place)
+    return within(shown(candidate), place)
+
+
+def shown(candidate: Candidate) -> Operation:
+    """The op that shows what a candidate is about: its cause may lie long before it."""
+    return candidate.fact.shown if isinstance(candidate.fact, (Misrounded, OwnError)) else candidate.operation
 
 
 def _shown(finding: Finding, observation: Observation, record: Record | None) -> tuple[Operation, Value] | None:
     """The op inside the function or module that is blamed whose result is furthest off: of those of the shape that is blamed, if there are any."""
     inside = [operation for operation in observation.operations if operation.phase == finding.phase and operation.step <= max(1, finding.step)]
     if record is not None and record.place is not None:
-        own = [operation for operation in inside if _of(operation, record.place)]
+        own = [operation for operation in inside if within(operation, record.place)]
     else:
         own = [operation for operation in inside if not finding.module or _within(operation.module, finding.module)]
     made = [(operation, value) for operation in own or inside for value in operation.outputs[:1] if value.maker is operation and value.roundoff]
@@ -85,7 +96,7 @@ def _shown(finding: Finding, observation: Observation, record: Record | None) ->
     return furthest if furthest is not None and furthest[1].drift > 2 * furthest[1].roundoff else None
 
 
-def _of(operation: Operation, function: tuple[str, int, int] | None) -> bool:
+def within(operation: Operation, function: tuple[str, int, int] | None) -> bool:
     """Whether the user's line of an op is one of that function: of its file, from its first line to its last."""
     if function is None:
         return True

@@ -21,6 +21,10 @@ from precheck.observe.job import InputError
 
 LADDER = (0, 2, 4, 18)
 """Noise runs that are added, one step after the other, while a candidate is beyond what was seen so far."""
+QUICK = (0, 2, 4)
+"""The same where a class is looked for: the verdict is known then."""
+MOST = 2**23
+"""Elements of one tensor, at most."""
 CLEAN = (ValueError, TypeError, NotImplementedError)
 """What a kernel may raise that does not take its inputs, with a text."""
 
@@ -34,6 +38,7 @@ class Bench:
         self.linked: dict[tuple[tuple[str, int], ...], Trial | None] = {}
         self.with_numbers: set[tuple[tuple[str, int], ...]] = set()
         self.references: dict[Trial, Reference] = {}
+        self.ladder: tuple[int, ...] = LADDER
         self.exact_in = "float64"
         self.fills = not compiled(candidate)
 
@@ -45,12 +50,20 @@ class Bench:
         """What is asked of the runs of a trial."""
         special = trial.family in families.SPECIAL
         gradients = self.wishes.gradients and not special
-        return dataclasses.replace(self.wishes, gradients=gradients, upstream=trial.upstream, only=trial.only, seed=trial.seed)
+        rows = tuple(place for place in range(len(self.example.leaves)) if self._expanded(trial, place))
+        return dataclasses.replace(self.wishes, gradients=gradients, upstream=trial.upstream, only=trial.only, seed=trial.seed, expanded=rows)
+
+    def _expanded(self, trial: Trial, place: int) -> bool:
+        """Whether one row of that input stands for all: its gradient is then the sum of theirs, as autograd has it."""
+        shape = self.dimensions.shape(place, dict(trial.sizes))
+        return trial.layout == "expanded" and trial.laid in (-1, place) and len(shape) >= 2 and shape[0] > 1
 
     def takes(self, trial: Trial) -> Trial | None:
         """The trial with sizes that the reference takes, others with them if need be; None where it takes none."""
         if not trial.sizes or trial.given:
             return trial
+        if self.dimensions.elements(dict(trial.sizes)) > MOST:
+            return None
         if trial.sizes not in self.linked:
             self.linked[trial.sizes] = self._accepted(trial)
         found = self.linked[trial.sizes]
@@ -76,7 +89,7 @@ class Bench:
     def call(self, trial: Trial, made: Made, *, buffers: Sequence[memory.Buffer] | None = None) -> tuple[Outcome, list[memory.Buffer]]:
         """The candidate on the inputs of a trial."""
         held = list(buffers) if buffers is not None else trials.buffers(made.values, trial)
-        with poisoned(trial.fill and self.fills):
+        with poisoned(trial.fill if self.fills else ""):
             outcome = running.run(self.candidate, self.example, [each.tensor for each in held], made.numbers, self.wishes_of(trial), keep=True)
         return outcome, held
 
@@ -92,7 +105,7 @@ class Bench:
 
     def of(self, trial: Trial, made: Made | None = None) -> Reference:
         """The reference on a trial: as it is, and exact."""
-        key = trial.but(layout="contiguous", laid=-1, fill=True) if trial.layout != "expanded" else trial
+        key = trial.but(layout="contiguous", laid=-1, fill="") if trial.layout != "expanded" else trial
         if key not in self.references:
             if len(self.references) > 8:
                 self.references.clear()
@@ -191,15 +204,29 @@ class Bench:
         return changed
 
     def _measure(self, judged: Judged, outcome: Outcome, reference: Reference) -> None:
-        for more in LADDER:
+        for more in self.ladder:
             self._noise(judged.trial, reference, more)
             if reference.ambiguous:
                 judged.skipped = "which of two writes to one place comes last decides"
                 return
             judged.distances = distances(outcome, reference)
-            if judged.ratio <= 1:
+            if judged.ratio <= 1 or (reference.runs >= sum(QUICK) and judged.everywhere):
                 break
         judged.fault = values_of(judged, outcome, reference)
+
+    def _terms(self, trial: Trial, name: str, exact: Outcome, gradient: torch.Tensor) -> torch.Tensor | None:
+        """How large the terms are that a gradient is the sum of: a change of an input by some share changes the loss by what outputs weigh.
+
+        So a term times the input is as large as an output times the gradient that came in; row by row where rows of both belong together.
+        """
+        leaf = next((place for place, each in enumerate(self.example.leaves) if name == f"gradient of inputs{each.path}"), None)
+        if leaf is None or not gradient.is_floating_point():
+            return None
+        value = self.make(trial).values[leaf].double()
+        value = value[:1] if leaf in self.wishes_of(trial).expanded else value
+        weights = [(value_of.double() * given.double()).abs().nan_to_num(posinf=0.0)
+                   for output, given in exact.passed.items() if (value_of := exact.values[output]) is not None]  # fmt: skip
+        return floor.terms(value, weights) if weights and value.shape == gradient.shape else None
 
     def _noise(self, trial: Trial, reference: Reference, more: int) -> None:
         """Adds noise runs to the floors of a reference, which begin with its own result."""
@@ -208,6 +235,7 @@ class Bench:
                 exact = reference.exact.values.get(name)
                 if native is not None and exact is not None:
                     reference.floors[name] = floor.combined(exact, native.dtype, [native])
+                    reference.floors[name].terms = self._terms(trial, name, reference.exact, exact)
         if reference.runs and not more:
             return
         made = reference.made or self.make(trial)
@@ -231,6 +259,8 @@ def checked_reference(bench: Bench) -> None:
     if first.error is not None:
         said = f"{type(first.error).__name__} on the example: {first.error}"
         raise InputError(f"the reference raises {said}; pass inputs that it takes") from first.error
+    if bench.wishes.gradients and running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(given)).error is not None:
+        bench.wishes = dataclasses.replace(bench.wishes, gradients=False, double=False)  # it has no derivative to compare with
     state = torch.get_rng_state()
     again = running.run(bench.reference, bench.example, made.values, made.numbers, wishes)
     drew = not torch.equal(state, torch.get_rng_state())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import torch
 
 FEW = 4
 """Elements below which a pattern in an example is taken to be chance."""
+
+SIGNED = 12
+"""Elements of one sign from which on it is no chance: fewer keep it in every other trial."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ def _real(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Genera
     least, most = float(finite.min()), float(finite.max())
     if least == most:
         return (_normal(shape, generator), True) if least == 0 else (_uniform(shape, 0.5 * least, 1.5 * least, generator), True)
-    if finite.numel() >= FEW and (least >= 0 or most <= 0):
+    chance = finite.numel() < SIGNED and float(torch.rand((), generator=generator)) < 0.5
+    if finite.numel() >= FEW and (least >= 0 or most <= 0) and not chance:
         return _uniform(shape, least, most, generator), False
     return _real_free(finite, shape, generator), True
 
@@ -160,5 +163,3 @@ def _ordered(flat: torch.Tensor, count: int, generator: torch.Generator, bounds:
         return torch.randint(min(least, top), top + 1, (count,), generator=generator).sort().values
     return None
 
-
-Change = Callable[[torch.Tensor, torch.Generator], torch.Tensor]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,10 @@ class Dimensions:
     def shape(self, leaf: int, sizes: Sizes) -> tuple[int, ...]:
         """The shape of that leaf under other sizes."""
         return tuple(each if isinstance(each, int) else sizes.get(each, self.sizes[each]) for each in self.shapes[leaf])
+
+    def elements(self, sizes: Sizes) -> int:
+        """Of the largest tensor under other sizes."""
+        return max((math.prod(self.shape(leaf, sizes)) for leaf in range(len(self.shapes))), default=0)
 
     def numbers(self, sizes: Sizes) -> dict[int, int]:
         """What whole numbers of Python's become that are a size: `normalized_shape=[64]` goes with the dimension of 64."""

@@ -12,6 +12,11 @@ from precheck.analysis.kernel_floor import Distance
 from precheck.kernels.running import Outcome
 from precheck.kernels.trials import Made, Trial
 
+CLEAR = 16.0
+"""Times its bound from which on an element is wrong however many noise runs there are: their largest of 24 is twice that of 6."""
+MANY = 1 / 16
+"""Share of elements that are wrong by more than decisions, which are few."""
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Fault:
@@ -46,6 +51,12 @@ class Judged:
     @property
     def ratio(self) -> float:
         return max((each.ratio for each in self.distances.values()), default=0.0)
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether so much is so wrong that no more noise runs can explain it: not a few elements, which a decision may have moved."""
+        far = [each for each in self.distances.values() if each.ratio > CLEAR and each.wrong is not None]
+        return any(each.wrong is not None and each.elements > MANY * each.wrong.numel() and each.elements >= 8 for each in far)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -85,9 +96,6 @@ def form(outcome: Outcome, native: Outcome) -> Fault | None:
         if name.startswith("output") and got is not None and (got.shape != right.shape or got.dtype != right.dtype):
             kind = "form"
             return Fault(kind, name, f"{name}: {tuple(got.shape)} {got.dtype}, where the reference gives {tuple(right.shape)} {right.dtype}")
-    for name in sorted(native.attached - outcome.attached):
-        if any(gradient is not None and bool((gradient != 0).any()) for key, gradient in native.values.items() if "gradient" in key):
-            return Fault("missing", f"gradient through {name}", f"no gradient flows through the candidate's {name}; through the reference's it does")
     return None
 
 
@@ -97,8 +105,10 @@ def values_of(judged: Judged, outcome: Outcome, reference: Reference) -> Fault |
         return None
     name = next(iter(too_far))
     found = too_far[name]
-    missing = outcome.values.get(name) is None
-    if missing:
+    cut = sorted(reference.native.attached - outcome.attached)
+    if cut and "gradient" in name:
+        return Fault("missing", name, f"{name}: none flows through the candidate's {', '.join(cut)}; through the reference's it does", found)
+    if outcome.values.get(name) is None:
         return Fault("missing", name, f"{name}: the candidate has none, and the reference's is not zero", found)
     return Fault("lost" if found.lost else "values", name, _far(name, found), found)
 

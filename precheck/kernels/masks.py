@@ -13,7 +13,7 @@ from precheck.kernels.bench import Bench
 from precheck.kernels.exact import Exact, widened
 from precheck.kernels.judged import Judged
 from precheck.kernels.trials import Made
-from precheck.torch_internals import overload
+from precheck.torch_internals import overload, schema
 
 _NEXT = {"ge": "gt", "gt": "ge", "le": "lt", "lt": "le"}
 _BEHIND = 0.01
@@ -50,22 +50,59 @@ class _Masked(Exact):
             mask = torch.zeros_like(args[1]) if self.way == "none" else ~args[1] if self.way == "inverted" else args[1]
             value = torch.zeros_like(args[2]) if self.way == "weak" and isinstance(args[2], torch.Tensor) else 0.0 if self.way == "weak" else args[2]
             return func, (args[0], mask, value), kwargs
+        if name in ("masked_fill", "where") and self.way in _SHIFTS:
+            place = 1 if name == "masked_fill" else 0
+            moved = _shifted(args[place], self.way)
+            return None if moved is None else (func, (*args[:place], moved, *args[place + 1 :]), kwargs)
         if name == "where" and len(args) == 3 and self.way in ("none", "all", "inverted"):
             mask = torch.ones_like(args[0]) if self.way == "none" else torch.zeros_like(args[0]) if self.way == "all" else ~args[0]
             return func, (mask, *args[1:]), kwargs
-        if "scaled_dot_product" in name and "backward" not in name and self.way in ("none", "toggled"):
+        if "scaled_dot_product" in name and "backward" not in name and self.way in ("none", "toggled", *_SHIFTS):
             return self._attention(func, args, kwargs)
         return None
 
     def _attention(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
         if self.way == "none" and kwargs.get("attn_mask") is not None:
             return func, args, {**kwargs, "attn_mask": None}
+        if self.way in _SHIFTS and "attn_mask" in {each.name for each in schema(func).arguments}:
+            return self._moved(func, args, kwargs)
         if self.way == "toggled" and len(args) > 4 and isinstance(args[4], bool):
             return func, (*args[:4], not args[4], *args[5:]), kwargs
         return None
 
+    def _moved(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+        """The mask of an attention, its own causal one too, moved."""
+        rows, columns, added = args[0].shape[-2], args[1].shape[-2], kwargs.get("attn_mask")
+        causal = len(args) > 4 and args[4] is True
+        if added is None and not causal:
+            return None
+        hidden = torch.ones(rows, columns, dtype=torch.bool).triu(1) if added is None else added == float("-inf")
+        moved = _shifted(hidden, self.way)
+        if moved is None:
+            return None
+        mask = torch.zeros(moved.shape, dtype=torch.float64).masked_fill(moved, float("-inf"))
+        return func, (*args[:4], False, *args[5:]), {**kwargs, "attn_mask": mask}
 
-_WAYS = {
+
+def _shifted(mask: torch.Tensor, way: str) -> torch.Tensor | None:
+    """A mask moved along its columns, as one that begins at another corner is; None where that is the same one."""
+    if mask.dim() < 2 or not mask.shape[-1]:
+        return None
+    rows, columns = mask.shape[-2:]
+    step = {"next": 1, "last": -1, "corner": rows - columns, "other corner": columns - rows}[way]
+    apart = torch.arange(columns, device=mask.device) - torch.arange(rows, device=mask.device)[:, None]
+    if step and bool(mask.any()) and not bool(mask.all()):
+        inside = apart.expand(mask.shape)[mask]
+        for found, moved in ((apart >= inside.min(), apart >= inside.min() + step), (apart <= inside.max(), apart <= inside.max() + step)):
+            if torch.equal(found.expand(mask.shape), mask):
+                return moved.expand(mask.shape)
+    places = (torch.arange(columns, device=mask.device) - step).clamp(0, columns - 1)
+    return mask[..., places] if step else None
+
+
+_SHIFTS = {"next": "a mask one column further", "last": "a mask one column less far", "corner": "a mask from the first corner",
+           "other corner": "a mask from the last corner"}  # fmt: skip
+_WAYS = _SHIFTS | {
     "later": "a triangle one further", "earlier": "a triangle one less far", "bound": "a bound taken in that is left out, or the other way round",
     "none": "no mask", "all": "everything masked", "inverted": "the mask inverted", "weak": "a mask of 0 in place of its value",
     "toggled": "a causal mask more or less",

@@ -14,7 +14,7 @@ from precheck import formats, ops
 from precheck.analysis.kernel_floor import ROUNDINGS
 from precheck.kernels.exact import widened, written
 from precheck.ops import Kind, base_name
-from precheck.torch_internals import TorchDispatchMode, schema
+from precheck.torch_internals import TorchDispatchMode, in_backward, schema
 
 _BENT = {"sgn", "sign", "abs", "maximum", "minimum", "amax", "amin", "sort", "argsort"}
 _TIED = ops.SIDES.keys() | ops.EXTREMES | ops.CHOOSERS | ops.ORDERINGS | _BENT
@@ -48,6 +48,8 @@ class Rounded(TorchDispatchMode):
         name, writes = base_name(func.overloadpacket.__name__), written(func)
         self._collisions(name, args, kwargs)
         aliased = any(result.alias_info is not None and not result.alias_info.is_write for result in schema(func).returns)
+        if name == "eq" and in_backward() and all(_real(each) for each in args[:2]):
+            return self._one_of_equals(func(*args, **kwargs), *args[:2])
         if aliased or (name in _EXACT and name not in _TIED) or not any(_real(each) for each in _flat((args, tuple(kwargs.values())))):
             return func(*args, **kwargs)
         read = self._read(name, args, kwargs)
@@ -104,8 +106,19 @@ class Rounded(TorchDispatchMode):
     def _random(self, shape: Any) -> torch.Tensor:
         return torch.rand(shape, generator=self.generator, dtype=torch.float32).double().sub_(0.5)
 
+    def _one_of_equals(self, same: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Which elements are the largest, as a derivative asks: of several that are, any may get the whole gradient, or each its share."""
+        small = one if one.numel() < other.numel() else other
+        whole = (1,) * (same.dim() - small.dim()) + tuple(small.shape)
+        axes = [axis for axis in range(same.dim()) if same.shape[axis] > 1 and whole[axis] == 1]
+        if not axes:
+            return same
+        tied = same.sum(axes, keepdim=True) > 1
+        kept = torch.rand(same.shape, generator=self.generator) < 1 / same.sum(axes, keepdim=True).clamp(min=1)
+        return torch.where(tied, same & kept, same)
+
     def _store(self, result: Any, exact: Any, *, rounds: bool) -> None:
-        if not isinstance(result, torch.Tensor) or not isinstance(exact, torch.Tensor) or result.shape != exact.shape or result.dtype is torch.bool:
+        if not isinstance(result, torch.Tensor) or not isinstance(exact, torch.Tensor) or result.shape != exact.shape:
             return
         if result.is_floating_point() and rounds:
             exact = self._rounded(exact.double(), formats.of_dtype(result.dtype)) if result.dtype != torch.float64 else exact

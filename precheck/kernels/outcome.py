@@ -63,7 +63,7 @@ def _code(bench: Bench, trial: Trial) -> str:
 
 def _speed(bench: Bench, report: Report) -> dict[str, Any]:
     """Milliseconds of a call on the example, and the error beside it."""
-    trial = Trial(given=True, fill=False)
+    trial = Trial(given=True, fill="")
     made, wishes = bench.make(trial), bench.wishes_of(trial)
     sides: dict[str, list[float]] = {"candidate": [], "reference": []}
     for _ in range(_TURNS):

@@ -13,14 +13,12 @@ EDGES = (31, 33, 63, 65, 71, 127, 129, 255, 257, 513, 1025, 2053)
 """Sizes that are next to tiles of powers of two, past 70 rows and past 2 000 elements."""
 LONG = (4099, 16411, 65537, 100003)
 """Sizes at which a sum that is kept in a low format stands still."""
-MOST = 2**23
-"""Elements of one tensor, at most."""
 
 
 def near(bench: Bench) -> Iterator[Trial]:
     """Trials in the shapes of the example."""
-    yield Trial(given=True, fill=False)
-    yield Trial(seed=1, fill=False)
+    yield Trial(given=True, fill="")
+    yield Trial(seed=1, fill="")
     yield Trial(seed=2)
     yield Trial(seed=3, only=-2)  # no gradient asked for: kernels have another path there
     yield from (Trial(seed=4, family=name) for name in families.FAMILIES if name not in families.SPECIAL and name != "plain")
@@ -64,22 +62,14 @@ def sized(bench: Bench) -> Iterator[Trial]:
             yield Trial(seed=50 + size, sizes=((name, size),))
             if size < 300:
                 yield Trial(seed=51 + size, sizes=((name, size),), family="below")
+            elif size > 1000:
+                yield Trial(seed=52 + size, sizes=((name, size),), family="above", upstream="positive")
 
 
 def long(bench: Bench) -> Iterator[Trial]:
     """Long sums."""
     for size in LONG:
         for name in bench.dimensions.sizes:
-            yield Trial(seed=60, sizes=((name, size),), family="above")
+            yield Trial(seed=60, sizes=((name, size),), family="above", upstream="positive")
             yield Trial(seed=61, sizes=((name, size),))
 
-
-def elements(bench: Bench, trial: Trial) -> int:
-    """Of the largest tensor of a trial."""
-    most, sizes = 1, dict(trial.sizes)
-    for place in range(len(bench.example.leaves)):
-        count = 1
-        for size in bench.dimensions.shape(place, sizes):
-            count *= size
-        most = max(most, count)
-    return most

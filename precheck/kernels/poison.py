@@ -14,7 +14,11 @@ _EMPTY = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_em
 
 
 class _Filled(TorchDispatchMode):
-    """Empty tensors hold NaN in the block, or the largest whole number."""
+    """Empty tensors hold NaN in the block, or the largest whole number; or zeros."""
+
+    def __init__(self, zero: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.zero = zero
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -23,7 +27,7 @@ class _Filled(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         made = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ in _EMPTY and isinstance(made, torch.Tensor) and not made.is_meta:
-            fill(made)
+            made.zero_() if self.zero else fill(made)
         return made
 
 
@@ -36,7 +40,7 @@ def fill(tensor: torch.Tensor) -> None:
 
 
 @contextlib.contextmanager
-def poisoned(on: bool) -> Iterator[None]:
-    """Where `on`, tensors that are allocated empty in the block are filled first."""
-    with _Filled() if on else contextlib.nullcontext():  # type: ignore[no-untyped-call]
+def poisoned(what: str) -> Iterator[None]:
+    """Tensors that are allocated empty in the block hold "NaN" or "zero" first; "" leaves them as they are."""
+    with _Filled(what == "zero") if what else contextlib.nullcontext():
         yield

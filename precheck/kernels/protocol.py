@@ -100,7 +100,7 @@ def aliased(bench: Bench, judged: Judged) -> Fault | None:
 
 def unlike(bench: Bench) -> Fault | None:
     """Whether two calls on the very same tensors give other bits, where the reference's do not."""
-    trial = Trial(seed=95, fill=False)
+    trial = Trial(seed=95, fill="")
     made = bench.make(trial)
     held = buffers(made.values, trial)
     results = [bench.call(trial, made, buffers=held)[0] for _ in range(3)]
@@ -141,7 +141,7 @@ def calls_reference(bench: Bench) -> bool:
         if (event == "call" and frame.f_code in wanted) or (event == "c_call" and argument is bench.reference):
             seen.append(event)
 
-    trial = Trial(given=True, fill=False)
+    trial = Trial(given=True, fill="")
     with _profiled(watch):
         made = bench.make(trial)
         running.run(bench.candidate, bench.example, made.values, made.numbers, dataclasses.replace(bench.wishes_of(trial), gradients=False))

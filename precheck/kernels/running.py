@@ -16,6 +16,7 @@ from precheck.kernels.examples import Example, parameters
 from precheck.kernels.noise import Rounded
 from precheck.observe.structure import call, tensors
 from precheck.precisions import Precision
+from precheck.torch_internals import without_modes
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -30,6 +31,7 @@ class Outcome:
     seconds: float = 0.0
     outputs: tuple[torch.Tensor, ...] = ()  # as returned, for questions about their memory
     upstream: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()  # gradients that were given, and what they held
+    passed: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # the gradient that each output was given
     aliased: frozenset[str] = frozenset()  # outputs in the memory of inputs
 
 
@@ -40,9 +42,10 @@ class Wishes:
     precision: Precision | None = None
     gradients: bool = True
     double: bool = False
-    upstream: str = "random"  # or "expanded", "transposed", "partial": what the gradient of an output is like
+    upstream: str = "random"  # or "positive", "expanded", "transposed", "partial": what the gradient of an output is like
     only: int | None = None  # the one leaf whose gradient is asked for; None: all that are compared
     seed: int = 0
+    expanded: tuple[int, ...] = ()  # leaves of which one row stands for all: its gradient is asked for
 
 
 def run(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes, *,
@@ -88,10 +91,13 @@ def _enter(stack: contextlib.ExitStack, kind: str, wishes: Wishes, values: Seque
 def _called(outcome: Outcome, function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int],
             wishes: Wishes, kind: str, keep: bool) -> None:  # fmt: skip
     exact = kind == "exact"
-    leaves = [_leaf(widened(value) if exact else value, wanted=wishes.gradients and leaf.wanted and wishes.only in (None, place))
+    if not keep:  # the reference's: it may write into its inputs, which others are yet to read
+        values = [each.clone() for each in values]
+    leaves = [_leaf(_row(widened(value) if exact else value, place, wishes), wanted=wishes.gradients and leaf.wanted and wishes.only in (None, place))
               for place, (leaf, value) in enumerate(zip(example.leaves, values, strict=True))]  # fmt: skip
     asked = {f"gradient of inputs{leaf.path}": tensor for leaf, tensor in zip(example.leaves, leaves, strict=True) if tensor.requires_grad}
-    arguments = example.filled(leaves, numbers)
+    passed = [leaf.expand(value.shape) if place in wishes.expanded else leaf for place, (leaf, value) in enumerate(zip(leaves, values, strict=True))]
+    arguments = example.filled(passed, numbers)
     weights = dict(parameters(function)) if wishes.gradients else {}
     with torch.set_grad_enabled(bool(asked) or bool(weights)):
         if kind == "plain":
@@ -136,6 +142,10 @@ def _autocast(wishes: Wishes, values: Sequence[torch.Tensor]) -> contextlib.Abst
     return wishes.precision.autocast(values[0].device.type if values else "cpu")
 
 
+def _row(value: torch.Tensor, place: int, wishes: Wishes) -> torch.Tensor:
+    return value[:1] if place in wishes.expanded else value
+
+
 def _leaf(value: torch.Tensor, *, wanted: bool) -> torch.Tensor:
     leaf = value.detach()
     return leaf.requires_grad_() if wanted else leaf
@@ -152,6 +162,7 @@ def _backward(outcome: Outcome, names: Sequence[str], results: Sequence[torch.Te
     given = [_upstream(each, wishes, place) for place, _, each in through]
     if keep:
         outcome.upstream = tuple((each, each.clone()) for each in given)
+    outcome.passed = {name: each for (_, name, _), each in zip(through, given, strict=True)}
     found = torch.autograd.grad([each for _, _, each in through], list(asked.values()), given, allow_unused=True, create_graph=wishes.double)
     for name, gradient in zip(asked, found, strict=True):
         outcome.values[name] = None if gradient is None else gradient.detach()
@@ -171,11 +182,18 @@ def _twice(outcome: Outcome, asked: Mapping[str, torch.Tensor], found: Sequence[
 
 
 def _upstream(result: torch.Tensor, wishes: Wishes, place: int) -> torch.Tensor:
-    """The gradient of an output: the same numbers for every side, held by what `result` is stored in."""
+    """The gradient of an output: the same numbers for every side, whatever mode it runs in, held by what `result` is stored in."""
+    with without_modes():
+        return _drawn(result, wishes, place)
+
+
+def _drawn(result: torch.Tensor, wishes: Wishes, place: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(wishes.seed * 1009 + place)
     dtype = result.dtype
     drawn = torch.randn(result.shape, generator=generator, dtype=torch.complex128 if dtype.is_complex else torch.float64)
     drawn = drawn.to(torch.bfloat16).to(dtype) if not dtype.is_complex else drawn.to(dtype)
+    if wishes.upstream == "positive" and not dtype.is_complex:
+        return drawn.abs().to(result.device)
     if wishes.upstream == "expanded":
         return drawn.reshape(-1)[:1].reshape([1] * drawn.dim()).expand(drawn.shape).to(result.device) if drawn.numel() else drawn
     if wishes.upstream == "transposed" and drawn.dim() >= 2:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from precheck.kernels import plan, protocol
-from precheck.kernels.bench import Bench
+from precheck.kernels.bench import MOST, Bench
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.judged import Fault, Judged
 from precheck.kernels.states import State
@@ -43,7 +43,9 @@ class Session:
         self.bench, self.state, self.until, self.told = bench, state, until, Told()
         self.begun = time.monotonic()
         self.costs: dict[str, tuple[int, float]] = {}  # by dimension: the largest size so far, and its seconds
-        self.search = Search(bench, state, self.late)
+        self.itself = Bench(bench.reference, bench.reference, bench.example, bench.dimensions, bench.wishes)
+        self.itself.with_numbers = bench.with_numbers
+        self.search = Search(bench, state)
 
     def late(self) -> bool:
         """Whether the budget is spent."""
@@ -81,7 +83,7 @@ class Session:
         return False
 
     def _affordable(self, trial: Trial) -> bool:
-        if plan.elements(self.bench, trial) > plan.MOST:
+        if self.bench.dimensions.elements(dict(trial.sizes)) > MOST:
             self.told.skipped += 1
             return False
         left = self.until - time.monotonic()
@@ -106,6 +108,9 @@ class Session:
             told.refused[judged.refused] = told.refused.get(judged.refused, 0) + 1
             if judged.trial.given:
                 judged.fault = Fault("refusal", "output", f"the candidate refuses the example: {judged.refused}")
+        if judged.fault is not None and judged.fault.kind != "touched" and self._vacuous(judged.trial):
+            told.refused[judged.fault.text] = told.refused.get(judged.fault.text, 0) + 1
+            judged.fault = None
         told.unchecked += judged.skipped == "unchecked"
         for name, found in judged.distances.items():
             before = told.worst.get(name)
@@ -114,16 +119,29 @@ class Session:
         self._power(judged)
         return judged.fault is not None
 
+    def _vacuous(self, trial: Trial) -> bool:
+        """Whether a size is 0 that is not the number of rows: a kernel without columns has nothing to compute, and may say so as it likes."""
+        empty = {name for name, size in trial.sizes if size == 0}
+        first = next((shape[0] for shape in self.bench.dimensions.shapes if shape), "")
+        return bool(empty) and first not in empty
+
     def _power(self, judged: Judged) -> None:
         if judged.reference is None:
             return
         for name, floored in judged.reference.floors.items():
-            if name not in self.told.told_by and floored.exact.numel() and bool((floored.exact.abs() > floored.bound()).any()):
+            real = floored.exact.is_floating_point() and floored.exact.numel() > 0
+            if name not in self.told.told_by and real and bool((floored.exact.abs() > floored.bound()).any()):
                 self.told.told_by.add(name)
 
     def _confirmed(self, judged: Judged) -> bool:
-        """A value that is wrong is wrong in one of two other draws too, or hangs on what was run before; else it was a draw's bad luck."""
+        """A value that is wrong is wrong in one of two other draws too, or hangs on what was run before; else it was a draw's bad luck.
+
+        What the reference itself would be accused of, on the same inputs in the same memory, is nobody's fault.
+        """
         assert judged.fault is not None
+        if self.itself.judge(judged.trial).fault is not None:
+            self.told.unconfirmed.append(f"{judged.fault.text}; of the reference the same is found")
+            return False
         trial = judged.trial
         if judged.fault.kind in ("values", "lost") and not trial.given:
             others = (trial.but(seed=trial.seed + 1000), trial.but(seed=trial.seed + 2000))

@@ -26,7 +26,7 @@ class Trial:
     only: int | None = None  # the one leaf whose gradient is asked for
     seed: int = 0
     given: bool = False
-    fill: bool = True  # what the candidate allocates holds NaN until it is written
+    fill: str = "NaN"  # what the candidate allocates holds until it is written: "NaN", "zero", or "" for whatever is there
 
     def but(self, **changes: object) -> Trial:
         """The same, otherwise there."""
@@ -46,7 +46,7 @@ def made(example: Example, dimensions: Dimensions, trial: Trial, *, linked: bool
     sizes = dict(trial.sizes)
     numbers = {old: new for old, new in dimensions.numbers(sizes).items() if old != new} if linked else {}
     if trial.given:
-        return Made([leaf.tensor.contiguous() for leaf in example.leaves], {})
+        return Made([leaf.tensor.clone(memory_format=torch.contiguous_format) for leaf in example.leaves], {})
     values = []
     for place in range(len(example.leaves)):
         generator = torch.Generator().manual_seed(trial.seed * 7919 + place)

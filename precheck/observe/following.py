@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from precheck import ops
 from precheck.observe.boundaries import LOW, Position
 from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
 from precheck.observe.listeners import Progress
@@ -109,7 +110,7 @@ class Following(UncompiledMode):
         for own, taken in zip(outputs, recorded, strict=False):
             if taken is not None:
                 _overwrite(own, taken)
-            elif chosen is not None:
+            elif chosen is not None and func.overloadpacket.__name__ not in ops.ORDERED:
                 values = _chosen(func, args, kwargs, own, chosen)
                 if values is not None:
                     own.copy_(values)

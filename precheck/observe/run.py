@@ -7,6 +7,7 @@ import dataclasses
 import random
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -52,6 +53,7 @@ class Setting:
     witness: Witness | None = None  # who else looks at what is recorded; None: the shadow, where there is one
     unmeasured: bool = False  # whether the witness alone looks at numbers: records say what passed, and in which format
     compiled: bool = False  # whether what torch.compile made runs as such, with no hooks but the whole model's
+    beside: contextlib.AbstractContextManager[Any] | None = None  # what else watches its ops
     selections: list[Selection] | None = None  # where to list products that only move values, which are carried out exactly then
 
 
@@ -154,6 +156,8 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
             stack.enter_context(setting.precision.step(device))
             if setting.precision.autocasts and setting.precision.policy == "cuda" and device == "cpu":
                 stack.enter_context(cuda_policy_on_cpu())  # a checkpoint recomputes under autocast in the backward pass, too
+        if setting.beside is not None:
+            stack.enter_context(setting.beside)
         if setting.selections is not None:
             stack.enter_context(Selections(setting.selections, position))
         if setting.disturbance is not None:

@@ -95,6 +95,8 @@ ORDERINGS = where(lambda op: op.kind in (Kind.ORDER, Kind.BOUND))
 """Ops that ask which of two is larger, which means something only where both have one scale."""
 COMPARED = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.TEST, Kind.LOGICAL))
 """Ops that give a yes or no for each element."""
+CHOOSING_OR_FILLING = COMPARED | where(lambda op: op.name in ("where", "masked_fill") or op.name.startswith("nan"))
+"""Ops that ask for NaN, or leave it out, or put something else in its place."""
 ASKING = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.QUESTION))
 """Questions about numbers, on whose answers a program may branch."""
 DECIDING_IN_PLACE = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.LOGICAL))
@@ -103,6 +105,10 @@ PLACES = where(lambda op: bool(op.chooses) and not op.values)
 """Choices that give places alone."""
 CHOOSERS = where(lambda op: bool(op.chooses) and op.values)
 """Choices along a dimension that give elements, and then their places."""
+ORDERED = where(lambda op: op.ordered)
+"""Of these, those whose elements come in their order. Who takes the difference of two neighbours knows its sign, so a run that follows another's
+places keeps its own elements in their own order. They are off by no more than what is sorted; by the places of another run they are not sorted.
+(A shadow is laid beside the run element by element, and has the run's places.)"""
 EXTREMES = where(lambda op: op.chooses == "extreme")
 """Choices of the largest or smallest elements, by what tells these from the others."""
 SIDES = {name: row.side for name, row in REGISTRY.items() if row.side is not None}
@@ -111,6 +117,8 @@ MASKED_SIDES = {name: place for name, place in SIDES.items() if REGISTRY[name].m
 """Of these, those that are zero on one side."""
 
 # kernels
+CENTRED = where(lambda op: op.kind in (Kind.MOMENT, Kind.NORMALIZATION))
+"""Ops that take a mean off within, in float32 whatever they are given."""
 SOFTMAXES = where(lambda op: op.kind is Kind.SOFTMAX)
 DECOMPOSED = where(lambda op: op.kind is Kind.DECOMPOSITION)
 """Ops all results of which are results, and none a statistic for a derivative."""

@@ -16,6 +16,7 @@ _LOSSES = (
 
 _LAYERS = (
     *each("_softmax _log_softmax _safe_softmax", OpSpec("", Kind.SOFTMAX)),
+    *each("native_layer_norm native_group_norm", OpSpec("", Kind.NORMALIZATION, subtracts=True)),
     *each("native_batch_norm cudnn_batch_norm miopen_batch_norm",
           OpSpec("", Kind.NORMALIZATION, hidden_writes=(3, 4), accumulates="statistics", subtracts=True)),
     *each("_native_batch_norm_legit _batch_norm_with_update", OpSpec("", Kind.NORMALIZATION, accumulates="statistics", subtracts=True)),

@@ -95,6 +95,7 @@ class OpSpec:
     uniform: all numbers of an interval alike.
     chooses: by what it chooses: the largest or smallest elements ("extreme"), the order of all ("rank"), or a place among bounds ("place").
     values: of a choice, whether the elements at the places are a result as well, before these.
+    ordered: these elements are all of the operand, and come in their order.
     side: the place of the argument that a derivative asks on which side of a threshold it lies.
     masks: beyond that threshold the derivative is zero.
     hidden_writes: places of arguments that the kernel writes although its schema does not say so.
@@ -123,6 +124,7 @@ class OpSpec:
     uniform: bool = False
     chooses: Literal["", "extreme", "rank", "place"] = ""
     values: bool = False
+    ordered: bool = False
     side: int | None = None
     masks: bool = False
     hidden_writes: tuple[int, ...] = ()

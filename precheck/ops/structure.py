@@ -69,7 +69,8 @@ _CHOICES = (
     *each("amax amin", OpSpec("", Kind.CHOICE, "a", exact=True)),
     OpSpec("median", Kind.CHOICE, "a", exact=True, chooses="rank", values=True),
     OpSpec("nanmedian", Kind.CHOICE, "a", exact=True, chooses="rank", values=True),
-    *each("sort kthvalue mode cummax cummin", OpSpec("", Kind.CHOICE, "a", exact=True, chooses="rank", values=True)),
+    OpSpec("sort", Kind.CHOICE, "a", exact=True, chooses="rank", values=True, ordered=True),
+    *each("kthvalue mode cummax cummin", OpSpec("", Kind.CHOICE, "a", exact=True, chooses="rank", values=True)),
     *each("searchsorted bucketize", OpSpec("", Kind.CHOICE, chooses="place")),
 )
 

@@ -135,6 +135,27 @@ class Language:
 
         return ask
 
+    def packed(self) -> Ask:
+        """All rows one after the other in one, whose positions begin anew with each; of the output what each row would be given.
+
+        A model that packs tells rows apart by these positions. Labels keep the first token of a row out of the loss, as the end of a row does.
+        """
+
+        def ask(model: torch.nn.Module, inputs: Any) -> Any:
+            tokens = _tokens(inputs)
+            count, length = tokens.shape
+            mask = inputs.get("attention_mask") if isinstance(inputs, dict) else None
+            if mask is not None and not bool(mask.bool().all()):
+                raise InputError("packing takes rows without padding; attention_mask hides some of their tokens")
+            more: dict[str, Any] = {"position_ids": torch.arange(length).repeat(count)[None]}
+            more |= {"use_cache": False} if self.takes("use_cache") else {}
+            if isinstance(inputs, dict) and isinstance(inputs.get("labels"), torch.Tensor):
+                more["labels"] = torch.cat([torch.full_like(inputs["labels"][:, :1], -100), inputs["labels"][:, 1:]], 1).reshape(1, -1)
+            rest = {name: value for name, value in inputs.items() if name != "attention_mask"} if isinstance(inputs, dict) else inputs
+            return unpacked(self.ask(model, rest, tokens.reshape(1, -1), **more), count, length)
+
+        return ask
+
     def shifted(self, amount: int) -> Ask:
         """At positions that begin so much later: the same for whatever counts distances alone."""
 
@@ -168,6 +189,17 @@ class Language:
             return joined(outputs, [piece.shape[1] for piece in pieces], 1, [0.0] * len(pieces))
 
         return ask
+
+
+def unpacked(output: Any, count: int, length: int) -> Any:
+    """Rows of so many tokens, in all tensors that have them in one row."""
+
+    def cut(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() < 2 or tuple(tensor.shape[:2]) != (1, count * length):
+            return tensor
+        return tensor.reshape(count, length, *tensor.shape[2:])
+
+    return mapped(output, cut)
 
 
 def cropped(output: Any, long: int, length: int, left: bool) -> Any:

@@ -66,9 +66,31 @@ def as_module(given: Any, name: str) -> torch.nn.Module:
     if exported is not None and isinstance(given, exported.ExportedProgram):
         module: torch.nn.Module = given.module()
         return module
+    if _is_session(given):
+        return Called(functools.partial(_asked, given))
     if not callable(given):
         raise InputError(f"{name} is a {type(given).__name__}; pass a torch.nn.Module, a function of tensors, or a compiled or exported model")
     return Called(given)
+
+
+def _is_session(given: Any) -> bool:
+    """Whether it is a session of ONNX Runtime, which nobody has to have installed."""
+    runtime = sys.modules.get("onnxruntime")
+    return runtime is not None and isinstance(given, runtime.InferenceSession)
+
+
+def _asked(session: Any, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
+    """What a session gives: a tensor, or more by name. Inputs go by position or by the graph's names; the graph computes in its own formats alone."""
+    names = [each.name for each in session.get_inputs()]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if set(given) != set(names):
+        raise TypeError(f"the ONNX graph takes {', '.join(names)}; it was given {', '.join(given)}")
+    feeds = {name: value.detach().cpu().contiguous().numpy() for name, value in given.items()}
+    wrong = {each.name: each.type for each in session.get_inputs() if each.type == "tensor(float)" and feeds[each.name].dtype != "float32"}
+    if wrong:
+        raise TypeError(f"the ONNX graph takes float32 for {', '.join(wrong)}")
+    made = [torch.as_tensor(each) for each in session.run(None, feeds)]
+    return made[0] if len(made) == 1 else dict(zip((each.name for each in session.get_outputs()), made, strict=True))
 
 
 def is_compiled(module: torch.nn.Module) -> bool:

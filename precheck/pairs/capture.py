@@ -12,7 +12,7 @@ from precheck.torch_internals import no_dispatch
 
 Key = tuple[str, str, int]
 """Kind, name and step: ("result", "[logits]", 1), ("parameter-gradient", "head.weight", 1)."""
-COMPARED = frozenset({"result", "loss", "input-gradient", "parameter-gradient", "update"})
+COMPARED = frozenset({"result", "loss", "buffer", "input-gradient", "parameter-gradient", "update"})
 
 
 @dataclasses.dataclass(slots=True)
@@ -29,12 +29,16 @@ class Captured:
 class Capture:
     """A witness of a run (`observe.recorder.Witness`) that keeps what is compared."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
         self.found = Captured()
+        self.buffers: dict[str, torch.Tensor] = {}  # as the model was called with them
         self.inputs: list[tuple[str, torch.Tensor]] = []
 
     def entering(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        """A hook of the whole model: what it was called with, whose gradients are looked at later."""
+        """A hook of the whole model: what it was called with, whose gradients are looked at later, and the buffers that it may move."""
+        with no_dispatch(), torch.no_grad():  # kernels of norms write without a word to autograd's versions
+            self.buffers = {name: buffer.detach().clone() for name, buffer in self.model.named_buffers() if buffer.layout is torch.strided}
         if not self.found.of("parameter-gradient"):
             given = kwargs if kwargs and not args else args[0] if len(args) == 1 and not kwargs else (*args, *kwargs.values())
             self.inputs = [(path, tensor) for path, tensor in tensors(given) if tensor.requires_grad and tensor.is_leaf]
@@ -42,6 +46,8 @@ class Capture:
     def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None:
         if kind == "parameter-gradient":
             self._inputs()
+        if kind == "result":
+            self._moved(step)
         if kind in COMPARED and tensor.layout is torch.strided:
             with no_dispatch(), torch.no_grad():
                 self.found.tensors[kind, name, step] = tensor.detach().clone()
@@ -53,6 +59,14 @@ class Capture:
             if scale != 1.0 and "gradient" in kind:
                 self.found.tensors[kind, name, step] = tensor.double() / scale
         return self.found
+
+    def _moved(self, step: int) -> None:
+        """Buffers that the forward pass has written: statistics, counts, caches."""
+        for name, buffer in self.model.named_buffers():
+            before = self.buffers.get(name)
+            with no_dispatch(), torch.no_grad():
+                if before is not None and not torch.equal(before, buffer):
+                    self.found.tensors["buffer", name, step] = buffer.detach().clone()
 
     def _inputs(self) -> None:
         """Gradients of inputs, as they are when the first step's backward pass has ended."""

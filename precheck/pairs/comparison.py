@@ -10,15 +10,18 @@ import torch
 
 from precheck.analysis import noise
 from precheck.observe.listeners import doing
+from precheck.pairs.distances import apart
 from precheck.pairs.matching import Matching
 from precheck.pairs.sides import Side
 from precheck.pairs.subjects import Subject, subjects
 from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain
-from precheck.pairs.yardstick import Yardstick
+from precheck.pairs.yardstick import Yardstick, ratio
 from precheck.precisions import Precision
 
 REFUSALS = (RuntimeError, TypeError, ValueError, AssertionError)
 """What a model that insists on its own format raises in another."""
+AGREED = "none needed: both agree by what correct rounding of float32 explains"
+"""What a report says where no exact run was made."""
 MORE = (2, noise.MOST)
 """Noise runs in all, where one leaves a tensor beyond its limit."""
 
@@ -39,11 +42,15 @@ class Comparison:
             ours, theirs = model.low(), other.low()
         self.subjects, self.unshared = subjects(ours.captured, theirs.captured, matching, frozen)
         self.yardstick: Yardstick | None = None
+        self.rival: Yardstick | None = None  # of `other`, where the two decided otherwise
+        self.freed: dict[Subject, torch.dtype] = {}  # subjects whose difference is confirmed by runs that decide for themselves
+        self.bitwise = False
         self.closer: Yardstick | None = None  # with the roundings of every op of the reference
 
     def judged(self) -> list[Judged]:
         """Every subject, in the order of the run."""
         found = {subject: plain(subject, self._sided(subject)) for subject in self.subjects}
+        self.bitwise = all(verdict is not None and verdict.verdict == "bitwise" for verdict in found.values())
         for each in (self._within_one_rounding, self._within_noise, self._by_exact_runs):
             open_ = [subject for subject, verdict in found.items() if verdict is None]
             if open_:
@@ -62,8 +69,9 @@ class Comparison:
         return {subject: agreed(subject, self._sided(subject), alone.floor(subject)) for subject in open_ if subject in alone.exact}
 
     def _within_noise(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
-        """The same, by a floor with the noise of correct rounding. It is sixteen times what float32 itself rounds, and so needs no float64."""
-        if not self._float32:
+        """The same, by a floor with the noise of correct rounding. It is sixteen times what float32 itself rounds, and so needs no float64; but where
+        either stores something in a lower format."""
+        if not self._float32 or self.model.tape.rounded or self.other.tape.rounded:
             return {}
         near = Yardstick(self.precision, self.model.low(), open_)
         with doing("running the reference with noise"):
@@ -97,16 +105,17 @@ class Comparison:
             return verdict
         self._exact_other()
         verdict = self._numbers(subject)
+        if verdict.verdict in ("different", "undecidable") and not verdict.why:
+            verdict = self._confirmed(subject, verdict)
+        if verdict.verdict == "different" and self._yard.samples and self._yard.floor(subject).drowned:
+            self._more(noise.MOST)
+            verdict = self._numbers(subject)
         for count in MORE:
             if verdict.verdict not in ("less accurate", "model less accurate"):  # what exact runs tell is no matter of luck
                 break
             self._more(count)
             verdict = self._numbers(subject)
-        if verdict.verdict == "less accurate" and not verdict.nonfinite:
-            verdict = self._closely(subject, verdict)
-        if verdict.verdict in ("different", "undecidable") and not verdict.why:
-            verdict = self._confirmed(subject, verdict)
-        return verdict
+        return self._closely(subject, verdict) if verdict.verdict == "less accurate" and not verdict.nonfinite else verdict
 
     @property
     def _yard(self) -> Yardstick:
@@ -159,8 +168,9 @@ class Comparison:
         fine = yard.floor(subject, roundoff=noise.REASSOCIATED) if self.precision.is_low else None
         return judged(subject, self._sided(subject), yard.floor(subject), samples=yard.samples, fine=fine)
 
-    def _sided(self, subject: Subject, free: torch.dtype | None = None) -> Sided:
-        """With `free`, the difference of the functions is that of runs in this format which decide for themselves."""
+    def _sided(self, subject: Subject) -> Sided:
+        """Of a subject that is `freed`, the difference of the functions is that of runs in this format which decide for themselves."""
+        free = self.freed.get(subject)
         ours, theirs = subject.of_model(self.model.low().captured), subject.of_other(self.other.low().captured)
         if self.yardstick is None or self.lost or not self.other.ran(self.dtype):
             return Sided(ours, theirs)
@@ -176,20 +186,37 @@ class Comparison:
             self.closer = Yardstick(self.precision, self.model.exact(self.dtype), list(self._yard.subjects))
             self._add(self.closer, 2, everywhere=True)
         closer = self._numbers(subject, self.closer)
+        if closer.verdict != "rounding" and self._apart(subject):
+            closer = self._numbers(subject, self._rival())
         return closer if closer.verdict == "rounding" else verdict
+
+    def _apart(self, subject: Subject) -> bool:
+        """Whether the two decided otherwise, so that the exact run along the one's decisions is not that along the other's."""
+        sided, floor = self._sided(subject), self._yard.floor(subject)
+        if sided.exact_other is None or sided.exact_other.shape != floor.exact.shape:
+            return False
+        return ratio(apart(sided.exact_other, floor.exact).whole, floor.square.whole) > noise.FAIL
+
+    def _rival(self) -> Yardstick:
+        """The floors of what `other` computes along its own decisions, by its own noise."""
+        if self.rival is None:
+            self.rival = Yardstick(self.precision, self.other.exact(self.dtype), list(self._yard.subjects), of=lambda subject: subject.of_other)
+            for number in range(noise.MOST):
+                self.rival.add(self.other.noise(self.dtype, number).captured)
+        return self.rival
 
     def _confirmed(self, subject: Subject, verdict: Judged) -> Judged:
         """By exact runs that decide for themselves, and in float64: where decisions fell otherwise neither is wrong, and float32 rounds too."""
-        yard = self._yard
-        fine = yard.floor(subject, roundoff=noise.REASSOCIATED) if self.precision.is_low else None
         for dtype in dict.fromkeys((torch.float64, self.dtype)):
+            self.freed[subject] = dtype
             with contextlib.suppress(*REFUSALS):
-                return judged(subject, self._sided(subject, dtype), yard.floor(subject), samples=yard.samples, fine=fine)
+                return self._numbers(subject)
+        self.freed.pop(subject)
         return verdict
 
     def facts(self) -> dict[str, Any]:
         exact = str(self.dtype).removeprefix("torch.") + (f": float64 is refused ({self.refused})" if self.refused else "")
-        found: dict[str, Any] = {"exact": exact} if self.yardstick is not None else {}
+        found: dict[str, Any] = {"exact": exact} if self.yardstick is not None else {} if self.bitwise else {"exact": AGREED}
         if self.lost:
             found["other_exact"] = f"none: {self.lost}"
         if self.yardstick is not None:

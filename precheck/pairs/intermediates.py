@@ -157,7 +157,9 @@ class Marks:
         return any(alike(mark, each, self.within) for each in self.by_size.get(mark[0], ()))
 
 
-def parting(theirs: Sequence[Made], known: Sequence[Signature], within: float = ALIKE, *, right: Callable[[Made], bool] = lambda made: False) -> int | None:
+def parting(
+    theirs: Sequence[Made], known: Sequence[Signature], within: float = ALIKE, *, right: Callable[[Made], bool] = lambda made: False
+) -> int | None:
     """The number of the first op that makes what is not among the `known` contents, of known contents alone, on the way to the last result.
 
     Going back from the last result through what is unknown: what came out equal again on the way is no fault. `right` says of more that it is known.

@@ -23,20 +23,20 @@ class Link:
     ordered: Literal["models", "others"] = "models"  # whose rows are put in order
 
     def of_other(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-        found = self._joined(self.others, tensors, turned=self.turned and (self.order is None or self.ordered == "others"), ordered=self.ordered == "others")
+        found = self._joined(self.others, tensors, turned=self.turned and (self.order is None or self.ordered == "others"), side="others")
         return found if found is None or self.shape is None else found.reshape(self.shape)
 
     def of_model(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-        return self._joined(self.models, tensors, turned=self.turned and self.order is not None and self.ordered == "models", ordered=self.ordered == "models")
+        return self._joined(self.models, tensors, turned=self.turned and self.order is not None and self.ordered == "models", side="models")
 
-    def _joined(self, names: Sequence[str], tensors: Mapping[str, torch.Tensor], *, turned: bool, ordered: bool) -> torch.Tensor | None:
+    def _joined(self, names: Sequence[str], tensors: Mapping[str, torch.Tensor], *, turned: bool, side: str) -> torch.Tensor | None:
         found = [tensors[name] for name in names if name in tensors]
         if len(found) < len(names):
             return None
         values = [each.t() if turned and each.dim() == 2 else each for each in found]
         if self.order is not None:
             rows = torch.cat([_rows(each) for each in values])
-            return rows[list(self.order)] if ordered else rows
+            return rows[list(self.order)] if self.ordered == side else rows
         return values[0] if len(values) == 1 else torch.cat(values, self.dim)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -60,7 +61,9 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
     if first is not None:
         contents = Contents(comparison, dtype, pool)
         module = _blamed(first, forward[: forward.index(first)], coupled, contents)
-        return dataclasses.replace(_placed(comparison, dtype, module, contents), passed=coupled(first))
+        counted = ((ours, modules.get(module)), (theirs, module))
+        calls = [max((each.call for each in found if each.module == name), default=0) for found, name in counted]
+        return dataclasses.replace(_placed(comparison, dtype, module, contents, alike=calls[0] == calls[1]), passed=coupled(first))
     return _backward(comparison, ours, theirs, differs)
 
 
@@ -102,6 +105,7 @@ def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], modules: Mappin
     """What gives a tensor of `other` with that of `model` which it should be; None where there is none."""
     known = {each.key: each.tensor for each in ours}
     calls = _joined(ours), _joined(theirs)
+    counts = [Counter((each.kind, each.module) for each in found) for found in (ours, theirs)]
 
     def coupled(passage: Passage) -> Couple | None:
         wanted = modules.get(passage.module)
@@ -110,6 +114,9 @@ def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], modules: Mappin
         here, there = passage.tensor, known.get((passage.kind, wanted, passage.call, passage.place))
         if there is not None and there.shape == here.shape:
             return here, there
+        alike = all(counts[0][kind, wanted] == counts[1][kind, passage.module] for kind in ("in", "out"))
+        if there is not None and alike and here.numel() != there.numel():
+            return here, there  # called as often, with as many tensors, of which this is another altogether
         whole, all_ = calls[0].get((passage.kind, wanted, passage.place)), calls[1].get((passage.kind, passage.module, passage.place))
         return _as_one(whole, all_)  # another number of calls: one for each row of a batch
 
@@ -121,6 +128,8 @@ def _differs(coupled: Callable[[Passage], Couple | None], limit: float) -> Calla
         couple = coupled(passage)
         if couple is None:
             return False
+        if couple[0].shape != couple[1].shape:
+            return True
         distance = apart(*couple)
         return bool(distance.excess) or ratio(distance.whole, size(couple[1]).whole) > limit
 
@@ -160,11 +169,14 @@ def _unmatched(owner: str, before: Sequence[Passage], coupled: Callable[[Passage
     """A module inside of `owner`, without a counterpart, the first whose result is nowhere in `model`, where what it was given is."""
     prefix = f"{owner}." if owner else ""
     made = [each for each in before if each.kind == "out" and each.module.startswith(prefix) and each.module != owner and coupled(each) is None]
-    taken = {(each.module, each.call): [one for one in before if one.kind == "in" and one.module == each.module and one.call == each.call] for each in made}
+    taken: dict[tuple[str, int], list[Passage]] = {}
+    for one in (each for each in before if each.kind == "in"):
+        taken.setdefault((one.module, one.call), []).append(one)
     right = [each for each in made if contents.hold(each.tensor)]
-    contents.learn([one.tensor for each in right for one in taken[each.module, each.call]])
+    contents.learn([one.tensor for each in right for one in taken.get((each.module, each.call), [])])
     for each in made:
-        if each not in right and all(contents.hold(one.tensor) for one in taken[each.module, each.call]) and not contents.hold(each.tensor):
+        given = all(contents.hold(one.tensor) for one in taken.get((each.module, each.call), []))
+        if each not in right and given and not contents.hold(each.tensor):
             return each.module
     return None
 
@@ -197,7 +209,8 @@ def _parameters_off(comparison: Comparison) -> Iterator[str]:
                 yield subject.module
 
 
-def _placed(comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents) -> Place:
+def _placed(comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents, *, alike: bool) -> Place:
+    """With the op that makes what is nowhere in `model`; only where both call the module equally often, and not one of them in pieces."""
     counterpart = comparison.matching.modules.get(module)
     theirs = Intermediates(comparison.other.job.model, {module}, own=False)
     ours = Intermediates(comparison.model.job.model, {counterpart or ""}, own=False)
@@ -210,11 +223,11 @@ def _placed(comparison: Comparison, dtype: torch.dtype, module: str, contents: C
         def right(made: Made) -> bool:  # what another module inside gave, joined with other things in model
             return made.module != module and made.tensor is not None and contents.hold(made.tensor)
 
-        number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right)
+        number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if alike else None
         if number is not None:
             found = theirs.made[number]
             return Place(module, counterpart, found.line, found.op, theirs=tuple(theirs.made), ours=tuple(ours.made), number=number)
-    last = theirs.made[-1] if theirs.made else None
+    last = next((each for each in reversed(theirs.made) if each.module == module), None)
     return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))
 
 

@@ -125,7 +125,7 @@ class Side:
             return self._run(setting)
 
     def _run(self, setting: Setting, *, job: Job | None = None) -> Seen:
-        capture = Capture()
+        capture = Capture(self.job.model)
         handle = self.job.model.register_forward_pre_hook(capture.entering, with_kwargs=True)
         try:
             with self.around():

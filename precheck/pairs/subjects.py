@@ -34,11 +34,13 @@ class Subject:
             return f"output{self.name}{later}"
         if self.kind == "input-gradient":
             return f"gradient of inputs{self.name}{later}"
+        if self.kind == "buffer":
+            return f"buffer {self.name}{later}"
         return f"{'gradient' if self.kind == 'parameter-gradient' else 'update'} of {self.name}{later}"
 
     @property
     def module(self) -> str:
-        return self.name.rpartition(".")[0] if self.kind in ("parameter-gradient", "update") else ""
+        return self.name.rpartition(".")[0] if self.kind in ("parameter-gradient", "update", "buffer") else ""
 
 
 def subjects(model: Captured, other: Captured, matching: Matching, frozen: Collection[str] = ()) -> tuple[list[Subject], list[str]]:
@@ -49,11 +51,23 @@ def subjects(model: Captured, other: Captured, matching: Matching, frozen: Colle
         ours, theirs = model.of(kind), other.of(kind)
         found += [_plain(kind, name, step) for name, step in theirs if (name, step) in ours]
     left += [f"gradient of inputs{name}, which only {side} has" for side, name in _unshared(model, other)]
+    found += _buffers(model, other, matching)
     for kind in ("parameter-gradient", "update"):
         ours, theirs = model.of(kind), other.of(kind)
         for step in sorted({step for _, step in (*ours, *theirs)}):
             found += _weights(kind, step, matching, {n for n, s in ours if s == step}, {n for n, s in theirs if s == step}, frozen)
     return found, left
+
+
+def _buffers(model: Captured, other: Captured, matching: Matching) -> list[Subject]:
+    """What both have written of the same name in modules that are each other's. A port may do without the statistics that it does not read."""
+    found, ours = [], model.of("buffer")
+    for name, step in other.of("buffer"):
+        owner, _, last = name.rpartition(".")
+        wanted = ".".join(filter(None, (matching.modules.get(owner, owner), last)))
+        if (wanted, step) in ours:
+            found.append(_plain("buffer", name, step, wanted))
+    return found
 
 
 def _unshared(model: Captured, other: Captured) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from precheck.findings import Finding, Phase, Report, Row
 from precheck.pairs.against import Against
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.losing import loses
-from precheck.pairs.parting import parted
+from precheck.pairs.parting import Place, parted
 from precheck.pairs.transformations import tried
 from precheck.pairs.verdicts import GRAVEST, Judged
 from precheck.precisions import Precision
@@ -22,9 +22,13 @@ from precheck.rules.rounding import rule as rounding
 from precheck.rules.undecidable import rule as undecidable
 
 _PHASES: dict[str, Phase] = {
-    "result": "forward", "loss": "forward", "input-gradient": "backward", "parameter-gradient": "backward", "update": "optimizer",
+    "result": "forward", "loss": "forward", "buffer": "forward",
+    "input-gradient": "backward", "parameter-gradient": "backward", "update": "optimizer",
 }  # fmt: skip
-_KINDS = {"result": "output", "loss": "loss", "input-gradient": "gradient", "parameter-gradient": "parameter-gradient", "update": "update"}
+_KINDS = {
+    "result": "output", "loss": "loss", "buffer": "buffer", "input-gradient": "gradient",
+    "parameter-gradient": "parameter-gradient", "update": "update",
+}  # fmt: skip
 
 
 def report(comparison: Comparison | Against, rows: Sequence[Judged]) -> Report:
@@ -46,6 +50,8 @@ def placed(found: Sequence[Finding], comparison: Comparison) -> list[Finding]:
 
 def _at(finding: Finding, comparison: Comparison) -> Finding:
     place = parted(comparison) if finding.rule == "different" else loses(comparison)
+    if place is None and finding.module and finding.phase == "forward":  # a buffer, which nothing else shows
+        place = Place(finding.module, comparison.matching.modules.get(finding.module))
     if place is None:
         return finding
     whose = f"in {place.module}" if place.module else "in the model's own code"

@@ -53,12 +53,24 @@ def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
     for name in comparison.matching.lonely:
         if name.rpartition(".")[0] == place.module and bool(torch.count_nonzero(theirs[name].detach())):
             yield f"other's {name} is not zero, and model has none there"
+    yield from _buffers(comparison, place)
     for one, same in ((ours, theirs), (theirs, ours)):
         tied = [(a, b) for a in one for b in one if a < b and one[a] is one[b]]
         which = ("model", "other") if one is ours else ("other", "model")
         for a, b in tied:
             if place.backward and a in same and b in same and same[a] is not same[b]:
                 yield f"{a} and {b} are one parameter in {which[0]}, and two in {which[1]}"
+
+
+def _buffers(comparison: Comparison, place: Place) -> Iterator[str]:
+    """Statistics and tables of a module, under one name, that hold other numbers before anything is run."""
+    if place.counterpart is None or place.backward:
+        return
+    there, here = (dict(side.job.model.get_submodule(name).named_buffers(recurse=False))
+                   for side, name in ((comparison.model, place.counterpart), (comparison.other, place.module)))  # fmt: skip
+    for name, value in here.items():
+        if name in there and value.shape == there[name].shape and not torch.equal(value, there[name]):
+            yield f"its {name} holds other numbers than model's{_how(value, there[name])}"
 
 
 def _how(theirs: torch.Tensor, ours: torch.Tensor) -> str:
@@ -114,7 +126,7 @@ def _cured(comparison: Comparison, name: str) -> bool:
             ours = comparison.model.once(dtype).captured
         except REFUSALS:
             continue
-        results = [(each.of_model(ours), each.of_other(theirs)) for each in comparison.subjects if each.kind == "result"]
+        results = [(each.of_model(ours), each.of_other(theirs)) for each in comparison.subjects if each.kind in ("result", "buffer")]
         return all(a is not None and b is not None and a.shape == b.shape and _equal(b, a) for a, b in results)
     return False
 

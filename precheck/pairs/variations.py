@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from precheck.observe.job import InputError
-from precheck.pairs.asking import Ask, Language, Step, cropped, in_rows, plainly, reversed_rows, rows
+from precheck.pairs.asking import Ask, Language, Step, cropped, in_rows, plainly, reversed_rows, rows, unpacked
 
 Around = Callable[[], contextlib.AbstractContextManager[None]]
 Aligned = Callable[[torch.Tensor], torch.Tensor]
@@ -36,6 +36,7 @@ class Variation:
     base: Around | None = None
     aligned: Aligned | None = None
     pieces: int = 0  # rows of a microbatch, whose losses are added up
+    ranks: int = 0  # to which rows are dealt out in turn, and whose gradients are averaged
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,6 +97,28 @@ def _microbatches(asking: Asking, amount: int | None) -> list[Variation]:
         raise InputError(f"microbatches: {count} row(s) make no {parts} of them; pass a larger batch")
     quiet = _quiet(asking.model)
     return [Variation(f"{parts} microbatches", base=quiet, around=quiet, pieces=math.ceil(count / parts))]
+
+
+def _ranks(asking: Asking, amount: int | None) -> list[Variation]:
+    """As data parallelism deals out a batch. What each rank is given counts alike in the average, so each has to have as many rows."""
+    count, ranks = rows(asking.inputs), amount or 2
+    if not asking.has_loss:
+        raise InputError("ranks need a loss, whose gradients are averaged; pass loss=lambda out: ...")
+    if count % ranks:
+        raise InputError(f"ranks: {count} row(s) cannot be dealt out evenly to {ranks} ranks; pass a batch of a multiple of {ranks}")
+    quiet = _quiet(asking.model)
+    return [Variation(f"{ranks} ranks", base=quiet, around=quiet, ranks=ranks)]
+
+
+def _packing(asking: Asking, amount: int | None) -> list[Variation]:
+    language = Language(asking.model, asking.inputs)
+    count, length = language.needs("packing", "position_ids").shape
+    quiet = _quiet(asking.model)
+
+    def aligned(tensor: torch.Tensor) -> torch.Tensor:
+        return unpacked(tensor, count, length)  # type: ignore[no-any-return]
+
+    return [Variation(f"{count} rows packed into one", language.packed(), base=quiet, around=quiet, aligned=aligned)]
 
 
 def _padding(asking: Asking, amount: int | None) -> list[Variation]:
@@ -232,4 +255,5 @@ def _quiet(model: nn.Module) -> Around:
 WAYS: dict[str, Callable[[Asking, int | None], list[Variation]]] = {
     "repeat": _repeat, "order": _order, "batch": _batch, "microbatches": _microbatches, "padding": _padding, "cache": _cache, "prefill": _prefill,
     "position": _position, "threads": _threads, "checkpointing": _checkpointing, "dropout": _dropout,
+    "packing": _packing, "ranks": _ranks,
 }  # fmt: skip

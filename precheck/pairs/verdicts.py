@@ -13,19 +13,13 @@ from typing import Literal
 import torch
 
 from precheck.analysis import noise
-from precheck.analysis.limit import Limit
-from precheck.pairs.chance import largest
-from precheck.pairs.distances import Squares, apart, every, lengths, place, same_bits, worst
+from precheck.analysis.chance import ENOUGH, LUCK, largest
+from precheck.pairs.distances import Squares, apart, every, lengths, place, same_bits, size, worst
 from precheck.pairs.subjects import Subject
 from precheck.pairs.yardstick import Floor, ratio
 
 Verdict = Literal["bitwise", "rounding", "model less accurate", "undecidable", "less accurate", "different"]
 GRAVEST: tuple[Verdict, ...] = ("different", "less accurate", "undecidable", "model less accurate", "rounding", "bitwise")
-LUCK = Limit(
-    1.5, "times",
-    """The most that luck explains, before it is an error: the margin of `analysis.noise`'s small samples, where 1.5 times the most that health
-    reached is FAIL.""",
-)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,11 +87,11 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
     found = _Row(subject, sided.other, floor, own)
     if sided.free_other is not None and sided.free_model is not None and sided.free_other.shape == sided.free_model.shape:
         between = apart(sided.free_other, sided.free_model)
-        r, where, limit = _beyond(between, floor.square, found.shape)
+        r, where, limit = _beyond(between, _bound(floor, sided.free_model), found.shape) if not floor.drowned else _drowned(between, floor, samples)
         if between.excess or r > limit:
             return found.told("different", math.inf if between.excess else r, limit, where, between)
         if fine is not None and not floor.drowned:
-            sharp, where, limit = _beyond(between, fine.square, found.shape)
+            sharp, where, limit = _beyond(between, _bound(fine, sided.free_model), found.shape)
             if sharp > limit:
                 return found.told("undecidable", r, noise.FAIL, where, own)
     elif sided.free_other is not None or sided.free_model is not None:
@@ -134,7 +128,7 @@ def agreed(subject: Subject, sided: Sided, floor: Floor) -> Judged | None:
     between = apart(sided.other, sided.model)
     found = _Row(subject, sided.other, floor, between)
     r = ratio(between.whole, floor.square.whole)
-    if between.excess or r > noise.WARN or _beyond(between, floor.square, found.shape)[0] > noise.FAIL:
+    if between.excess or r > noise.WARN or not (floor.drowned or _beyond(between, floor.square, found.shape)[0] <= noise.FAIL):
         return None
     return dataclasses.replace(found.told("rounding", r, noise.FAIL, "", between), clear=True)
 
@@ -174,6 +168,20 @@ class _Row:
             self.subject, verdict, r, allowed, where, math.sqrt(drift.whole), math.sqrt(self.floor.square.whole), math.sqrt(self.floor.norm.whole),
             drift.excess, tuple(self.other.shape), str(self.other.dtype).removeprefix("torch."),
         )  # fmt: skip
+
+
+def _drowned(between: Squares, floor: Floor, samples: int) -> tuple[float, str, float]:
+    """Of what is zero on paper: two runs' rounding, which luck scatters, so that no block tells anything."""
+    limit = noise.FAIL if samples < ENOUGH else _allowed(1, samples, floor.free.whole)
+    return ratio(between.whole, floor.square.whole), "", limit
+
+
+def _bound(floor: Floor, free: torch.Tensor) -> Squares:
+    """The floor for what was decided freely: where the run under the precision decided otherwise, a tensor may be zero there and not here."""
+    norm, count = size(free), max(1, free.numel())
+    parts = [torch.maximum(each, floor.rounding * part.clamp(min=norm.whole * each_length / count))
+             for each, part, each_length in zip(floor.square.blocks, norm.blocks, lengths(tuple(free.shape)), strict=True)]  # fmt: skip
+    return Squares(max(floor.square.whole, floor.rounding * norm.whole), parts)
 
 
 def _beyond(between: Squares, floor: Squares, shape: tuple[int, ...]) -> tuple[float, str, float]:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from precheck.analysis import noise
+from precheck.analysis.chance import ENOUGH, freedom
 from precheck.formats import FP64
 from precheck.observe.noise import ONE_ROUNDING
 from precheck.pairs.capture import Captured
-from precheck.pairs.chance import ENOUGH, freedom
 from precheck.pairs.distances import Squares, apart, lengths, size
 from precheck.pairs.sides import FLOAT64_ROUNDOFF, Seen
 from precheck.pairs.subjects import Of, Subject
@@ -27,6 +27,7 @@ class Floor:
     norm: Squares
     square: Squares
     free: Squares  # how many independent errors the noise has
+    rounding: float = 0.0  # squared, of one rounding of a number of one
 
     @property
     def drowned(self) -> bool:
@@ -74,7 +75,7 @@ class Yardstick:
             each + own * torch.clamp(parts, min=norm.whole * length / count) + length * step + stored * length / count
             for each, parts, length in zip(spread.blocks, norm.blocks, lengths(shape), strict=True)
         ]
-        return Floor(exact, norm, Squares(whole, blocks), self._free(subject, norm))
+        return Floor(exact, norm, Squares(whole, blocks), self._free(subject, norm), own)
 
     def _free(self, subject: Subject, norm: Squares) -> Squares:
         fourth, spread, runs = self.fourths.get(subject), self.spreads.get(subject), self.samples

@@ -147,8 +147,8 @@ def check_invariance(request: pytest.FixtureRequest, precision: Precision | str)
         def test_decoding(check_invariance):
             check_invariance(model, {"input_ids": tokens}, over=("batch", "padding", "cache", "prefill"))
 
-    The ways: repeat, order, batch, microbatches, padding, cache, prefill, position, threads, checkpointing, dropout; or a dict of them with
-    amounts, over={"padding": 8}. `step(model, tokens, state)` decodes where a model has no past_key_values. There is no golden.
+    The ways: repeat, order, batch, microbatches, padding, cache, prefill, position, threads, checkpointing, dropout, packing, ranks; or a
+    dict of them with amounts, over={"padding": 8}. `step(model, tokens, state)` decodes where a model has no past_key_values. There is no golden.
     """
     from precheck.plugin.pairs import CheckInvariance
 

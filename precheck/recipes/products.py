@@ -74,9 +74,10 @@ class Histories:
 class RecipeProducts(TorchDispatchMode):
     """Carries products out as `recipe` says. With `noise`, a seed, each rounding to nearest is an error by chance of its size instead."""
 
-    def __init__(self, recipe: Recipe, *, noise: int | None = None) -> None:
+    def __init__(self, recipe: Recipe, *, noise: int | None = None, low_only: bool = False) -> None:
+        """`low_only`: products of float32 stay as they are, since they are kept so on purpose where autocast makes all others low."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.recipe, self.noise = recipe, noise
+        self.recipe, self.noise, self.low_only = recipe, noise, low_only
         self.weights, self.inputs, self.gradients = Known(), Known(), Known()
         self.histories = Histories(recipe.history)
         self.generators: dict[torch.device, torch.Generator] = {}
@@ -93,9 +94,9 @@ class RecipeProducts(TorchDispatchMode):
                 self._copied(args[0], result)
             return result
         left, right = (args[place] for place in places)
-        if not all(_plain(tensor) for tensor in (left, right)):
+        if not all(is_plain(tensor) for tensor in (left, right)) or (self.low_only and left.dtype is torch.float32):
             return func(*args, **kwargs)
-        made = self._product(left, right)
+        made = self.product(*self.operands(left, right))
         if made is None:
             return func(*args, **kwargs)
         if places[0]:  # addmm
@@ -114,9 +115,8 @@ class RecipeProducts(TorchDispatchMode):
             return storage_key(base)
         return self.weights.site(tensor)
 
-    def _product(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor | None:
-        """The product of `left` and `right` in float32, from operands as the recipe has them; None where it leaves both alone."""
-        product, operands = self._operands(left, right)
+    def product(self, product: Product, operands: tuple[Operand, Operand]) -> torch.Tensor | None:
+        """The product in float32, from operands as the recipe has them; None where it leaves both alone."""
         pair = {"forward": self.recipe.forward, "input gradient": self.recipe.input_gradient, "weight gradient": self.recipe.weight_gradient}[product]
         places = {"forward": ("input", "weight"), "input gradient": ("gradient", "weight"), "weight gradient": ("gradient", "input")}[product]
         if pair == (None, None):
@@ -130,7 +130,7 @@ class RecipeProducts(TorchDispatchMode):
         first, second = (self._quantised(operand, product) for operand in operands)
         return _summed(first, second, self.recipe.chunk)
 
-    def _operands(self, left: torch.Tensor, right: torch.Tensor) -> tuple[Product, tuple[Operand, Operand]]:
+    def operands(self, left: torch.Tensor, right: torch.Tensor) -> tuple[Product, tuple[Operand, Operand]]:
         """Which product it is, and its operands in their order."""
         sites = self._weight(left), self._weight(right)
         backward = in_backward() and not torch.is_grad_enabled()  # a checkpoint's recomputation has autograd on
@@ -172,7 +172,8 @@ def _pair(kinds: tuple[Kind, Kind], left: torch.Tensor, right: torch.Tensor, sit
     return Operand(kinds[0], left, site), Operand(kinds[1], right.t(), site)
 
 
-def _plain(tensor: Any) -> bool:
+def is_plain(tensor: Any) -> bool:
+    """Whether a tensor is one of torch's own, of real numbers."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and tensor.is_floating_point()
 
 

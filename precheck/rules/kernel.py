@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from precheck.analysis.kernel_floor import BLOCK, ELEMENTS, NEARBY, OWN, ROUNDINGS, SPACINGS
+from precheck.analysis.kernel_floor import BLOCK, CANCELLED, ELEMENTS, NEARBY, OWN, ROUNDINGS, SPACINGS, TERMS
 from precheck.analysis.limit import Limit
 from precheck.findings import Finding, Severity
 
-LIMITS: tuple[Limit, ...] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS)
+LIMITS: tuple[Limit, ...] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS)
 """What a result is held against: every class of fault but those of bits begins with a result that is too far from the exact one."""
 
 

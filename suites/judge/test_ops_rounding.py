@@ -331,3 +331,15 @@ def test_a_tensor_of_whole_numbers_is_told_once() -> None:
     graph = Graph()
     to_integers(graph, graph.op("_to_copy.default", given("float32"), makes={"drift": ROUNDED, "wholes_moved": 2, "peak": 999.0}))
     assert graph.rules() == [("integer-rounding", 1)]
+
+
+@pytest.mark.parametrize(("dtype", "line"), [("float32", 1), ("bfloat16", 3)])
+def test_a_difference_in_float32_hands_its_blame_on_to_what_stored_its_term(dtype: str, line: int) -> None:
+    """It is exact; a low one rounds, and is blamed itself."""
+    graph = Graph()
+    stored = graph.op("exp.default", given("float32", roundoff=U), makes={"drift": ROUNDED})
+    other = graph.op("exp.default", given("float32"), makes={"dtype": "float32"})
+    facts = {"dtype": dtype, "roundoff": U, "low": dtype != "float32", "kept_low": dtype != "float32", "norm": 1.0}
+    small = graph.op("sub.Tensor", stored, other, makes=facts | {"drift": 5 * ROUNDED})
+    graph.op("div.Tensor", small, makes=facts | {"drift": 5 * 20 * ROUNDED, "dead": 0.1, "alive": True})
+    assert graph.rules() == [("amplified-rounding", line)]

@@ -129,3 +129,15 @@ def test_a_sum_that_cancels_is_not_judged_by_what_is_left() -> None:
         return -(centred * 1.5).mean()
 
     assert errors(lambda: surrogate(normal(4096).to(LOW))) == []
+
+
+def features(places: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    angles = (places * 4).to(low) * 3.14
+    return torch.cat([torch.sin(angles), torch.cos(angles)], -1).float()
+
+
+def test_what_is_joined_and_cast_before_it_is_given_out() -> None:
+    """Several roundings on one line are one line to mend."""
+    first = errors(lambda: features(10 + normal(64, 8), LOW))[0]
+    assert first.source.endswith(f"test_own_errors.py:{line_of(features, 'angles =')}")
+    assert errors(lambda: features(10 + normal(64, 8), torch.float32)) == []

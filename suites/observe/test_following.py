@@ -50,8 +50,8 @@ DECISIONS: dict[str, tuple[Model, Callable[[torch.Tensor, torch.Tensor], torch.T
     "max with indices": (lambda x: x.max(-1)[0], lambda low, high: high.gather(-1, low.argmax(-1, keepdim=True))[:, 0]),
     "min, dimension kept": (lambda x: (-x).min(-1, keepdim=True)[0], lambda low, high: -high.gather(-1, (-low).min(-1, keepdim=True)[1])),
     "argmax": (lambda x: x.argmax(-1), lambda low, high: low.argmax(-1)),
-    "sort": (lambda x: x.sort(-1)[0], lambda low, high: high.gather(-1, low.argsort(-1))),
-    "descending sort": (lambda x: x.sort(-1, True)[0], lambda low, high: high.gather(-1, low.argsort(-1, descending=True))),
+    "places of a sort": (lambda x: x.sort(-1)[1], lambda low, high: low.argsort(-1)),
+    "places of a descending sort": (lambda x: x.sort(-1, True)[1], lambda low, high: low.argsort(-1, descending=True)),
     "argsort": (lambda x: x.argsort(-1), lambda low, high: low.argsort(-1)),
     "comparison": (lambda x: (x > 0).float() * x, lambda low, high: (low > 0).float() * high),
     "where": (lambda x: torch.where(x > 0, x, 2 * x), lambda low, high: torch.where(low > 0, high, 2 * high)),
@@ -66,6 +66,19 @@ DECISIONS: dict[str, tuple[Model, Callable[[torch.Tensor, torch.Tensor], torch.T
     "k-th value": (lambda x: x.kthvalue(4, -1)[0], lambda low, high: high.gather(-1, low.kthvalue(4, -1, True)[1])[:, 0]),
     "max over all": (lambda x: x.flatten().max(0)[0], lambda low, high: high.flatten()[low.flatten().argmax()]),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_sorted_numbers_stay_in_order(descending: bool) -> None:
+    """By the places of another run they would not be, and a distance between neighbours would be negative."""
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x.sort(-1, descending)[0]
+
+    _, tape = recorded(model, LOW)
+    result, _ = followed(model, HIGH, tape)
+    assert torch.equal(result, model(HIGH))
+    assert not torch.equal(result, HIGH.gather(-1, LOW.sort(-1, descending)[1]))
 
 
 @pytest.mark.parametrize("name", DECISIONS)

@@ -73,6 +73,9 @@ class Chat(nn.Module):
             start = 0 if self.fault == "position" else before
             position_ids = torch.arange(start, start + new)[None]
         seen = torch.ones(before + new, before + new, dtype=torch.bool).tril()[before:]
+        if kept is None and self.fault != "packed":  # rows in one are told apart by positions that begin anew
+            row = (position_ids == 0).cumsum(-1)
+            seen = seen & (row[:, :, None] == row[:, None, :])[:, None]
         if attention_mask is not None:
             hidden = attention_mask.bool()
             if self.fault == "mask":  # the first real token of a padded row is hidden too

@@ -93,3 +93,44 @@ def test_what_is_no_recording(tmp_path: Path) -> None:
     (tmp_path / "text.safetensors").write_text("text")
     with pytest.raises(precheck.InputError, match=r"is no recording of precheck\.record"):
         precheck.compare(net, tmp_path / "text.safetensors", x)
+
+
+CODE = """
+import torch
+
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+x = torch.linspace(-1, 1, 40).view(5, 8)
+
+
+def batch():
+    return x
+
+
+def loss(out):
+    return out.square().mean()
+"""
+
+
+def test_the_command_writes_what_the_verb_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from precheck.__main__ import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "recorded_code.py").write_text(CODE)
+    assert main(["record", "a.safetensors", "recorded_code.py:net", "--inputs", "recorded_code.py:batch()", "--loss", "recorded_code:loss"]) == 0
+    assert "precheck.compare(model, 'a.safetensors', inputs)" in capsys.readouterr().out
+    import recorded_code as code
+
+    report = precheck.compare(code.net, "a.safetensors", code.x, loss=code.loss)
+    assert report.verdict == "bitwise"
+    assert {row.kind for row in report.boundaries} == {"output", "loss", "parameter-gradient"}
+    for arguments, said in (
+        (["a.safetensors", "recorded_code:nets", "--inputs", "recorded_code:x"], "recorded_code has no 'nets'; it has"),
+        (["a.safetensors", "recorded_code:net", "--inputs", "recorded_code:x()"], "is a Tensor, which cannot be called; leave () out"),
+        (["a.bin", "recorded_code:net", "--inputs", "recorded_code:x"], "a recording ends in .safetensors"),
+        (["a.safetensors", "recorded_code:net", "--inputs", "recorded_code:x", "--precision", "bf17"], "bf17"),
+    ):
+        assert main(["record", *arguments]) == 2
+        assert said in capsys.readouterr().err
+    sys.modules.pop("recorded_code")

@@ -14,7 +14,7 @@ from torch import nn
 
 import precheck
 
-WAYS = ("repeat", "order", "batch", "padding", "cache", "prefill", "position", "threads", "checkpointing", "dropout")
+WAYS = ("repeat", "order", "batch", "padding", "cache", "prefill", "position", "threads", "checkpointing", "dropout", "packing", "ranks")
 
 
 def mean(out: Any) -> torch.Tensor:
@@ -23,7 +23,7 @@ def mean(out: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true"])
 def test_a_healthy_model_may_be_asked_in_any_way(precision: str) -> None:
-    report = precheck.vary(Chat(), {"input_ids": tokens()}, WAYS, precision=precision, loss=mean)
+    report = precheck.vary(Chat(), {"input_ids": tokens(4)}, WAYS, precision=precision, loss=mean)
     assert not report.errors, report.summary()
     assert set(report.facts["variations"].values()) <= {"bitwise", "rounding"}
     assert len(report.facts["variations"]) == len(WAYS) + 1  # padding is to the left and to the right
@@ -40,6 +40,7 @@ def test_a_healthy_model_may_be_asked_in_any_way(precision: str) -> None:
         ("mask", "padding", "layers.0"),
         ("batch", "batch", "layers.1"),
         ("batch", "order", None),
+        ("packed", "packing", "left out"),
     ],
 )
 def test_a_fault_shows_where_it_is_asked_for(fault: str, over: str, where: str | None) -> None:
@@ -48,12 +49,12 @@ def test_a_fault_shows_where_it_is_asked_for(fault: str, over: str, where: str |
         assert not report.errors
         return
     assert report.verdict == "different"
-    assert report.errors[0].message.startswith(over if over != "padding" else "left padding by 3: ")
+    assert report.errors[0].message.startswith({"padding": "left padding by 3: ", "packing": "3 rows packed into one: "}.get(over, over))
     if where != "left out":
         assert report.errors[0].module == where
         assert re.search(r"suites/pairs/chat\.py:\d+", report.errors[0].source)
     assert report.facts["variations"]["repeat"] == "bitwise"
-    spread = next(each for name, each in report.facts["tokens"].items() if name.startswith((over, "left")))
+    spread = next(each for name, each in report.facts["tokens"].items() if name.startswith((over, "left", "3 rows")))
     assert spread["greatest"] > 1e-4
     assert "nats in the mean" in report.errors[0].message
 
@@ -141,3 +142,28 @@ def test_nothing_of_the_users_is_changed() -> None:
     assert all("forward" not in vars(module) for module in model.modules())
     assert all(each.grad is None for each in model.parameters())
     assert model.dropout.p == 0.2
+
+
+def test_ranks_average_what_each_has_lost() -> None:
+    """A mean over rows is the mean of ranks' means; a sum is not, and neither is a mean over tokens of which ranks have unequally many."""
+    net, x = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)), torch.randn(6, 8)
+    assert not precheck.vary(net, x, {"ranks": 3}, loss=lambda out: out.square().mean()).errors
+    few = {"x": x, "mask": torch.tensor([[1.0], [0.0], [1.0], [0.0], [1.0], [1.0]])}
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.net(x), mask
+
+    report = precheck.vary(Masked(), few, ("ranks",), loss=lambda out: (out[0] * out[1]).square().sum() / out[1].sum())
+    assert report.verdict == "different"
+    assert report.errors[0].message.startswith("2 ranks: ")
+    with pytest.raises(precheck.InputError, match="ranks need a loss"):
+        precheck.vary(net, x, ("ranks",))
+    with pytest.raises(precheck.InputError, match=r"6 row\(s\) cannot be dealt out evenly to 4 ranks"):
+        precheck.vary(net, x, {"ranks": 4}, loss=mean)
+    with pytest.raises(precheck.InputError, match="packing takes rows without padding"):
+        precheck.vary(Chat(), {"input_ids": tokens(), "attention_mask": torch.zeros(3, 8, dtype=torch.long)}, ("packing",))

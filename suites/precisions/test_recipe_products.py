@@ -220,3 +220,18 @@ def test_frameworks_objects_mean_their_recipes() -> None:
     assert isinstance(grouped.gemm, precheck.recipes.Recipe)
     assert grouped.gemm.forward[1].along == 32  # type: ignore[union-attr]
     assert E2M1.unit_roundoff == resolve("nvfp4").roundoff
+
+
+@pytest.mark.parametrize("name", ["fp8", "mxfp4", "int8-dynamic"])
+def test_what_is_kept_in_float32_is_not_quantised(name: str) -> None:
+    model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 8))
+    plain = model(normal(4, 32))
+    precheck.in_float32(model, ["0", "1"])
+    x, precision = normal(4, 32).requires_grad_(), resolve(name)
+    with precision.step():
+        with precision.autocast():
+            out = model(x)
+        out.sum().backward()
+    assert torch.equal(out.float(), plain)
+    assert x.grad is not None
+    assert torch.equal(x.grad, (torch.ones(4, 8) @ model[1].weight @ model[0].weight).detach())

@@ -171,7 +171,7 @@ class Cached(nn.Module):
 def newest_scale(bug: bool) -> torch.Tensor:
     cache, outs = Cached(bug), []
     for place in range(8):
-        outs.append(cache(normal(64, seed=place) * 2.0**place / 64, place))
+        outs.append(cache(normal(64, seed=place) * 4.0 ** (place % 2) / 8, place))
     return torch.cat(outs).to(LOW)
 
 

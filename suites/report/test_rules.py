@@ -23,6 +23,7 @@ from precheck.report.rules import example, pages
 ROOT = Path(precheck.__file__).parent.parent
 FOLDER = ROOT / "docs" / "rules"
 WITHOUT = {"stale-cast", "missing-gradient", "scaler-collapse", "bitwise"}
+WITHOUT |= {f"kernel-{kind}" for kind in ("constant", "fallback", "mutation", "nondeterminism")}
 """Rules that no number decides: a gradient is there or it is not, a scale holds its gradients or does not, bits are equal."""
 INSIDE = {"TOGETHER", "UNCHANGED", "FINEST", "SHARED", "HALF"}
 """Limits of the analysis that every rule with a cause goes by: which of several ops is named, not whether there is a finding."""

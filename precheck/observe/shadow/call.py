@@ -293,7 +293,7 @@ class Call:
         draws.tail(self, output, shadow)
         if twin is None and not mode.later.defers(output) and measuring.suspicious(self.operation, value):
             mode.twins, twin = True, twins.shaken(self, place)
-            twin = mode.disturbed(shadow) if twin is None else twin
+            twin = twins.disturbed(mode, shadow) if twin is None else twin
             compare(value, output, shadow, twin)
         foreign = [*self.floats, *(cell.held for cell in self.cells if cell is not None)]
         memory.keep(output, shadow, value, twin=twin, written=written, foreign=foreign)

@@ -30,12 +30,12 @@ from precheck.torch_internals import in_backward
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
 
-LINEAR = frozenset({"mm", "bmm", "mv", "dot", "sum", "mean", "convolution", "baddbmm", "neg", "_int_mm"})
-PASSED = frozenset({"_to_copy", "clone", "contiguous", "alias", "detach", "round", "floor", "ceil", "trunc", "lift_fresh"})
-HARMLESS = frozenset({
-    "amax", "amin", "max", "min", "aminmax", "isnan", "isfinite", "isinf", "ne", "eq", "lt", "gt", "le", "ge", "_local_scalar_dense", "argmax",
-    "argmin", "equal", "is_nonzero", "empty_like", "zeros_like", "ones_like", "abs", "sign",
-})  # fmt: skip
+LINEAR = ops.POLYNOMIAL | {"_int_mm"}
+"""What two copies that differ by a scale still differ by one after."""
+ROUNDS = (ops.STEPS & ops.CUTS) - {"floor_divide"}
+PASSED = ops.WHOLE_COPIES | ops.FORMS | ROUNDS
+PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
+HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS
 """What asks something of codes and makes nothing of them."""
 
 
@@ -93,14 +93,14 @@ class Codes:
         self.scales.follow(planned.base, inputs, results)
 
     def _scaled(self, base: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
-        found = scale_of(args[0], args[1], quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
+        found = scale_of(args[0], args[1], self.scales, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None
         if found is None or not result.is_floating_point() or not whole(result):
             return
         data, scale = found
         by = (scale.detach().float().clone() if base == "mul" else 1 / scale.detach().float()).expand(result.shape)
         before = self.scaled.get(data)
         chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
-        self.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN], known=self.scales.known(scale)))
+        self.scaled.put(result, Scaled(region(result), [by, *chain][:CHAIN]))
 
     # --- what becomes of codes -------------------------------------------------------------------------------------
 
@@ -110,26 +110,28 @@ class Codes:
         data = [each for each in tracked if not self.scales.made.get(each)]
         tracked = data if base in ("mul", "div") and data else tracked  # a scale that was itself rounded is a scale
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
-        if base in HARMLESS:
-            return
         if base == "copy":
             self._copied(inputs, result)
         elif base in PASSED:
             self._passed(tracks[0], tracked[0], result)
+        elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR):
+            return
         elif base in ("mul", "div") and len(tracked) == 1:
             self._multiplied(func, planned, args, kwargs, inputs, tracked[0], result)
-        elif base in ("clamp", "clamp_min", "clamp_max"):
+        elif base.startswith("clamp"):
             self._clamped(func, planned, args, kwargs, tracks[0], tracked[0], result)
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
             self._shifted(func, planned, args, kwargs, inputs, tracked[0], result)
-        elif base in LINEAR or base in ops.MOVING or (base in ("add", "sub", "mul", "cat", "stack") and len(tracked) == len(inputs)):
+        elif base in LINEAR and not (base in ops.ADDITIONS and self._joined(inputs)):
             self._again(func, planned, args, kwargs, tracks, result)
-        elif base in ("add", "sub") and not any(bool(each.any()) for each in inputs if self.tracks.get(each) is None):
-            self._again(func, planned, args, kwargs, tracks, result)  # a sum that begins
         else:
             for track in tracks:
                 self._judged(track)
             self.tracks.drop(result)
+
+    def _joined(self, inputs: list[torch.Tensor]) -> bool:
+        """Whether something else is added that is not zero, with which a sum would begin."""
+        return any(self.tracks.get(each) is None and bool(each.any()) for each in inputs)
 
     def _copied(self, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
         """Into a storage that is there: a part of it, or all."""
@@ -163,7 +165,8 @@ class Codes:
         self._put(result, tracks, exact, plains)
         kept = self.tracks.get(result)
         if kept is not None:
-            kept.dense |= planned.base in LINEAR
+            if planned.base in PRODUCTS and not kept.dense:
+                kept.dense, kept.early = True, kept.multipliers
             self._settled(kept, result)
 
     def _replayed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], place: int, *only: torch.Tensor) -> torch.Tensor:
@@ -238,7 +241,7 @@ class Codes:
         made = Track(
             Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded, scales=sum(scales),
             multipliers=sum(track.multipliers for track in tracks), sure=all(track.sure for track in tracks),
-            dense=any(track.dense for track in tracks), last=last,
+            dense=any(track.dense for track in tracks), early=sum(track.early for track in tracks), last=last,
         )  # fmt: skip
         self.tracks.put(result, made)
 
@@ -257,10 +260,11 @@ class Codes:
         off, found = distance(track.exact.numbers, nearest.numbers), ratios(track.exact.numbers, nearest.numbers)
         if off <= AGREE or not len(found):
             return
-        low, middle, high = (float(found[int(part * (len(found) - 1))]) for part in (0.1, 0.5, 0.9))
+        low, middle, high = (float(found[round(part * (len(found) - 1))]) for part in (0.1, 0.5, 0.9))
         spread = high / low if low > 0 else float("inf")
-        if off == off and (spread > 1 + AGREE):
-            remark = Uncancelled(track.rounded, track.scales, track.multipliers, off, middle, spread)
+        whole = spread <= 1 + AGREE
+        if off == off and (not whole or not track.dense or track.early == track.multipliers):
+            remark = Uncancelled(track.rounded, track.scales, track.multipliers, off, middle, spread, whole)
             self.told(dataclasses.replace(track.last, number=self.mode.observation.seen, coded=remark))
 
     def told(self, operation: Operation) -> None:

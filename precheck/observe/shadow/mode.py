@@ -18,7 +18,7 @@ import torch
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode, unprofiled
-from precheck.observe.shadow import draws, numbers, outdated, parts
+from precheck.observe.shadow import numbers, outdated, parts, twins
 from precheck.observe.shadow.accumulation import Accumulation
 from precheck.observe.shadow.backward import Backwards
 from precheck.observe.shadow.call import Call
@@ -55,8 +55,6 @@ from precheck.torch_internals import OpOverload, active_modes, call_kernel, kern
 _NUMBERLESS = "torch._subclasses"
 _NOTHING = contextlib.nullcontext()
 _ANCESTRY = 8  # ops between a parameter and one that it was made of
-DISTURBED = {torch.float32: 2.0**-20, torch.float64: 2.0**-49}
-"""Relative disturbance of a twin: sixteen roundings of the reference, so that what its own rounding does shows plainly."""
 
 
 class Shadow(UncompiledMode):
@@ -115,9 +113,7 @@ class Shadow(UncompiledMode):
             return result
         with self.lock:
             if planned.packet == "ones_like":
-                with self.unseen():
-                    if self.losses.asked(args[0], lambda: self.described("loss")):
-                        self._turned(Turn.BACKWARD)
+                self._backward_begins(args[0])
             if not self.scales.factors:
                 return self.codes(func, planned, args, kwargs, self._watched(func, planned, args, kwargs))
             with self.unseen():
@@ -127,6 +123,11 @@ class Shadow(UncompiledMode):
             with self.unseen():
                 self.backwards.passed(result)
             return result
+
+    def _backward_begins(self, loss: torch.Tensor) -> None:
+        with self.unseen():
+            if self.losses.asked(loss, lambda: self.described("loss")):
+                self._turned(Turn.BACKWARD)
 
     def described(self, name: str) -> Operation:
         """Where the program is, for what is not an op of its own or carries a loss scale."""
@@ -219,13 +220,6 @@ class Shadow(UncompiledMode):
         with self.scalers.watched(), numbers.told(self):
             yield
 
-    def disturbed(self, shadow: torch.Tensor) -> torch.Tensor:
-        """A twin's beginning: the shadow, each element off by `DISTURBED` of itself, up or down."""
-        real = torch.view_as_real(shadow) if shadow.is_complex() else shadow
-        size = DISTURBED[self.replay.reference]
-        signs = torch.empty_like(real).bernoulli_(0.5, generator=draws.generator(self.noise, shadow.device)).mul_(2 * size).add_(1 - size)
-        return shadow * (torch.view_as_complex(signs) if shadow.is_complex() else signs)
-
     def _step_begins(self, optimizer: Any) -> None:
         with without_modes(), torch.no_grad():
             self.updates.begin(optimizer, self.observation.seen)
@@ -281,20 +275,19 @@ class Shadow(UncompiledMode):
         """Starts a twin for a value found suspicious only now, if it is still what its storage holds."""
         for cell in self.memory.cells.values():
             if value in parts.present(cell) and cell.twin is None:
-                self.twins, cell.twin = True, self.disturbed(cell.flat)
+                self.twins, cell.twin = True, twins.disturbed(self, cell.flat)
 
     def finish(self) -> Observation:
         """Marks what is still alive; the block has ended."""
         self.codes.finish()
-        self.observation.updates = self.updates.finish(self.where.parameter_names)
-        self.observation.decays, self.observation.undone = self.updates.decays, self.accumulation.factors.undone
+        self.updates.finish(self.observation, self.where.parameter_names)
+        self.observation.undone = self.accumulation.factors.undone
         for cell in self.memory.alive():
             for value in parts.present(cell):
                 value.alive = True
         self.memory.cells.clear()
         self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
         self.observation.parameters, self.observation.wanting = dict(self.where.parameter_names), self.where.wanting()
-        self.observation.optimized = self.updates.optimized
         self.where.identity.forget()
         self.observation.losses, self.observation.each_loss = self.losses.finish(), self.losses.each
         self.observation.exponents = list(self.exponents.found.values())

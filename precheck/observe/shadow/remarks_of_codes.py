@@ -15,6 +15,7 @@ class Uncancelled:
     off: float  # |result - result of the same without scales| / the latter
     middle: float  # the median of their ratio
     spread: float  # its ninth decile over its first
+    whole: bool = False  # whether one factor is all that is off
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

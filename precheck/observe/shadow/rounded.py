@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from precheck import ops
 from precheck.observe.shadow.extents import Flat, whole
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.parts import region
@@ -19,10 +20,7 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.codes import Codes
     from precheck.observe.shadow.scaled import Scaled
 
-ROUNDS = frozenset({"round", "floor", "ceil", "trunc", "_to_copy", "copy"})
-CLAMPS = frozenset({"clamp", "clamp_min", "clamp_max"})
-LOOKS_UP = frozenset({"bucketize", "searchsorted", "argmin"})
-"""What finds the place of a number among those of a format."""
+ROUNDS = ((ops.STEPS & ops.CUTS) - {"floor_divide"}) | ops.CASTS
 FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 SAMPLE = 1 << 16
 WIDEST = 2.0
@@ -45,13 +43,13 @@ def followed(codes: Codes, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[
     scaled = codes.scaled.get(source)
     if scaled is None:
         return
-    if base in LOOKS_UP or result.shape != source.shape:
+    if base in ops.PLACES or result.shape != source.shape:
         _sought(codes, planned, scaled, source, result)
     elif base in ROUNDS and (result.dtype in FLOATS or not result.is_floating_point() or base not in ("_to_copy", "copy")):
         if result.dtype is not torch.bool:
             _coded(codes, planned, scaled, source, result)
-    elif (base in CLAMPS or base in ("_to_copy", "clone", "copy", "abs")) and whole(result):
-        before = scaled.unclipped or (Flat.of(source, source) if base in CLAMPS else None)
+    elif (base.startswith("clamp") or base == "abs" or base in ops.WHOLE_COPIES | ops.CASTS) and whole(result):
+        before = scaled.unclipped or (Flat.of(source, source) if base.startswith("clamp") else None)
         if before is not None and region(source) != region(result):
             before = Flat.of(result, before.seen(source))
         kept = [scaled.by(place, source) for place in range(len(scaled.bys))]
@@ -70,48 +68,60 @@ def _sought(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor,
     """Beside each number of a format, or already its place among them."""
     if planned.base == "sub" and result.dim() == source.dim() and source.shape[-1:] == (1,):
         source = source.squeeze(-1)
-    elif planned.base not in LOOKS_UP or result.shape != source.shape:
+    elif planned.base not in ops.PLACES or result.shape != source.shape:
         return
     codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))]))
 
 
 def looked_up(codes: Codes, planned: OpPlan, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
     """An op on places among the numbers of a format: that number itself, where it is read from a table."""
-    origin = next(found for found in map(codes.origins.get, inputs) if found is not None)
-    if planned.base in ("abs", "argmin", "pow", "square", "_to_copy", "clone"):
-        codes.origins.put(result, origin)
-    elif planned.base in ("index", "take", "embedding", "index_select", "gather") and result.numel() == origin.exact.numel():
+    place, origin = next((each, found) for each in inputs if (found := codes.origins.get(each)) is not None)
+    table = not place.is_floating_point() and result.is_floating_point() and planned.base in ops.MOVING
+    if table and result.numel() == origin.exact.numel():
         bys = [each.expand(origin.exact.shape).reshape(result.shape) for each in origin.bys]
-        exact = origin.exact.reshape(result.shape)
-        codes.scales.rounded_under(origin.bys[0])
-        units = [Flat.of(result, 1 / by) for by in bys]
-        line = codes.described(planned.name).blamed
-        codes.tracks.put(result, Track(Flat.of(result, exact), [Flat.of(result, exact / by) for by in bys], line, units))
+        _become(codes, planned, origin.exact.reshape(result.shape), origin.exact.reshape(result.shape), bys, result)
+    elif not table and (planned.base in {*ops.PLACES, *ops.MOVING, *ops.POWERS} or planned.base == "pow"):
+        codes.origins.put(result, origin)
 
 
-def _shifted(codes: Codes, scaled: Scaled, args: tuple[Any, ...], source: torch.Tensor, result: torch.Tensor) -> None:
-    """Noise, half a step or a zero point has been added."""
-    other = args[1]
-    small = abs(other) < 1 if isinstance(other, (int, float)) else bool((other.abs() <= 1).all())
-    offset = result.float() - source.float()
-    if small:
-        noisy = isinstance(other, torch.Tensor) and other.numel() == source.numel()
-        before = scaled.before or Flat.of(result, source)
-        codes.scaled.put(result, dataclasses.replace(scaled, before=before, noisy=noisy, region=region(result)))
-    elif not isinstance(other, torch.Tensor) or other.numel() < source.numel():
-        codes.scaled.put(result, dataclasses.replace(scaled, offset=offset, region=region(result)))
-
-
-def _coded(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
-    if planned.base in ("_to_copy", "copy") and not result.is_floating_point() and not bool((source.float() % 1 != 0).any()):
-        return  # whole numbers already
-    exact = scaled.before.seen(result) if scaled.before is not None else source.float()
-    data = exact if scaled.offset is None else exact - scaled.offset
-    bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
+def _become(
+    codes: Codes, planned: OpPlan, exact: torch.Tensor, data: torch.Tensor, bys: list[torch.Tensor], result: torch.Tensor
+) -> Operation:
+    """`result` holds codes of `exact`, which is `data` times each of `bys`, and a zero point."""
     place = codes.described(planned.name)
     codes.scales.rounded_under(bys[0])
     plains = [Flat.of(result, torch.nan_to_num(data / by)) for by in bys]
     codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, [Flat.of(result, 1 / by) for by in bys]))
+    return place
+
+
+def _shifted(codes: Codes, scaled: Scaled, args: tuple[Any, ...], source: torch.Tensor, result: torch.Tensor) -> None:
+    """Something has been added: noise, half a step or a zero point; which of them is asked once it is rounded."""
+    other = args[1] if args[0] is source else args[0]
+    if scaled.added is None and source is args[0]:
+        kept = [scaled.by(place, source) for place in range(len(scaled.bys))]
+        codes.scaled.put(result, dataclasses.replace(scaled, region=region(result), bys=kept, added=other))
+
+
+def _exact(scaled: Scaled, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """What is rounded but for noise, the same without a zero point, and whether there is noise."""
+    wide, added = source.float(), scaled.added
+    if added is None:
+        return wide, wide, False
+    if isinstance(added, torch.Tensor):
+        added = added.detach().float().expand(source.shape) if added.numel() < source.numel() else added.float().reshape(source.shape)
+        small, noisy = bool((added.abs() <= 1).all()), added.numel() == scaled.added.numel()  # type: ignore[union-attr]
+    else:
+        small, noisy = abs(added) < 1, False
+    return (wide - added, wide - added, noisy) if small else (wide, wide - added, False)
+
+
+def _coded(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
+    if planned.base in ops.CASTS and not result.is_floating_point() and not bool((source.float() % 1 != 0).any()):
+        return  # whole numbers already
+    exact, data, noisy = _exact(scaled, source)
+    bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
+    place = _become(codes, planned, exact, data, bys, result)
     if scaled.unclipped is not None:
         clipped(codes, source, result, scaled.unclipped.seen(source), source.float())
     elif result.dtype in FLOATS:
@@ -120,7 +130,7 @@ def _coded(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, 
     else:
         codes.casts.clean(place)
     if result.dtype not in FLOATS:
-        _skewed(codes, place, scaled, exact, result.float())
+        _skewed(codes, place, noisy, exact, result.float())
 
 
 def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> None:
@@ -135,7 +145,7 @@ def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: to
     codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest))
 
 
-def _skewed(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor, made: torch.Tensor) -> None:
+def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, made: torch.Tensor) -> None:
     """Notes a mean of the errors, in steps."""
     error = (made - exact).reshape(-1)[:SAMPLE]
     inside = error.abs() <= WIDEST
@@ -144,7 +154,7 @@ def _skewed(codes: Codes, place: Operation, scaled: Scaled, exact: torch.Tensor,
         return
     mean, inwards, chance = float(error.mean()), float(-(error * signs).mean()), 0.6 / len(error) ** 0.5
     off, towards = (inwards, True) if abs(inwards) > abs(mean) else (mean, False)
-    codes.casts.skewed(place, Skewed(off, towards, scaled.noisy, chance))
+    codes.casts.skewed(place, Skewed(off, towards, noisy, chance))
 
 
 @dataclasses.dataclass(slots=True)

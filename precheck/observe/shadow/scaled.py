@@ -10,16 +10,12 @@ import dataclasses
 
 import torch
 
-from precheck.observe.shadow.extents import Flat, Storages, whole
+from precheck import ops
+from precheck.observe.shadow.extents import Flat, Storages
 from precheck.observe.shadow.parts import Region, region
 
-EXTREMES = frozenset({"amax", "amin", "max", "min", "aminmax", "maximum", "minimum", "linalg_vector_norm"})
-POINTWISE = frozenset({
-    "mul", "div", "add", "sub", "rsub", "reciprocal", "clamp", "clamp_min", "clamp_max", "log2", "exp2", "ceil", "floor", "round", "pow",
-    "sqrt", "abs", "where", "maximum", "minimum", "_to_copy", "clone", "copy", "neg", "max", "min", "amax", "amin", "ldexp", "index",
-    "index_select", "cat", "stack", "roll", "repeat", "frexp", "fill", "gather", "expand_copy", "lift_fresh",
-})  # fmt: skip
-"""Ops that make a scale of scales."""
+EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
+"""What picks one of many numbers, where it has fewer results than operands."""
 LOOKED_AT = 1 << 14
 LIKE = 1e-4
 """Relative distance below which two scales are one number."""
@@ -32,11 +28,8 @@ class Scaled:
 
     region: Region
     bys: list[torch.Tensor]
-    before: Flat | None = None  # without the noise or the offset that was added since
-    noisy: bool = False
-    offset: torch.Tensor | None = None  # a zero point
+    added: torch.Tensor | float | None = None  # noise, or a zero point
     unclipped: Flat | None = None  # before it was clamped
-    known: bool = False  # whether the last scale is one by where it comes from
 
     def by(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
         """What each element of `tensor`, a view of what was scaled, was multiplied by."""
@@ -60,11 +53,12 @@ class Scales:
 
     def follow(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """An op has run: whether it has made scales."""
-        if base in EXTREMES and len(inputs) == 1 and all(each.numel() < inputs[0].numel() for each in results):
+        floats = [each for each in inputs[base == "copy" :] if each.is_floating_point()]
+        if base in EXTREMES and len(floats) == 1 and all(each.numel() < floats[0].numel() for each in results):
             made = True
         else:
-            made = base in POINTWISE and bool(self.made) and any(self.made.get(each) for each in inputs)
-            made = made and all(each.numel() == 1 or not each.is_floating_point() or self.made.get(each) for each in inputs[base == "copy" :])
+            made = bool(self.made) and any(self.made.get(each) for each in inputs)
+            made = made and all(each.numel() == 1 or self.made.get(each) for each in floats)
         for result in results if made else ():
             self.made.put(result, True)
 
@@ -87,23 +81,19 @@ def _within(values: torch.Tensor, known: torch.Tensor) -> bool:
     return bool((nearest <= LIKE * values).all())
 
 
-def scale_of(left: torch.Tensor, right: torch.Tensor | float, *, quotient: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Of a product or quotient, what is scaled and what by; None where neither is plainly a scale."""
+def scale_of(left: torch.Tensor, right: torch.Tensor | float, scales: Scales, *, quotient: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Of a product or quotient, what is scaled and what by; None where neither is plainly a scale. Asks for no number of either."""
     if not isinstance(right, torch.Tensor):
         return None
-    if right.is_floating_point() and _fewer(right, left):
+    if right.is_floating_point() and _fewer(right, left, scales):
         return left, right
-    if not quotient and left.is_floating_point() and _fewer(left, right):
+    if not quotient and left.is_floating_point() and _fewer(left, right, scales):
         return right, left
     return None
 
 
-def _fewer(scale: torch.Tensor, data: torch.Tensor) -> bool:
-    if scale.numel() < data.numel():
-        return True
-    if scale.numel() != data.numel() or scale.numel() < 4:
-        return False
-    if not whole(scale):  # an expanded one
-        return scale.untyped_storage().nbytes() // scale.element_size() < scale.numel()
-    few = scale.detach().reshape(-1)[:LOOKED_AT].float()
-    return bool((few > 0).all()) and 2 * len(torch.unique(few)) <= len(few)
+def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:
+    if scale.numel() != data.numel():
+        return scale.numel() < data.numel()
+    expanded = scale.untyped_storage().nbytes() // scale.element_size() < scale.numel()
+    return (expanded or bool(scales.made.get(scale))) and not scales.made.get(data)

@@ -27,6 +27,7 @@ class Track:
     multipliers: int = 0
     sure: bool = True  # whether all multipliers are scales
     dense: bool = False  # whether a product has been made of them
+    early: int = 0  # multipliers before that
     read: bool = False  # whether something follows from it
     last: Operation | None = None  # the latest multiplication
 
@@ -49,5 +50,5 @@ def distance(exact: torch.Tensor, plain: torch.Tensor) -> float:
 
 def ratios(exact: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
     """Of elements that are not small, in order: those of cancelled sums say nothing."""
-    large = plain.abs() > 0.1 * plain.abs().amax()
+    large = plain.abs() > 0.003 * plain.abs().amax()
     return (exact[large] / plain[large]).abs().sort().values

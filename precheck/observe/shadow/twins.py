@@ -7,10 +7,22 @@ from typing import TYPE_CHECKING
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import flips, measuring
+from precheck.observe.shadow import draws, flips, measuring
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
+    from precheck.observe.shadow.mode import Shadow
+
+DISTURBED = {torch.float32: 2.0**-20, torch.float64: 2.0**-49}
+"""Relative disturbance of a twin: sixteen roundings of the reference, so that what its own rounding does shows plainly."""
+
+
+def disturbed(mode: Shadow, shadow: torch.Tensor) -> torch.Tensor:
+    """A twin's beginning: the shadow, each element off by `DISTURBED` of itself, up or down."""
+    real = torch.view_as_real(shadow) if shadow.is_complex() else shadow
+    size = DISTURBED[mode.replay.reference]
+    signs = torch.empty_like(real).bernoulli_(0.5, generator=draws.generator(mode.noise, shadow.device)).mul_(2 * size).add_(1 - size)
+    return shadow * (torch.view_as_complex(signs) if shadow.is_complex() else signs)
 
 
 def of(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
@@ -28,7 +40,7 @@ def shaken(call: Call, place: int) -> torch.Tensor | None:
     """A twin's beginning: the result on disturbed inputs, so that the op's own condition shows. None where it cannot be had."""
     if call.written or call.plan.base in ops.PAYLOADS or place > 0:
         return None
-    disturbed = {number: call.mode.disturbed(shadow) for number, shadow in call.shadows.items()}
+    operands = {number: disturbed(call.mode, shadow) for number, shadow in call.shadows.items()}
     args, replay = call.reference_args(), call.mode.replay
-    twin: torch.Tensor = replay.call(call.func, call.plan, args, call.kwargs, lambda tensor: measuring.among(call, disturbed, tensor))[0]
+    twin: torch.Tensor = replay.call(call.func, call.plan, args, call.kwargs, lambda tensor: measuring.among(call, operands, tensor))[0]
     return twin

@@ -21,7 +21,7 @@ from precheck.observe.shadow.identities import Identities, Reference
 from precheck.observe.shadow.later import SAMPLE as LATER
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Memory
-from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.optimizers import decays, parameters, rate, states
 from precheck.observe.shadow.replay import addressable, local
 from precheck.observe.shadow.statistics import norm, ratio, sampled, share
@@ -155,8 +155,8 @@ class Updates:
             self._by_hand(parameter, was, name)
         self.by_hand[number] = self._looked_at(parameter, seen)
 
-    def finish(self, names: dict[int, str]) -> list[Update]:
-        """What of all steps arrived. What few of them leave uncertain is aged."""
+    def finish(self, observation: Observation, names: dict[int, str]) -> None:
+        """Tells what of all steps arrived. What few of them leave uncertain is aged."""
         for number, was in self.by_hand.items():
             parameter = was.parameter()
             if parameter is not None:
@@ -164,12 +164,8 @@ class Updates:
         self.later.flush()
         seen = [each for each in self.seen.values() if each.update.steps]
         self._aged([each for each in seen if _unsure(each.update)])
-        return [each.update for each in seen]
-
-    @property
-    def decays(self) -> list[Update]:
-        """What of the decay of weights arrived whose gradient was zero."""
-        return [each.update for each in self.idle.values() if each.update.steps]
+        observation.updates, observation.optimized = [each.update for each in seen], self.optimized
+        observation.decays = [each.update for each in self.idle.values() if each.update.steps]
 
     def _aged(self, unsure: list[_Seen]) -> None:
         for optimizer in {id(made): made for each in unsure if each.optimizer and (made := each.optimizer()) is not None}.values():

@@ -7,6 +7,7 @@ displacement arrived, never whether bits changed: stochastic rounding and Kahan 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -35,12 +36,19 @@ INTENDED = Limit(
     holds is all rounding error; its shadow does not move at all.)""",
 )  # fmt: skip
 HALF = Limit(0.5, "share of the elements", "that an addition leaves unchanged, from which it may have been absorbed")
+ACCUMULATORS = ops.ADDITIONS | {"lerp", "copy"}
+SCALED = frozenset({"mul"})
+"""What an average does to what it keeps before it adds: `average.mul_(0.9).add_(new, alpha=0.1)`."""
 FEW = Limit(16, "elements", "below which half of them may be unchanged by luck")
 
 
 class Absorption(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (TIMES, ROUNDINGS, UPDATES, ARRIVED, ASTRAY, INTENDED, HALF, FEW, SWALLOWED)
+
+    def __init__(self) -> None:
+        self.open: dict[str, Operation] = {}  # by line, the latest addition to what stands still and was added to too few times
+        self.closed: set[str] = set()  # lines on which that is settled
 
     def among(self, part: Part) -> Iterator[Candidate]:
         yield from super().among(part)
@@ -50,7 +58,20 @@ class Absorption(Rule):
             readings = (reader for value in operation.outputs for reader in part.readers.get(value, ()))
             if not any(remainder_carried_on(reader, part.readers) for reader in readings):
                 candidate = _judged(operation, operation.outputs[0], operation.absorbed, part.readers)
+                self._counted(operation, operation.absorbed, told=candidate is not None)
                 yield from () if candidate is None else (candidate,)
+
+    def _counted(self, operation: Operation, seen: Absorbed, *, told: bool) -> None:
+        if told or seen.additions >= UPDATES:
+            self.closed.add(operation.blamed)
+        elif too_few(operation, operation.outputs[0], seen):
+            self.open[operation.blamed] = operation
+
+    def at_end(self, part: Part) -> Iterator[Candidate]:
+        """What stands still after too few additions to tell that from luck."""
+        for line, operation in self.open.items():
+            if line not in self.closed and operation.absorbed is not None:
+                yield Candidate("absorption", operation, _untold(operation, operation.absorbed), operation.absorbed.additions, UPDATES, "note")
 
 
 @exempts("absorption", reason="Kahan summation adds what was lost to the next term", needed_by=())
@@ -83,6 +104,26 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
         )
         return Candidate("absorption", operation, text, seen.arrived, ARRIVED)
     return _merged(operation, value, seen, readers)
+
+
+def too_few(operation: Operation, value: Value, seen: Absorbed) -> bool:
+    """Whether something kept has stood still so far, and has not been added to often enough for a verdict."""
+    first = seen.first if seen.first is not None else operation
+    held = first.inputs[0].maker if first.inputs else None
+    kept = seen.carried or (operation.in_place and operation.base in ACCUMULATORS and (held is None or held.base in MOVING | CONSTANTS | SCALED))
+    still = seen.share >= HALF and seen.arrived < ARRIVED and value.low and elements(value) >= FEW
+    return kept and still and operation.phase == "forward" and not operation.in_optimizer and seen.intended > 0 and not astray(operation, seen)
+
+
+def _untold(operation: Operation, seen: Absorbed) -> str:
+    """By how many steps it would be known, if it goes on as it has: after `UPDATES` additions that would move it by `INTENDED`."""
+    first = operation.step if seen.first is None else seen.first.step
+    each = seen.additions / (operation.step - first + 1)  # additions a step
+    needed = max(UPDATES, INTENDED * felt(operation.outputs[0]) * seen.additions / seen.intended)
+    steps = first - 1 + math.ceil(needed / each)
+    many = f"{seen.additions} updates" if seen.additions > 1 else "1 update"
+    left = f"{many} left {100 * seen.share:.0f} % of the elements as they were that should have moved"
+    return f"too few steps to tell whether it stands still: {left}; {steps} steps would tell"
 
 
 @exempts("absorption", reason="a stream of residuals, in which each branch is small: its error came before what it absorbs", needed_by=())

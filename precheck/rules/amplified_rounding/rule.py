@@ -12,7 +12,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import placed
 from precheck.analysis.reach import DEAD as SHOWN
 from precheck.analysis.reach import GARBAGE, ROUNDINGS
-from precheck.analysis.rounding import AMPLIFICATION, DEAD, PLAIN, PLAIN_ROUNDINGS, Misrounded
+from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, Misrounded
 from precheck.rules.amplified_rounding.about import ABOUT
 from precheck.rules.rule import HEALED, Candidate, Rule
 
@@ -26,7 +26,7 @@ MISSING = Limit(
 class AmplifiedRounding(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (
-        DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN, MISSING,
+        DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN, MISSING,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
@@ -44,7 +44,7 @@ class AmplifiedRounding(Rule):
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):
             return super().words(fact)
         value = fact.value
-        text = f"its rounding ({fact.shown.drift_in:.2g} relative) is amplified {fact.gain:.0f} times by {placed(fact.shown)}: "
+        text = f"its rounding ({fact.shown.drift_in:.2g} relative by then) is amplified {fact.gain:.0f} times by {placed(fact.shown)}: "
         lost = f"{100 * value.dead:.0f} % of the elements have no correct digit"
         text += lost if fact.how == "digits lost" else f"off by {value.drift / value.roundoff:.0f} roundings"
         return text + (HEALED if fact.healed else "")

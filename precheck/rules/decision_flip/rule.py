@@ -43,7 +43,7 @@ class DecisionFlip(Rule):
         """A choice among scores that the format made equal, or whose differences it made noise; draws by sums that stand still."""
         for operation in part.observation.judged:
             flips, skew = operation.flips, operation.skew
-            if skew is not None and skew.apart > SKEWED * skew.roundoff and part.spoiled.isdisjoint(operation.inputs):
+            if skew is not None and _its_own(skew) and part.spoiled.isdisjoint(operation.inputs):
                 yield _skewed(operation, skew)
             if flips is None or operation.phase == "backward" or not operation.inputs or flips.changed < ROWS:
                 continue
@@ -53,6 +53,12 @@ class DecisionFlip(Rule):
                 yield _tied(operation, flips)
             elif choices.blurred(operation):
                 yield _blurred(operation, flips, part.origins)
+
+
+def _its_own(skew: Skew) -> bool:
+    """Whether a cumulative sum skews what is drawn by it. Two distributions whose terms are some share of themselves apart differ by half of
+    that at most: so much was wrong before it was added up, and its own line is named."""
+    return skew.apart > max(SKEWED * skew.roundoff, skew.summed.drift_in)
 
 
 def _skewed(operation: Operation, skew: Skew) -> Candidate:

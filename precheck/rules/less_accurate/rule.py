@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from precheck.analysis.chance import CHANCE, LUCK
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
 from precheck.findings import Finding, Severity
@@ -20,7 +21,7 @@ class LessAccurate(Rule):
     """`comparing` and `varying` ask for it, which have two runs and no reference golden."""
 
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED)
+    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, CHANCE, LUCK)
 
 
 def finding(severity: Severity, message: str, **place: Any) -> Finding:

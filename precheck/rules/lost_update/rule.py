@@ -35,9 +35,12 @@ class LostUpdate(Rule):
         yield from _stalled(part.observation)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
-        """A step by hand that is lost is an addition that was absorbed: it is told once, as a lost update."""
+        """A step by hand that is lost is an addition that was absorbed: it is told once, as a lost update. An average that stands still, which is
+        multiplied by its decay as well, is an absorption."""
         steps = {each.operation.source for each in found if each.rule == "lost-update" and isinstance(each, Unarrived)}
-        return [each for each in found if each.rule != "absorption" or each.operation.source not in steps]
+        kept = [each for each in found if each.rule != "absorption" or each.operation.source not in steps]
+        sums = {each.operation.source for each in kept if each.rule == "absorption"}
+        return [each for each in kept if not isinstance(each, Undecayed) or each.operation.source not in sums]
 
     def beside(self, run: Compared) -> list[Finding]:
         return lost(displacements(run.rows), run.seen.aged)
@@ -45,6 +48,10 @@ class LostUpdate(Rule):
 
 class Unarrived(Candidate):
     """A parameter whose steps did not arrive."""
+
+
+class Undecayed(Candidate):
+    """A parameter that products with a number next to one left as it was."""
 
 
 def lost(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]]) -> list[Finding]:
@@ -117,7 +124,7 @@ def _multiplied(observation: Observation) -> Iterator[Candidate]:
     text = (f"{name or 'a parameter'}: {worst.times} products with a number next to one, as of weight decay, were to change it by "
             f"{worst.meant:.1%}, and none changed a bit: {worst.dtype} rounds each back; so it is with {len(enough)} parameter(s)")  # fmt: skip
     operation = dataclasses.replace(worst.operation, phase="optimizer")
-    yield Unarrived("lost-update", operation, text, 0.0, LOST, tensor=name)
+    yield Undecayed("lost-update", operation, text, 0.0, LOST, tensor=name)
 
 
 def _meant(update: Update) -> float:

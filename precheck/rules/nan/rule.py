@@ -15,9 +15,6 @@ from precheck.observe.shadow.operations import Operation
 from precheck.rules.nan.about import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule, broken_boundary
 
-REMOVING = ops.COMPARED | {"where", "nan_to_num", "masked_fill", "nansum", "nanmean", "nanmedian"}
-"""Ops that ask for NaN, or put something else in their place."""
-
 
 class NotANumber(Rule):
     about = ABOUT
@@ -51,4 +48,4 @@ def _stays(operation: Operation, part: Part) -> bool:
     """Whether something computes with what a mask has left, or the user has it: other than by asking, choosing or filling."""
     (value,) = operation.outputs
     readers = [reader for reader in part.readers.get(value, ()) if reader is not operation]
-    return any(reader.outputs and reader.base not in REMOVING for reader in readers) or (value.alive and not readers)
+    return any(reader.outputs and reader.base not in ops.CHOOSING_OR_FILLING for reader in readers) or (value.alive and not readers)

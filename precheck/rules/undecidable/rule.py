@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from precheck.analysis.chance import CHANCE, LUCK
 from precheck.analysis.limit import Limit
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
 from precheck.findings import Finding
@@ -19,7 +20,7 @@ class Undecidable(Rule):
     """`comparing` and `varying` ask for it, which have two runs and no reference golden."""
 
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED)
+    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, CHANCE, LUCK)
 
 
 def finding(message: str, **place: Any) -> Finding:

@@ -6,8 +6,10 @@ from typing import ClassVar
 
 from precheck.analysis.codes import CANCELLED, Miscoded
 from precheck.analysis.facts import Fact
+from precheck.analysis.kernels import KERNEL
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import percent
+from precheck.analysis.weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
 from precheck.observe.shadow.remarks_of_codes import Uncancelled
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
@@ -16,11 +18,14 @@ from precheck.rules.wrong_scale.about import ABOUT
 
 class WrongScale(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED,)
+    limits: ClassVar[tuple[Limit, ...]] = (CANCELLED, UNLIKE, FOUND, FACTOR, OFFSET, CHANCE, SHARE, BIAS, KERNEL)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Uncancelled):
             seen = fact.remark
+            if seen.whole:
+                return (f"codes of {shortened(seen.rounded)} times this scale are {seen.middle:.4g} times what was quantised, all over the tensor: "
+                        "the scale is another, or the factor belongs to it on purpose")  # fmt: skip
             return (
                 f"these scales do not cancel those of {shortened(seen.rounded)}: without any rounding the result is off by "
                 f"{percent(seen.off)} % of what the data itself gives, by factors that differ {seen.spread:.3g}-fold among its elements"

@@ -58,11 +58,7 @@ class OtherViT(nn.Module):
         first = self.cls.expand(len(x), 1, W)  # type: ignore[operator]
         x = torch.cat([x, first] if ways.get("cls_last") else [first, x], 1)
         x = x + (self.place.flip(1) if ways.get("flipped") else self.place)  # type: ignore[operator]
-        shape = (3, H, -1) if not ways.get("heads_first") else (H, 3, -1)
-        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, shape).transpose(1, 3).unbind(2 if not ways.get("heads_first") else 2)[:3] if ways.get(  # type: ignore[operator]
-            "heads_first") else self.qkv(self.norm1(x)).unflatten(-1, shape).unbind(2)  # type: ignore[operator]  # fmt: skip
-        if ways.get("heads_first"):
-            q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, H, -1)).unbind(2)  # type: ignore[operator]
         weights = (torch.einsum("bqhd,bkhd->bhqk", q, k) * (W // H) ** -0.5).softmax(-1)
         mixed = self.proj(torch.einsum("bhqk,bkhd->bqhd", weights, v).flatten(2))  # type: ignore[operator]
         x = x + (mixed if ways.get("unscaled") else mixed * self.gamma)
@@ -83,7 +79,8 @@ class Residual(nn.Module):
     def __init__(self, wide: int = 8, **ways: Any) -> None:
         super().__init__()
         self.ways = ways
-        self.conv1, self.bn1 = nn.Conv2d(wide, wide, 3, 1, 1, bias=False), nn.BatchNorm2d(wide, eps=ways.get("eps", 1e-5), momentum=ways.get("momentum", 0.1))
+        self.conv1 = nn.Conv2d(wide, wide, 3, 1, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(wide, eps=ways.get("eps", 1e-5), momentum=ways.get("momentum", 0.1))
         self.conv2, self.bn2 = nn.Conv2d(wide, wide, 3, 1, 1, bias=False), nn.BatchNorm2d(wide)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -155,8 +152,8 @@ def folded(**ways: Any) -> Made:
 
 
 healthy("vit", "patches as a product, attention by einsum", vit)
-broken("vit", "channels last in the patches", lambda: vit(channels_last=True), "patches", said="order")
-broken("vit", "rows and columns of patches swapped", lambda: vit(columns=True), "patches", said="order")
+broken("vit", "channels last in the patches", lambda: vit(channels_last=True), "patches")
+broken("vit", "rows and columns of patches swapped", lambda: vit(columns=True), "patches")
 broken("vit", "class token last", lambda: vit(cls_last=True), "")
 broken("vit", "positions the other way round", lambda: vit(flipped=True), "")
 broken("vit", "layer scale left out", lambda: vit(unscaled=True), "")

@@ -258,8 +258,10 @@ def losses(form: str) -> Made:
     return Training(model, "ignored"), Training(model, form), inputs, {"loss": lambda out: out}
 
 
+NAMES = {"steps": "layers", "steps.0.mixer": "layers.0.self_attn", "steps.0.gated": "layers.0.mlp"}
+
 healthy("llama", "one product for queries, keys, values; another for both of the gated layer", pair)
-healthy("llama", "the same, with names mapped", lambda: pair({"steps": "layers", "steps.0.mixer": "layers.0.self_attn", "steps.0.gated": "layers.0.mlp"}))
+healthy("llama", "the same, with names mapped", lambda: pair(NAMES))
 healthy("llama", "a token at a time with a cache", lambda: pair(cached=1))
 healthy("llama", "a prefill and a token at a time", lambda: pair(cached=7))
 healthy("llama", "positions that count the padding, where distances alone matter", lambda: pair(absolute=True))

@@ -220,7 +220,7 @@ broken("unet", "upsampled by nearest neighbours", lambda: unet(nearest=True), ""
 healthy("contrastive", "diagonals and log-sums", contrastive)
 broken("contrastive", "one tower without a gradient", lambda: contrastive(detached=True), "")
 broken("contrastive", "one side not normalised", lambda: contrastive(unit=True), "")
-broken("contrastive", "another temperature", lambda: contrastive(scale=5.0), "", said="0.5 times")
+broken("contrastive", "another temperature", lambda: contrastive(scale=5.0), "")
 broken("contrastive", "one direction twice", lambda: contrastive(one_way=True), "")
 healthy("policy", "the clipped ratio by sign of the gain", policy)
 broken("policy", "the greater of both", lambda: policy(largest=True), "")

@@ -38,7 +38,7 @@ class Told:
     @property
     def below(self) -> bool:
         """Whether a difference of the functions was seen, which rounding hides under this precision."""
-        return self.verdict == "undecidable"
+        return self.verdict == "undecidable" or (self.verdict == "bitwise" and self.precision != "32-true")
 
     @property
     def placed(self) -> bool:
@@ -50,7 +50,7 @@ class Told:
 
     @property
     def right(self) -> bool:
-        return not self.found if self.case.healthy else self.placed and self.worded or self.below and self.precision != "32-true"
+        return not self.found if self.case.healthy else (self.placed and self.worded) or (self.below and self.precision != "32-true")
 
 
 def told(case: Case, precision: str) -> Told:
@@ -72,7 +72,8 @@ def table(all_told: list[Told]) -> str:
         health, faults = [each for each in some if each.case.healthy], [each for each in some if not each.case.healthy]
         found, below = sum(each.found for each in faults), sum(each.below for each in faults)
         placed = sum(each.placed for each in faults)
-        rows.append(f"| {precision} | {sum(e.found for e in health)} of {len(health)} | {found} of {len(faults) - below} | {below} | {placed} of {found} |")
+        accused = f"{sum(each.found for each in health)} of {len(health)}"
+        rows.append(f"| {precision} | {accused} | {found} of {len(faults) - below} | {below} | {placed} of {found} |")
     return "\n".join(rows)
 
 

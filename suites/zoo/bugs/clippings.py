@@ -76,8 +76,9 @@ BUGS = (
     Bug("shard-norms", "facebookresearch/fairscale#263", ("overflow",), "aten.pow.Tensor_Scalar", lambda: sharded_norm(False),
         lambda: sharded_norm(True)),
     Bug("zeroed-gradient", "tracel-ai/burn#5699", ("overflow",), "aten.pow.Tensor_Scalar", lambda: zeroed(False), lambda: zeroed(True)),
-    Bug("cast-averages", "FluxML/Optimisers.jl#215", ("cancellation", "vanished-constant", "underflow"), "aten.rsub.Scalar", lambda: fitted(LOW),
-        lambda: fitted(WIDE)),
+    Bug("cast-averages", "FluxML/Optimisers.jl#215", ("amplified-rounding", "cancellation", "vanished-constant"), "aten._to_copy.default",
+        lambda: fitted(LOW), lambda: fitted(WIDE)),
     Bug("loaded-table", "pytorch/pytorch#187138", ("amplified-rounding", "accumulated-drift"), "aten.copy_.default", lambda: resumed(LOW),
-        lambda: resumed(WIDE)),
+        lambda: resumed(WIDE),
+        expected_miss="a frequency is rounded once, where a weight is loaded; that positions multiply its error by five hundred no op shows"),
 )  # fmt: skip

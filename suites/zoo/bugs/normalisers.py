@@ -81,7 +81,7 @@ class Kept(torch.autograd.Function):
 
 
 def layer_gradient(dtype: torch.dtype) -> torch.Tensor:
-    x = (40 + 0.1 * normal(8, 64)).to(HALF).requires_grad_()
+    x = (40 + 0.1 * normal(8, 64)).to(HALF).float().requires_grad_()  # all of which half holds
     (Kept.apply(x, dtype).float().square() * (1 + 0.3 * normal(8, 64, seed=1))).sum().backward()
     return x.grad.float()
 
@@ -89,11 +89,12 @@ def layer_gradient(dtype: torch.dtype) -> torch.Tensor:
 BUGS = (
     Bug("group-squares", "neuroneural/brainchop-cli#56", ("overflow",), "aten.mul.Tensor", lambda: segmented(False), lambda: segmented(True),
         module="Groups"),
-    Bug("skip-norm", "microsoft/onnxruntime#29043", ("overflow",), "aten.sum.dim_IntList", lambda: skipped(False), lambda: skipped(True)),
+    Bug("skip-norm", "microsoft/onnxruntime#29043", ("overflow",), "aten.pow.Tensor_Scalar", lambda: skipped(False), lambda: skipped(True)),
     Bug("lost-epsilon", "deepspeedai/DeepSpeed#581", ("underflow", "vanished-constant"), "aten._to_copy.default", lambda: padded(False),
         lambda: padded(True)),
     Bug("channel-variance", "tenstorrent/tt-metal#45968", ("cancellation",), "aten.sub.Tensor", lambda: batch_statistics(False),
         lambda: batch_statistics(True)),
     Bug("saved-statistics", "flagos-ai/FlagGems#221", ("cancellation", "amplified-rounding"), "aten.sub.Tensor", lambda: layer_gradient(HALF),
-        lambda: layer_gradient(WIDE), phase="backward"),
+        lambda: layer_gradient(WIDE), phase="backward",
+        expected_miss="a mean of float32 data has no shadow, so that what is made of it counts as given low"),
 )  # fmt: skip

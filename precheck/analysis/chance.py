@@ -9,18 +9,23 @@ from precheck.analysis.limit import Limit
 
 CHANCE = Limit(
     1e-6, "chance",
-    """Of accusing a healthy tensor by luck, in whole or in any one of its blocks: what the small samples of `analysis.noise` are allowed. A model of a
-    thousand tensors compared every day is accused once in three years.""",
+    """Of accusing a healthy tensor by luck, in whole or in any one of its blocks: what the small samples of `analysis.noise` are allowed. A
+    model of a thousand tensors that is compared every day is accused once in three years.""",
 )  # fmt: skip
 
 
+LUCK = Limit(
+    1.5, "times",
+    """The most that luck explains, before it is an error: the margin of `analysis.noise`'s small samples, where 1.5 times the most that health
+    reached is FAIL.""",
+)  # fmt: skip
 ENOUGH = 4
 """Noise runs from which on their own spread says how many independent errors there are."""
 
 
 @functools.cache
 def largest(numel: int, samples: int, blocks: int) -> float:
-    """The ratio that the root mean square of `numel` errors exceeds with a chance of CHANCE in any of so many blocks, beside `samples` noise runs.
+    """The ratio that the root mean square of `numel` errors exceeds by CHANCE in one of so many blocks, beside so many noise runs.
 
     `numel` counts errors that are independent of one another (`freedom`): a gradient to which one token gives all has one, however long it is.
     """
@@ -30,7 +35,7 @@ def largest(numel: int, samples: int, blocks: int) -> float:
 def freedom(mean: float, square: float, samples: int) -> float:
     """How many independent errors make a sum of squares, by its mean over noise runs and the mean of its square; inf where too few runs tell.
 
-    A sum of n equal squares has the variance 2/n of its squared mean. The mean itself varies by that much over the number of runs, which is taken off.
+    A sum of n equal squares has the variance 2/n of its squared mean. The mean varies by that over the number of runs, which is taken off.
     """
     if samples < ENOUGH or mean <= 0:
         return math.inf

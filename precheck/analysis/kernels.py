@@ -1,0 +1,42 @@
+"""What a quantised layer makes of its inputs, beside its own dequantised weight in float32: rounding, or a wrong product."""
+
+from __future__ import annotations
+
+import torch
+
+from precheck.analysis.limit import Limit
+from precheck.formats import E4M3FN, integers, mx, scaled
+from precheck.formats.tiles import ROW, TENSOR
+
+KERNEL = Limit(
+    3.0, "times what rounding explains",
+    "of a layer's error beside float32: that of storing its result, and of quantising its input, each as large as measured on this very input",
+)  # fmt: skip
+OUTPUT = 0.42
+"""Root mean square error of one rounding, in unit roundoffs."""
+
+
+def expected(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, roundoff: float) -> tuple[torch.Tensor, float, float]:
+    """The float32 result, and the relative errors that rounding explains: with inputs as they are, and with inputs quantised by the coarsest
+    of the usual ways (int8 by token or tensor, with zero points or without; e4m3 by token, tensor or blocks of 32)."""
+    wide = given.float()
+    result = wide @ weight.t() + bias
+    norm = result.norm().clamp_min(1e-30)
+    stored = OUTPUT * roundoff * 3**0.5  # of the input, of the weight and of the result
+    quantised = [*_integers(wide), *_floats(wide)]
+    coarse = max(float(((each - wide) @ weight.t()).norm() / norm) for each in quantised)
+    return result, stored, (stored**2 + coarse**2) ** 0.5
+
+
+def _integers(wide: torch.Tensor) -> list[torch.Tensor]:
+    made = []
+    for tile in (ROW, TENSOR):
+        for symmetric in (True, False):
+            scale, zero = integers.parameters(wide, integers.INT8, tile=tile, symmetric=symmetric)
+            made.append(integers.dequantised(integers.quantised(wide, integers.INT8, scale, zero, tile), scale, zero, tile))
+    return made
+
+
+def _floats(wide: torch.Tensor) -> list[torch.Tensor]:
+    blocks = mx.dequantised(*mx.quantised(wide, E4M3FN))
+    return [blocks, *(scaled.dequantised(*scaled.quantised(wide, E4M3FN, tile=tile), tile) for tile in (ROW, TENSOR))]

@@ -1,0 +1,160 @@
+"""A quantised weight beside the weight that it was made of: rounding, or a wrong scale, zero point, order.
+
+Rounding leaves errors that neither follow the weight nor have a mean. A wrong scale makes an error that follows the weight, a wrong zero point one
+with a mean, in the blocks that share them; codes in a wrong order leave nothing of the weight but what a permutation brings back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import torch
+
+from precheck.analysis.limit import Limit
+
+BLOCKS = (16, 32, 64, 128)
+"""Columns that groups are made of in the formats there are."""
+UNLIKE = Limit(
+    0.6, "cosine", "between a weight and what was quantised, below which it is another. Ternary weights of a Gaussian reach 0.9, binary ones 0.8."
+)  # fmt: skip
+FOUND = Limit(0.8, "cosine", "from which a permutation has brought a weight back")
+FEWEST = 6
+"""Elements that count, from which a block is judged."""
+FACTOR = Limit(
+    0.15, "relative",
+    "of a block's factor from 1, from which its scale is wrong: rounding to 4 bits leaves 0.02, clipping at the best place for 4 bits 0.05",
+)  # fmt: skip
+OFFSET = Limit(1.0, "standard deviations of the rounding error", "of a block's mean error. A zero point that is off by one makes √12.")
+CHANCE = Limit(6.0, "standard errors", "that chance explains in the worst of 10^9 blocks")
+BIAS = Limit(0.02, "relative error", "of a bias, which is not quantised: kept in bfloat16 and added in it, it is off by 0.003")
+SHARE = Limit(1 / 16, "share of the blocks", "that must be off: single blocks that are all zero or hold one outlier mean nothing")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Misfit:
+    """What is wrong with a quantised weight."""
+
+    what: str  # "order", "scale", "zero point"
+    detail: str
+    measured: float
+    limit: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fit:
+    """A quantised weight beside its original: relative error, and what is not rounding of it."""
+
+    error: float
+    misfit: Misfit | None
+
+    @property
+    def decibels(self) -> float:
+        """Signal to quantisation noise."""
+        return float(-20 * torch.log10(torch.tensor(max(self.error, 1e-12))))
+
+
+def fitted(weight: torch.Tensor, quantised: torch.Tensor) -> Fit:
+    """Both are matrices of outputs by inputs, of real numbers."""
+    weight, quantised = weight.double(), quantised.double()
+    error = float((quantised - weight).norm() / weight.norm().clamp_min(1e-300))
+    if likeness(weight, quantised) < UNLIKE:
+        return Fit(error, _reordered(weight, quantised) or _scaled(weight, quantised) or _other(weight, quantised))
+    return Fit(error, _scaled(weight, quantised))
+
+
+def likeness(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The cosine of the angle between two, each row brought to its own length, since rows may have scales of their own."""
+    rows = (each / each.norm(dim=1, keepdim=True).clamp_min(1e-300) for each in (one, other))
+    first, second = rows
+    return float((first * second).sum() / len(first))
+
+
+def _scaled(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit | None:
+    """The fewest and largest blocks first: rows, then columns, then groups."""
+    counts = _counting(quantised)
+    for what, blocks in _partitions(weight.shape[1]):
+        worst = _worst(blocks(weight), blocks(quantised), blocks(counts), what)
+        if worst is not None:
+            return worst
+    return None
+
+
+def _partitions(columns: int) -> Iterator[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
+    yield "rows", lambda matrix: matrix
+    yield "columns", lambda matrix: matrix.t()
+    for size in BLOCKS:
+        if columns % size == 0 and size < columns:
+            yield f"groups of {size} columns", lambda matrix, size=size: matrix.reshape(-1, size)  # type: ignore[misc]
+
+
+def _worst(weight: torch.Tensor, quantised: torch.Tensor, counts: torch.Tensor, what: str) -> Misfit | None:
+    """Blocks are rows. Of each, the factor between the two and the mean of what is left, over the elements that count."""
+    many = counts.sum(1)
+    energy = (counts * weight.square()).sum(1).clamp_min(1e-300)
+    factor = (counts * weight * quantised).sum(1) / energy
+    error = counts * (quantised - weight)
+    offset = error.sum(1) / many.clamp_min(1)
+    spread = (counts * (quantised - factor[:, None] * weight - (offset - (factor - 1) * (counts * weight).sum(1) / many.clamp_min(1))[:, None]))
+    deviation = (spread.square().sum(1) / (many - 2).clamp_min(1)).sqrt().clamp_min(1e-12 * float(weight.abs().amax()))
+    judged = many >= FEWEST
+    off = judged & ((factor - 1).abs() > FACTOR + CHANCE * deviation / energy.sqrt())
+    shifted = judged & (offset.abs() > (OFFSET + CHANCE / many.clamp_min(1).sqrt()) * deviation)
+    least = max(SHARE * float(judged.sum()), 1.0)
+    if int(off.sum()) >= least:
+        found = factor[off]
+        detail = f"{int(off.sum())} of {len(off)} {what} are {float(found.min()):.3g} to {float(found.max()):.3g} times what they were"
+        return Misfit("scale", detail, float((found - 1).abs().amax()), float(FACTOR))
+    if int(shifted.sum()) >= least:
+        steps = offset[shifted].abs() / deviation[shifted]
+        detail = f"{int(shifted.sum())} of {len(shifted)} {what} are shifted, by up to {float(steps.amax()) / 12**0.5:.2g} steps"
+        return Misfit("zero point", detail, float(steps.amax()), float(OFFSET))
+    return None
+
+
+def _counting(quantised: torch.Tensor) -> torch.Tensor:
+    """1 for elements at least three times as large as the least of their neighbours that is not zero, and smaller than the greatest.
+
+    Smaller ones may have rounded to zero as a whole, the greatest may be clipped; of those between rounding takes as much as it adds.
+    """
+    rows, columns = quantised.shape
+    size = min(BLOCKS[0], columns)
+    full = torch.nn.functional.pad(quantised.abs(), (0, -columns % size)).view(rows, -1, size)
+    least = torch.where(full > 0, full, torch.inf).amin(-1, keepdim=True)
+    counts = (full >= 3 * least) & (full < full.amax(-1, keepdim=True))
+    return counts.view(rows, -1)[:, :columns].double()
+
+
+def _reordered(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit | None:
+    """The permutation that brings the weight back, among those that packing mistakes make."""
+    for what, change in _orders(weight.shape):
+        again = change(quantised)
+        if again.shape == weight.shape and (found := likeness(weight, again)) > FOUND:
+            return Misfit("order", f"{what}: put right, {100 * found:.0f} % of it is the weight", likeness(weight, quantised), float(UNLIKE))
+    return None
+
+
+def _orders(shape: torch.Size) -> Iterator[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
+    rows, columns = shape
+    if rows == columns:
+        yield "it is transposed", lambda matrix: matrix.t()
+    if columns % 2 == 0:
+        yield "neighbouring columns have changed places (the halves of each byte)", lambda matrix: _paired(matrix).flip(-1).reshape(rows, columns)
+        yield "even and odd columns were unpacked as first and second half", lambda matrix: torch.stack(matrix.chunk(2, 1), -1).reshape(rows, columns)
+        yield "first and second half were unpacked as even and odd columns", lambda matrix: _paired(matrix).transpose(1, 2).reshape(rows, columns)
+        yield "the halves of the columns have changed places", lambda matrix: torch.cat(matrix.chunk(2, 1)[::-1], 1)
+    yield "the columns are in reverse", lambda matrix: matrix.flip(1)
+    yield "the rows are in reverse", lambda matrix: matrix.flip(0)
+    yield "rows were read as columns", lambda matrix: matrix.reshape(columns, rows).t()
+    for size in (4, 8, 16):
+        if columns % size == 0:
+            yield f"runs of {size} columns are in reverse", lambda matrix, size=size: matrix.view(rows, -1, size).flip(-1).reshape(rows, columns)  # type: ignore[misc]
+
+
+def _paired(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix.reshape(matrix.shape[0], -1, 2)
+
+
+def _other(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit:
+    alike = likeness(weight, quantised)
+    return Misfit("order", f"{100 * max(alike, 0.0):.0f} % of it is the weight, and no common order of packing brings it back", alike, float(UNLIKE))

@@ -1,0 +1,57 @@
+"""The weight that a linear layer really uses, whatever it keeps: what it makes of unit vectors; and what it is given and makes in a run."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+
+ROWS = 512
+"""Unit vectors at a time."""
+
+
+@dataclasses.dataclass(slots=True)
+class Seen:
+    """A layer's first input, as a matrix, and what it made of it."""
+
+    given: torch.Tensor
+    made: torch.Tensor
+
+
+def effective(layer: torch.nn.Module, columns: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight (outputs by inputs) and bias, both float32, by what `layer` makes of zeros and of each unit vector.
+
+    Unit vectors are numbers of any format under any scale of their own, so inputs that are quantised at each call are exact.
+    """
+    with torch.no_grad():
+        bias = layer(torch.zeros(1, columns, dtype=dtype, device=device)).float()
+        parts = []
+        for start in range(0, columns, ROWS):
+            many = min(ROWS, columns - start)
+            unit = torch.zeros(many, columns, dtype=dtype, device=device)
+            unit[torch.arange(many), start + torch.arange(many)] = 1
+            parts.append(layer(unit).float() - bias)
+    return torch.cat(parts).t(), bias.squeeze(0)
+
+
+def passing(model: torch.nn.Module, names: list[str], inputs: Any) -> tuple[dict[str, Seen], Any]:
+    """What the layers of these names are given and make, where each is called first, in one run without gradients; and the model's result."""
+    seen: dict[str, Seen] = {}
+
+    def hook(name: str) -> Any:
+        def noted(_module: torch.nn.Module, given: tuple[Any, ...], made: Any) -> None:
+            if name not in seen and given and isinstance(given[0], torch.Tensor) and isinstance(made, torch.Tensor):
+                seen[name] = Seen(given[0].detach().reshape(-1, given[0].shape[-1]), made.detach().reshape(-1, made.shape[-1]))
+
+        return noted
+
+    handles = [model.get_submodule(name).register_forward_hook(hook(name)) for name in names]
+    try:
+        with torch.no_grad():
+            args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
+            result = model(*args, **kwargs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen, result

@@ -1,0 +1,105 @@
+"""The verb `quantised`: a quantised model beside the model that it was made of. Is the difference quantisation, or a bug?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from precheck import formats, interrupts
+from precheck.analysis import kernels, weights
+from precheck.findings import Report
+from precheck.judge import allowances
+from precheck.observe import probing
+from precheck.observe.job import InputError
+from precheck.rules.wrong_scale.layers import misproduced, misquantised
+
+
+@interrupts.holding
+def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *, allow: Mapping[str, str] | None = None) -> Report:
+    """Compares `model`, in which linear layers have been quantised, layer by layer with `original`, of which it was made.
+
+    The layers are those of `original` of class nn.Linear for which `model` has something else under the same name: another class, or a weight of a
+    tensor subclass, as torchao's `quantize_` leaves. What a layer keeps and in what order does not matter: its weight is what it makes of unit
+    vectors. `inputs` are those of `model`; a tensor is one argument, a tuple positional ones, a dict keywords.
+
+    Of each layer two things are told apart. Its dequantised weight is compared with the original: rounding is allowed and reported in decibels,
+    a wrong scale, zero point or order is an error. And what it makes of its inputs is compared with its own dequantised weight in float32: more
+    than rounding explains is an error of the kernel.
+
+    `report.facts["quantised"]` has a row for each layer: its name, signal to quantisation noise of its weight and of its result (decibels),
+    and the verdict.
+    Scales that were moved from one layer into another on purpose (SmoothQuant, rotations) must be in `original` too.
+
+    Raises InputError if no layer is quantised, and whatever the models themselves raise.
+    """
+    allowed, names = allowances.checked(allow), _names(original, model)
+    report = Report(precision="quantised", facts={"quantised": []})
+    training = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        seen, _ = probing.passing(model, names, inputs)
+        for name in names:
+            _judged(report, name, original.get_submodule(name), model.get_submodule(name), seen.get(name))
+    finally:
+        for module, was in training:
+            module.training = was
+    allowances.apply(report, allowed)
+    return report
+
+
+def _names(original: Any, model: Any) -> list[str]:
+    for each, what in ((original, "original"), (model, "model")):
+        if not isinstance(each, torch.nn.Module):
+            raise InputError(f"{what} is a {type(each).__name__}; pass a torch.nn.Module")
+    others = dict(model.named_modules())
+    linear: dict[str, torch.nn.Linear] = {name: each for name, each in original.named_modules() if isinstance(each, torch.nn.Linear)}
+    names = [name for name, module in linear.items() if name in others and _differs(module, others[name])]
+    if not names:
+        raise InputError(
+            f"none of the {len(linear)} nn.Linear of original is quantised in model: under the same name it has the same class with a plain weight; "
+            "pass the float model first, and keep the names of its layers"
+        )
+    return names
+
+
+def _differs(module: torch.nn.Linear, other: torch.nn.Module) -> bool:
+    if module is other:
+        return False
+    weight = getattr(other, "weight", None)
+    plain = isinstance(weight, torch.Tensor) and type(weight.data) is torch.Tensor and weight.is_floating_point()
+    return type(other) is not type(module) or not plain
+
+
+def _judged(report: Report, name: str, layer: Any, other: torch.nn.Module, seen: probing.Seen | None) -> None:
+    dtype = seen.given.dtype if seen is not None else layer.weight.dtype
+    weight, bias = probing.effective(other, layer.in_features, dtype, layer.weight.device)
+    fit = weights.fitted(layer.weight.detach(), weight)
+    row = {"layer": name, "weight_db": round(fit.decibels, 1), "verdict": "rounding"}
+    report.facts["quantised"].append(row)
+    if fit.misfit is not None:
+        row["verdict"] = fit.misfit.what
+        report.add([misquantised(name, fit)])
+    if layer.bias is not None:
+        own = layer.bias.detach().float()
+        off = float((bias - own).norm() / own.norm().clamp_min(1e-30))
+        if off > weights.BIAS:
+            row["verdict"] = "bias"
+            report.add([misquantised(name, fit, bias=off)])
+    if seen is not None and len(seen.given):
+        _kernel(report, name, row, seen, weight, bias)
+
+
+def _kernel(report: Report, name: str, row: dict[str, Any], seen: probing.Seen, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    result, _, explained = kernels.expected(seen.given, weight, bias, _roundoff(seen.made.dtype))
+    off = float((seen.made.float() - result).norm() / result.norm().clamp_min(1e-30))
+    row["result_db"] = round(float(-20 * torch.log10(torch.tensor(max(off, 1e-12)))), 1)
+    if off > kernels.KERNEL * explained:
+        row["verdict"] = "kernel"
+        report.add([misproduced(name, off, explained)])
+
+
+def _roundoff(dtype: torch.dtype) -> float:
+    """Never less than bfloat16's, in which many kernels keep their scales."""
+    return max(formats.of_dtype(dtype).unit_roundoff, formats.BF16.unit_roundoff)

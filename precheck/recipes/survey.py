@@ -1,0 +1,79 @@
+"""How much of each product recipes leave: signal to quantisation noise, by layer and product, of a float32 run that goes on as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from precheck.recipes.products import PRODUCTS, Product, RecipeProducts, is_plain
+from precheck.recipes.recipe import Recipe
+from precheck.torch_internals import TorchDispatchMode, storage_key
+
+OUTLIER = 8.0
+"""Times the median channel's greatest magnitude, from which a channel is an outlier."""
+
+
+@dataclasses.dataclass(slots=True)
+class Place:
+    """One product of one layer. Energies are sums of squares over its calls; `noise` by recipe."""
+
+    layer: str
+    product: Product
+    signal: float = 0.0
+    noise: dict[str, float] = dataclasses.field(default_factory=dict)
+    channel: int | None = None  # of the layer's input, the one that is much greater than the others
+    excess: float = 1.0  # its greatest magnitude over the median channel's
+
+    def decibels(self, recipe: str) -> float:
+        """Signal to quantisation noise; infinite where a recipe leaves the product alone."""
+        noise = self.noise.get(recipe, 0.0)
+        return math.inf if not noise else -math.inf if not self.signal else 10 * math.log10(self.signal / noise)
+
+
+class Survey(TorchDispatchMode):
+    """Watches the products of a float32 run of `model`, and carries each out as every recipe would beside it."""
+
+    def __init__(self, model: torch.nn.Module, recipes: Iterable[Recipe]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.model, self.modes = model, [RecipeProducts(recipe) for recipe in recipes]
+        self.names: dict[int, str] = {}
+        self.places: dict[tuple[str, Product], Place] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        operands = PRODUCTS.get(func)
+        if operands is not None and self.modes:
+            left, right = (args[place] for place in operands)
+            if is_plain(left) and is_plain(right) and result.numel():
+                self._beside(left, right)
+        return result
+
+    def _beside(self, left: torch.Tensor, right: torch.Tensor) -> None:
+        exact, place = (left.float() @ right.float()).double(), None
+        for mode in self.modes:
+            product, (first, second) = mode.operands(left, right)
+            if place is None:
+                place = self._place(first.site, product)
+                place.signal += float(exact.square().sum())
+                if product == "forward":
+                    self._channels(place, first.matrix if first.kind == "input" else second.matrix)
+            made = mode.product(product, (first, second))
+            if made is not None:
+                place.noise[mode.recipe.name] = place.noise.get(mode.recipe.name, 0.0) + float((made.double() - exact).square().sum())
+
+    def _place(self, site: int, product: Product) -> Place:
+        if not self.names:
+            self.names = {storage_key(parameter): name.rpartition(".")[0] for name, parameter in self.model.named_parameters()}
+        layer = self.names.get(site, "a product without a weight")
+        return self.places.setdefault((layer, product), Place(layer, product))
+
+    @staticmethod
+    def _channels(place: Place, given: torch.Tensor) -> None:
+        each = given.detach().abs().amax(0).float()
+        excess = float(each.amax() / each.median().clamp_min(1e-30))
+        if excess > max(OUTLIER, place.excess):
+            place.channel, place.excess = int(each.argmax()), excess

@@ -1,0 +1,29 @@
+"""The rule's words on layers of a quantised model beside those that they were made of."""
+
+from __future__ import annotations
+
+from precheck.analysis.kernels import KERNEL
+from precheck.analysis.weights import BIAS, Fit
+from precheck.findings import Finding
+
+WHAT = {"scale": "its scales are wrong", "zero point": "its zero points are wrong", "order": "its codes are in another order"}
+
+
+def misquantised(name: str, fit: Fit, *, bias: float | None = None) -> Finding:
+    """A layer whose dequantised weight, or bias, is not the original's."""
+    if bias is not None:
+        text = f"{name}: the bias that it adds is off by {100 * bias:.3g} % of the original's, which is not quantised"
+        return Finding("wrong-scale", "error", text, phase="forward", module=name, tensor=f"{name}.bias", measured=bias, limit=float(BIAS))
+    assert fit.misfit is not None
+    text = (f"{name}: {WHAT[fit.misfit.what]}: {fit.misfit.detail}; its dequantised weight is off by {100 * fit.error:.3g} % of the original, "
+            f"{fit.decibels:.0f} dB")  # fmt: skip
+    return Finding(
+        "wrong-scale", "error", text, phase="forward", module=name, tensor=f"{name}.weight", measured=fit.misfit.measured, limit=fit.misfit.limit
+    )
+
+
+def misproduced(name: str, off: float, explained: float) -> Finding:
+    """A layer that makes something else of its inputs than its own dequantised weight does."""
+    text = (f"{name}: its result is off by {100 * off:.3g} % of what its own dequantised weight makes of the same inputs in float32, where rounding "
+            f"its inputs and its result explains {100 * explained:.2g} %: the kernel, or the scales of its inputs, are wrong")  # fmt: skip
+    return Finding("wrong-scale", "error", text, phase="forward", module=name, tensor=name, measured=off / explained, limit=float(KERNEL))

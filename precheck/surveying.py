@@ -1,0 +1,112 @@
+"""The verb `survey`: what each recipe leaves of each layer's three products, from one float32 run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+from precheck import interrupts
+from precheck.measurement import job_of
+from precheck.observe.job import InputError, Job
+from precheck.observe.run import Setting, run
+from precheck.precisions import resolve
+from precheck.recipes import RECIPES, Recipe
+from precheck.recipes.survey import Place
+from precheck.recipes.survey import Survey as Mode
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Survey:
+    """Signal to quantisation noise of each layer's products, in decibels, by precision."""
+
+    precisions: tuple[str, ...]
+    places: tuple[Place, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each layer and product: "layer", "product", "outlier" (an input channel, or None), and decibels by precision; None where a
+        recipe leaves it alone."""
+        return [
+            {"layer": place.layer, "product": place.product, "outlier": place.channel}
+            | {name: _finite(place.decibels(name)) for name in self.precisions}
+            for place in self.places
+        ]
+
+    def coarsest(self, precision: str, least: float) -> list[str]:
+        """The layers of which a product has fewer than `least` decibels under a precision: those to keep in bfloat16 first."""
+        low = {place.layer: place.decibels(precision) for place in self.places if place.decibels(precision) < least}
+        return sorted(low, key=low.__getitem__)
+
+    def to_json(self) -> str:
+        """`rows`, as JSON."""
+        return json.dumps(self.rows(), indent=1)
+
+    def __str__(self) -> str:
+        """A table; under it the median of each product."""
+        width = max((len(place.layer) for place in self.places), default=5)
+        head = f"{'layer':{width}}  {'product':15}  " + "  ".join(f"{name:>10.10}" for name in self.precisions) + "  outlier"
+        lines = [f"{_line(place, width)}  {self._cells(place)}  {_outlier(place)}".rstrip() for place in self.places]
+        return "\n".join([head, *lines, *self._medians(width)])
+
+    def _cells(self, place: Place) -> str:
+        return "  ".join(f"{place.decibels(name):10.1f}" for name in self.precisions)
+
+    def _medians(self, width: int) -> list[str]:
+        lines = []
+        for product in dict.fromkeys(place.product for place in self.places):
+            among = [place for place in self.places if place.product == product]
+            cells = "  ".join(f"{statistics.median(place.decibels(name) for place in among):10.1f}" for name in self.precisions)
+            lines.append(f"{'median':{width}}  {product:15}  {cells}")
+        return lines
+
+
+def _line(place: Place, width: int) -> str:
+    return f"{place.layer:{width}}  {place.product:15}"
+
+
+def _outlier(place: Place) -> str:
+    return "" if place.channel is None else f"channel {place.channel}, {place.excess:.0f} times the median"
+
+
+def _finite(value: float) -> float | None:
+    return round(value, 2) if abs(value) != float("inf") else None
+
+
+@interrupts.holding
+def survey(
+    model: torch.nn.Module | Callable[..., Any],
+    inputs: Any,
+    precisions: Iterable[str],
+    *,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    seed: int = 0,
+) -> Survey:
+    """Runs `model` once in float32, and carries each product of a layer out under each recipe beside it.
+
+    `precisions` are names of recipes ("mxfp8", "nvfp4"). With `loss`, a function of the model's output, the two products of the backward pass are
+    surveyed too. The model and the process come back as they were. Raises InputError for arguments that cannot be run and for precisions that
+    are no recipes, PrecisionError for unknown ones.
+    """
+    chosen: Mapping[str, Recipe] = {name: _recipe(name) for name in precisions}
+    if not chosen:
+        raise InputError(f"no precision was named; pass names of recipes, as in survey(model, inputs, ['mxfp8']); known are {', '.join(RECIPES)}")
+    found = surveyed(job_of(model, inputs, loss=loss, seed=seed), chosen.values())
+    return Survey(tuple(dict.fromkeys(recipe.name for recipe in chosen.values())), tuple(found))
+
+
+def _recipe(name: str) -> Recipe:
+    gemm = resolve(name).gemm
+    if not isinstance(gemm, Recipe):
+        raise InputError(f"{name} is no recipe of products; known are {', '.join(RECIPES)}")
+    return gemm
+
+
+def surveyed(job: Job, recipes: Iterable[Recipe]) -> list[Place]:
+    """The places of one float32 run of a job's first step."""
+    mode = Mode(job.model, recipes)
+    run(dataclasses.replace(job, optimizer=None, steps=1), Setting(torch.float32, beside=mode))
+    return list(mode.places.values())

@@ -1,0 +1,64 @@
+"""One verdict of what boundaries and ops show: its order, and what noise has explained."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from graph import Graph, given
+
+from precheck import formats
+from precheck.findings import Finding, Row
+from precheck.judge import conclusion
+from precheck.judge.ops import Verdict
+from precheck.observe.records import Trace
+
+U = formats.of_dtype("bfloat16").unit_roundoff
+ROUNDED = 0.42 * U
+WIDE = {"dtype": "float32", "roundoff": U, "low": False, "kept_low": False}
+
+
+def concluded(graph: Graph, boundaries: list[Finding], trace: Trace | None = None, rows: list[Row] | None = None) -> list[Finding]:
+    return conclusion.concluded(boundaries, graph.observation, Verdict(), trace or Trace(), rows or [])
+
+
+def moments() -> Graph:
+    """A mean that is stored low on line 1, a variance that cancels on line 3, and on line 4 a distance from that mean."""
+    graph = Graph()
+    mean = graph.op("mean.dim", given("float32"), makes={"drift": ROUNDED})
+    squares = graph.op("mul.Tensor", given("float32"), makes={"drift": ROUNDED})
+    graph.op("sub.Tensor", squares, given(), makes={"drift": 40 * ROUNDED, "alive": True})
+    wide = graph.op("_to_copy.default", mean, makes=WIDE | {"kept_low": True, "drift": ROUNDED})
+    graph.op("sub.Tensor", wide, given("float32"), makes=WIDE | {"drift": 60 * ROUNDED, "alive": True})
+    return graph
+
+
+def test_errors_stand_in_the_order_in_which_ops_show_them() -> None:
+    """The mean was stored first, and does no harm before something is subtracted from it."""
+    assert [finding.source for finding in concluded(moments(), [])] == ["model.py:3", "model.py:1"]
+
+
+def converted(asked: bool) -> Graph:
+    """A cast on line 1, by a conversion of all inputs or by the user, that a sine on line 2 amplifies."""
+    graph = Graph()
+    cast = graph.op("_to_copy.default", given("float32"), makes={"drift": ROUNDED}, converts=asked)
+    graph.op("sin.default", cast, makes={"drift": 40 * ROUNDED, "dead": 0.1, "alive": True})
+    return graph
+
+
+def row(r: float) -> Row:
+    return Row("waves()", "returned", 1, (64,), "bfloat16", r, 3.0, 0.0, 0.0, 0.0, 0)
+
+
+def returned(first: int) -> SimpleNamespace:
+    """What a record says of a function of nine lines."""
+    return SimpleNamespace(place=("model.py", first, first + 8), shape=(64,))
+
+
+@pytest.mark.parametrize(("asked", "r", "severity"), [(True, 1.0, "note"), (True, 4.0, "error"), (False, 1.0, "error")])
+def test_what_noise_explains_in_a_function_is_a_note_where_another_errs(asked: bool, r: float, severity: str) -> None:
+    other = Finding("accumulated-drift", "error", "what other() returns: off", phase="forward", step=1, tensor="other()")
+    records: dict[str, Any] = {"returned:waves()@1": returned(1), "returned:other()@1": returned(20)}
+    found = concluded(converted(asked), [other], Trace(records=records), [row(r)])
+    assert [finding.severity for finding in found if finding.rule == "amplified-rounding"] == [severity]

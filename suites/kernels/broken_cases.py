@@ -1,0 +1,41 @@
+"""What a kernel of the benchmark is: a reference, a kernel with a switch between broken and fixed, and where the bug was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+ALL: dict[str, Case] = {}
+
+
+class Case(NamedTuple):
+    """`kernel(wrong)` gives the broken kernel or its fixed twin. `rule`: the class of the fault. `link`: where it was mended or reported."""
+
+    name: str
+    rule: str
+    link: str
+    reference: Callable[..., Any]
+    kernel: Callable[[bool], Callable[..., Any]]
+    inputs: Callable[[], Any]
+
+
+def case(name: str, rule: str, link: str, reference: Callable[..., Any], inputs: Callable[[], Any]) -> Callable[[Any], Any]:
+    """Enters a factory of kernels."""
+
+    def enter(kernel: Callable[[bool], Callable[..., Any]]) -> Callable[[bool], Callable[..., Any]]:
+        ALL[name] = Case(name, rule, f"https://github.com/{link}", reference, kernel, inputs)
+        return kernel
+
+    return enter
+
+
+def drawn(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Callable[[], tuple[torch.Tensor, ...]]:
+    """Normal numbers of these shapes."""
+
+    def make() -> tuple[torch.Tensor, ...]:
+        generator = torch.Generator().manual_seed(0)
+        return tuple(torch.randn(shape, generator=generator).to(dtype) for shape in shapes)
+
+    return make
