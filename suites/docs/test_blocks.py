@@ -31,12 +31,31 @@ port = policy = model = decoder = made()
 tokens = torch.arange(12).reshape(2, 6)
 """
 """A model that decodes, which docs/pairs.md takes for granted."""
-BEFORE = {"docs/pairs.md": PAIR, "docs/kernels.md": "import torch\nmy_softmax = torch.softmax"}
+QUANTISED = """
+import copy
+import torch
+import precheck
+
+class Int8(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.scale = layer.weight.detach().abs().amax(1, keepdim=True) / 127
+        self.codes, self.bias = (layer.weight.detach() / self.scale).round().to(torch.int8), layer.bias.detach()
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.codes * self.scale, self.bias)
+
+torch.manual_seed(0)
+model, inputs = torch.nn.Sequential(torch.nn.Linear(32, 32)), torch.randn(8, 32)
+quantised_model = copy.deepcopy(model)
+quantised_model[0] = Int8(model[0])
+"""
+BEFORE = {"docs/formats.md": QUANTISED, "docs/pairs.md": PAIR, "docs/kernels.md": "import torch\nmy_softmax = torch.softmax"}
 PROJECTS = {"docs/report.md": "first_test"}
 """The example that a page is carried out in."""
 HERE = (
     "README.md", "docs/checking.md", "docs/watch.md", "docs/benchmark.md", "docs/pairs.md", "docs/zero-code.md", "docs/known-failures.md",
-    "docs/report.md", "docs/kernels.md",
+    "docs/report.md", "docs/kernels.md", "docs/formats.md",
 )  # fmt: skip
 ELSEWHERE = {
     "docs/tutorial.md": "suites/docs/test_tutorial.py",
