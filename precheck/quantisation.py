@@ -22,17 +22,25 @@ def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *,
 
     The layers are those of `original` of class nn.Linear for which `model` has something else under the same name: another class, or a weight of a
     tensor subclass, as torchao's `quantize_` leaves. What a layer keeps and in what order does not matter: its weight is what it makes of unit
-    vectors. `inputs` are those of `model`; a tensor is one argument, a tuple positional ones, a dict keywords.
+    vectors. Scales that were moved from one layer into another on purpose (SmoothQuant, rotations) must be in `original` too.
 
     Of each layer two things are told apart. Its dequantised weight is compared with the original: rounding is allowed and reported in decibels,
     a wrong scale, zero point or order is an error. And what it makes of its inputs is compared with its own dequantised weight in float32: more
     than rounding explains is an error of the kernel.
 
-    `report.facts["quantised"]` has a row for each layer: its name, signal to quantisation noise of its weight and of its result (decibels),
-    and the verdict.
-    Scales that were moved from one layer into another on purpose (SmoothQuant, rotations) must be in `original` too.
+    Args:
+        original: The model before.
+        model: The model after.
+        inputs: Of `model`. A tensor is one argument, a tuple positional arguments, a dict keyword arguments.
+        allow: Rules whose errors become notes, each with your reason.
 
-    Raises InputError if no layer is quantised, and whatever the models themselves raise.
+    Returns:
+        A report. `facts["quantised"]` has a row for each layer: its name, signal to quantisation noise of its weight and of its result
+        (decibels), and the verdict.
+
+    Raises:
+        InputError: No layer is quantised.
+        Exception: Whatever the models themselves raise.
     """
     allowed, names = allowances.checked(allow), _names(original, model)
     report = Report(precision="quantised", facts={"quantised": []})

@@ -87,9 +87,19 @@ def survey(
 ) -> Survey:
     """Runs `model` once in float32, and carries each product of a layer out under each recipe beside it.
 
-    `precisions` are names of recipes ("mxfp8", "nvfp4"). With `loss`, a function of the model's output, the two products of the backward pass are
-    surveyed too. The model and the process come back as they were. Raises InputError for arguments that cannot be run and for precisions that
-    are no recipes, PrecisionError for unknown ones.
+    Args:
+        model: A module or a function of tensors. It comes back as it was.
+        inputs: A tensor is one argument, a tuple positional arguments, a dict keyword arguments.
+        precisions: Names of recipes ("mxfp8", "nvfp4").
+        loss: Takes the model's output, gives a scalar. With it the two products of the backward pass are surveyed too.
+        seed: Of torch's random numbers.
+
+    Returns:
+        What each recipe costs each layer.
+
+    Raises:
+        InputError: An argument cannot be run, or a precision is no recipe.
+        PrecisionError: There is no such precision.
     """
     chosen: Mapping[str, Recipe] = {name: _recipe(name) for name in precisions}
     if not chosen:

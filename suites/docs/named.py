@@ -14,7 +14,7 @@ _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]+`")
 _LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
-COMMANDS = (["golden", "show"], ["golden", "diff"], ["report"], ["rules"], ["kernel"])
+COMMANDS = (["golden", "show"], ["golden", "diff"], ["report"], ["rules"], ["kernel"], ["record"])
 OTHERS = {
     "--junitxml": "pytest, whose help spells it --junit-xml", "--upgrade": "pip", "--extra-index-url": "pip", "--index-url": "pip",
     "--quiet": "git diff", "--cached": "git diff",

@@ -52,7 +52,7 @@ def test_a_port_with_a_fault_fails_with_the_place_and_the_cure(project: Project,
     outcome.stdout.re_match_lines([
         r".*different: output: other computes something else, .*they part first in norm, at test_it\.py:\d+: "
         r"eps is 0\.001 in other's norm, and 1e-06 in model's: with 1e-06 they agree.*",
-        r".*in module norm.*", r".*cure: mend the place named.*", r".*to see this again: pytest .*test_bad.*",
+        r".*in module norm.*", r".*cure: correct the place named.*", r".*to see this again: pytest .*test_bad.*",
     ])  # fmt: skip
     outcome.stdout.no_fnmatch_line("*Traceback*")
 
