@@ -43,7 +43,8 @@ class Floor:
     square: torch.Tensor | None = None  # the largest square distance, block by block taken from this
     unknown: torch.Tensor | None = None  # elements that are not finite everywhere, or whole numbers that came out otherwise
     runs: int = 0
-    terms: torch.Tensor | None = None  # of a gradient: how large what it is the sum of may be; it broadcasts to it
+    terms: torch.Tensor | None = None  # of a gradient: how large a term of it may be; it broadcasts to it
+    sums: torch.Tensor | None = None  # and all of them together
 
     def __post_init__(self) -> None:
         self.unknown = torch.zeros(self.exact.shape, dtype=torch.bool) if not _real(self.exact) else ~self.exact.isfinite()
@@ -82,7 +83,8 @@ class Floor:
         if self.terms is None:
             return torch.zeros((), dtype=torch.float64)
         fmt = self._format()
-        return max(TERMS * fmt.unit_roundoff, _fine(fmt)) * self.terms
+        one = TERMS * fmt.unit_roundoff * self.terms
+        return one if self.sums is None else torch.maximum(one, _fine(fmt) * self.sums)
 
     def _cancelled(self) -> torch.Tensor:
         """The same for all elements of a block, of which nothing else is left: elsewhere their roundings are as independent as others."""
@@ -210,16 +212,16 @@ def _fine(fmt: formats.Format) -> float:
     return float(REASSOCIATED) * 2.0 ** (24 - max(fmt.precision, 24))
 
 
-def terms(value: torch.Tensor, weights: Sequence[torch.Tensor]) -> torch.Tensor:
-    """An upper guess of the terms of the gradient of `value`: the largest weight over the input, by rows where both have them."""
-    found = torch.zeros((), dtype=torch.float64)
+def terms(value: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """An upper guess of the terms of the gradient of `value`, the largest and their sum: weights over the input, by rows where both have them."""
+    found = sums = torch.zeros((), dtype=torch.float64)
     size = value.square().mean().sqrt() if value.numel() else found
     for weight in weights:
         if not weight.numel() or not value.numel():
             continue
         if weight.dim() >= 2 and value.dim() == weight.dim() and weight.shape[:-1] == value.shape[:-1]:
             row = value.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-30)
-            found = found + weight.amax(-1, keepdim=True) / row
+            found, sums = found + weight.amax(-1, keepdim=True) / row, sums + weight.sum(-1, keepdim=True) / row
         else:
-            found = found + weight.amax() / size.clamp(min=1e-30)
-    return found.nan_to_num(posinf=0.0)
+            found, sums = found + weight.amax() / size.clamp(min=1e-30), sums + weight.sum() / size.clamp(min=1e-30)
+    return found.nan_to_num(posinf=0.0), sums.nan_to_num(posinf=0.0)

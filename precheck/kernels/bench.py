@@ -214,19 +214,19 @@ class Bench:
                 break
         judged.fault = values_of(judged, outcome, reference)
 
-    def _terms(self, trial: Trial, name: str, exact: Outcome, gradient: torch.Tensor) -> torch.Tensor | None:
+    def _terms(self, trial: Trial, name: str, exact: Outcome, gradient: torch.Tensor) -> tuple[Any, Any]:
         """How large the terms are that a gradient is the sum of: a change of an input by some share changes the loss by what outputs weigh.
 
         So a term times the input is as large as an output times the gradient that came in; row by row where rows of both belong together.
         """
         leaf = next((place for place, each in enumerate(self.example.leaves) if name == f"gradient of inputs{each.path}"), None)
         if leaf is None or not gradient.is_floating_point():
-            return None
+            return None, None
         value = self.make(trial).values[leaf].double()
         value = value[:1] if leaf in self.wishes_of(trial).expanded else value
         weights = [(value_of.double() * given.double()).abs().nan_to_num(posinf=0.0)
                    for output, given in exact.passed.items() if (value_of := exact.values[output]) is not None]  # fmt: skip
-        return floor.terms(value, weights) if weights and value.shape == gradient.shape else None
+        return floor.terms(value, weights) if weights and value.shape == gradient.shape else (None, None)
 
     def _noise(self, trial: Trial, reference: Reference, more: int) -> None:
         """Adds noise runs to the floors of a reference, which begin with its own result."""
@@ -235,7 +235,7 @@ class Bench:
                 exact = reference.exact.values.get(name)
                 if native is not None and exact is not None:
                     reference.floors[name] = floor.combined(exact, native.dtype, [native])
-                    reference.floors[name].terms = self._terms(trial, name, reference.exact, exact)
+                    reference.floors[name].terms, reference.floors[name].sums = self._terms(trial, name, reference.exact, exact)
         if reference.runs and not more:
             return
         made = reference.made or self.make(trial)

@@ -24,8 +24,6 @@ _PLENTY = 2**18
 """Elements of a tensor in trials that look for a class, at most."""
 _GAIN = 8.0
 """How much smaller an error of rounding is in the next wider format, at least: formats differ by 2^3 and more in roundoff."""
-_THE_SAME = 0.9
-"""The cosine of two errors from which on they are one, whatever else the error hangs on."""
 _GROWS = 4.0
 """How much larger the relative error of a sum is that is 64 times as long, if its accumulator rounds: between 8, as a random walk, and 64."""
 
@@ -147,10 +145,8 @@ class Search:
             return Cause("kernel-constant", "it gives the same whatever the inputs hold")
         if fault.kind in ("values", "lost") and self._rounds(judged):
             return Cause("kernel-accumulation" if self._grows(judged) else "kernel-rounding")
-        if fault.kind == "values" and lowering.explains(self.bench, judged, _THE_SAME):
-            return Cause("kernel-rounding", "an intermediate in a lower format explains it")
         if fault.kind == "values" and lowering.explains(self.bench, judged):
-            return Cause("kernel-accumulation" if self._grows(judged) else "kernel-rounding", "an intermediate in a lower format explains it")
+            return Cause("kernel-rounding", "intermediates in a lower format explain it")
         masked = "" if fault.backward else masks.explains(self.bench, judged)
         if masked:
             return Cause("kernel-mask", f"{masked} explains it")

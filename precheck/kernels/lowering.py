@@ -13,16 +13,16 @@ from precheck.kernels.exact import Exact, widened
 from precheck.kernels.judged import Judged
 
 LOW = (torch.bfloat16, torch.float16)
-ALIKE = 0.6
-"""The cosine of two errors from which one explains the other: that of independent ones is 1/8 among 64 elements."""
-_MOST = 40
+SHARE = 0.8
+"""Of the square of an error, from which on it is explained: errors of as many ops as an eighth of the elements explain an eighth by chance."""
+_MOST = 24
 """Ops of a reference that are rounded one by one."""
 
 
 class _Lowered(Exact):
-    """float64, with the result of one op rounded; of all where `which` is None."""
+    """float64, with the result of one op rounded."""
 
-    def __init__(self, which: int | None, dtype: torch.dtype) -> None:
+    def __init__(self, which: int, dtype: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.which, self.dtype, self.count = which, dtype, 0
 
@@ -31,7 +31,7 @@ class _Lowered(Exact):
         if not isinstance(result, torch.Tensor) or not result.is_floating_point() or result.data_ptr() in _addresses(args):
             return result
         self.count += 1
-        if self.which in (None, self.count - 1):
+        if self.which == self.count - 1:
             return result.to(self.dtype).to(result.dtype)
         return result
 
@@ -40,39 +40,49 @@ def _addresses(args: tuple[Any, ...]) -> set[int]:
     return {each.data_ptr() for each in args if isinstance(each, torch.Tensor)}
 
 
-def explains(bench: Bench, judged: Judged, alike: float = ALIKE) -> bool:
-    """Whether the error has the direction of one that rounding an op of the reference makes, and its size; `alike`: their cosine, at least."""
+def explains(bench: Bench, judged: Judged) -> bool:
+    """Whether the error is a sum of those that rounding single ops of the reference makes."""
     name = judged.fault.subject if judged.fault else "output"
     if judged.outcome is None or judged.reference is None:
         return False
     got, right = judged.outcome.values.get(name), judged.reference.exact.values.get(name)
     if got is None or right is None or not right.is_floating_point() or right.numel() < 32 or got.shape != right.shape:
         return False
-    error = (got.double() - right).nan_to_num(posinf=0.0, neginf=0.0)
-    gradients = "gradient" in name
-    for dtype in LOW:
-        which: int | None = None
-        for which in (None, *range(_MOST)):
-            other, count = _run(bench, judged, which, dtype, gradients)
-            if which is not None and which >= count:
-                break
-            made = other.values.get(name)
-            if other.error is not None or made is None or made.shape != right.shape:
-                continue
-            if _alike(error, (made.double() - right).nan_to_num(posinf=0.0, neginf=0.0), alike):
-                return True
-    return False
+    error = _finite(got.double() - right)
+    return any(_share(error, _errors(bench, judged, name, right, dtype)) > SHARE for dtype in LOW)
 
 
-def _run(bench: Bench, judged: Judged, which: int | None, dtype: torch.dtype, gradients: bool) -> tuple[running.Outcome, int]:
+def _errors(bench: Bench, judged: Judged, name: str, right: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
+    """One for each op whose rounding moves the result, up to one for every eight elements."""
+    found: list[torch.Tensor] = []
+    for which in range(_MOST):
+        other, count = _run(bench, judged, which, dtype, "gradient" in name)
+        if which >= count or len(found) * 8 >= right.numel():
+            break
+        made = other.values.get(name)
+        if other.error is None and made is not None and made.shape == right.shape and bool((made != right).any()):
+            found.append(_finite(made.double() - right))
+    return found
+
+
+def _share(error: torch.Tensor, others: list[torch.Tensor]) -> float:
+    """Of its square, what a combination of the others explains."""
+    norm = float(error.square().sum())
+    if not others or not norm:
+        return 0.0
+    columns = torch.stack([each.reshape(-1) / each.norm().clamp(min=1e-300) for each in others], 1)
+    weights = torch.linalg.lstsq(columns, error.reshape(-1, 1)).solution
+    return 1 - float((columns @ weights - error.reshape(-1, 1)).square().sum()) / norm
+
+
+def _finite(error: torch.Tensor) -> torch.Tensor:
+    return error.nan_to_num(posinf=0.0, neginf=0.0)
+
+
+def _run(bench: Bench, judged: Judged, which: int, dtype: torch.dtype, gradients: bool) -> tuple[running.Outcome, int]:
     made = bench.make(judged.trial)
     wishes = dataclasses.replace(bench.wishes_of(judged.trial), gradients=bench.wishes.gradients and gradients)
     mode = _Lowered(which, dtype)
     with mode:
         outcome = running.run(bench.reference, bench.example, [widened(each) for each in made.values], made.numbers, wishes, kind="noise")
     return outcome, mode.count
-
-
-def _alike(error: torch.Tensor, other: torch.Tensor, alike: float) -> bool:
-    norms = float(error.norm() * other.norm())
-    return norms > 0 and float((error * other).sum()) > alike * norms and float(error.norm()) < 8 * float(other.norm())
