@@ -39,6 +39,11 @@ def roundoff(packet: str) -> float:
     return max((fmt.unit_roundoff for fmt in _open if packet in _products(fmt)), default=0.0)
 
 
+def quantises(packet: str) -> bool:
+    """Whether a recipe that is open carries out the op of that name, at a cost that hangs on the numbers and not on the format alone."""
+    return any(isinstance(fmt, Recipe) and packet in _products(fmt) for fmt in _open)
+
+
 def rounded(tensor: torch.Tensor, fmt: Format) -> torch.Tensor:
     """`tensor` with every element rounded to nearest-even in `fmt`; dtype and shape stay. Non-finite elements stay too."""
     if tensor.layout is not torch.strided:

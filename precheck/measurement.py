@@ -29,7 +29,10 @@ from precheck.observe.listeners import doing
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
 from precheck.observe.selections import Selection
+from precheck.observe.surveys import surveyed
 from precheck.precisions import Precision, resolve
+from precheck.recipes import Recipe
+from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
 from precheck.rules.local_drift.rule import moved
 from precheck.scrutiny import Scrutiny, is_early, settled, suspicious
@@ -171,6 +174,8 @@ class Measurement:
         if self.brief:
             return report
         report.add(flipped(self._flips(), self.precision))
+        if isinstance(self.precision.gemm, Recipe):
+            report.add(coarse(surveyed(self.job, [self.precision.gemm]), self.precision.gemm.name))
         if not report.errors and self.precision.gemm and self.precision.compute is FP32:
             report.add(self._moved(rows))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))

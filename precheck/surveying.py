@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -12,12 +13,11 @@ import torch
 
 from precheck import interrupts
 from precheck.measurement import job_of
-from precheck.observe.job import InputError, Job
-from precheck.observe.run import Setting, run
+from precheck.observe.job import InputError
+from precheck.observe.surveys import surveyed
 from precheck.precisions import resolve
 from precheck.recipes import RECIPES, Recipe
 from precheck.recipes.survey import Place
-from precheck.recipes.survey import Survey as Mode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,8 +38,10 @@ class Survey:
 
     def coarsest(self, precision: str, least: float) -> list[str]:
         """The layers of which a product has fewer than `least` decibels under a precision: those to keep in bfloat16 first."""
-        low = {place.layer: place.decibels(precision) for place in self.places if place.decibels(precision) < least}
-        return sorted(low, key=low.__getitem__)
+        low: dict[str, float] = {}
+        for place in self.places:
+            low[place.layer] = min(place.decibels(precision), low.get(place.layer, math.inf))
+        return sorted((layer for layer, value in low.items() if value < least), key=low.__getitem__)
 
     def to_json(self) -> str:
         """`rows`, as JSON."""
@@ -113,10 +115,3 @@ def _recipe(name: str) -> Recipe:
     if not isinstance(gemm, Recipe):
         raise InputError(f"{name} is no recipe of products; known are {', '.join(RECIPES)}")
     return gemm
-
-
-def surveyed(job: Job, recipes: Iterable[Recipe]) -> list[Place]:
-    """The places of one float32 run of a job's first step."""
-    mode = Mode(job.model, recipes)
-    run(dataclasses.replace(job, optimizer=None, steps=1), Setting(torch.float32, beside=mode))
-    return list(mode.places.values())

@@ -20,6 +20,8 @@ SUSPECT = 0.01
 """Share of elements without a digit from which a value gets a twin, to tell whether float32 determines what follows."""
 GLANCE = 4096
 """Elements of a wide tensor looked at in an optimizer step, whose arithmetic is as far off as the gradients it is given."""
+ONE_ROUNDING = 0.42
+"""Root mean square error of one rounding to nearest, in unit roundoffs."""
 _ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.dtype_name}
 
 
@@ -85,6 +87,8 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
     jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
     if jumped and operation.phase == "forward" and (call.held or not call.written):
         value.local = off(output, exact(call, place))
+        if emulation.quantises(operation.packet):
+            value.roundoff, value.local = max(value.roundoff, value.local / ONE_ROUNDING), None
 
 
 def _in_parts(call: Call, value: Value) -> float | None:

@@ -1,0 +1,23 @@
+"""A float32 run of a job with recipes carried out beside its products."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+
+from precheck.observe import exemption
+from precheck.observe.job import Job
+from precheck.observe.run import Setting, run
+from precheck.recipes import Recipe
+from precheck.recipes.survey import Place, Survey
+
+
+def surveyed(job: Job, recipes: Iterable[Recipe]) -> list[Place]:
+    """The places of one float32 run of a job's first step. Layers that are kept in float32 are no recipe's."""
+    mode = Survey(job.model, recipes)
+    run(dataclasses.replace(job, optimizer=None, steps=1), Setting(torch.float32, beside=mode))
+    apart = {id(module) for kept in exemption.kept(job.model) for module in kept.modules()}
+    left = {name for name, module in job.model.named_modules() if id(module) in apart}
+    return [place for place in mode.places.values() if place.layer not in left]

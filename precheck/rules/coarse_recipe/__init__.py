@@ -1,0 +1,1 @@
+"""The rule `coarse-recipe`."""

@@ -1,0 +1,50 @@
+"""Products of which a recipe's rounding leaves little, though it is carried out as the recipe says."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from precheck.analysis.limit import Limit
+from precheck.findings import Finding, Severity
+from precheck.observe.shadow.operations import Phase
+from precheck.recipes.survey import Place
+from precheck.rules.coarse_recipe.about import ABOUT
+from precheck.rules.rule import Rule
+
+DROWNED = Limit(
+    3.0, "decibels",
+    "of signal to quantisation noise: noise has half the product's energy. Operands that are rounded to zero leave 0 of what they stood for.",
+)  # fmt: skip
+BEHIND = Limit(10.0, "decibels", "less than the median of the same product in the other layers: a tenth of what they keep")
+FAINT = Limit(10.0, "decibels", "above which a layer is left in peace, however good its neighbours are: noise is less than a third of the product")
+PHASES: dict[str, Phase] = {"forward": "forward", "input gradient": "backward", "weight gradient": "backward"}
+
+
+class CoarseRecipe(Rule):
+    about = ABOUT
+    limits: ClassVar[tuple[Limit, ...]] = (DROWNED, BEHIND, FAINT)
+
+
+def coarse(places: Iterable[Place], recipe: str) -> Iterator[Finding]:
+    """An error for each product that drowns in its own noise, a warning for those far behind the same of other layers."""
+    places = [place for place in places if place.signal]
+    for place in places:
+        others = [other.decibels(recipe) for other in places if other.product == place.product and other is not place]
+        own = place.decibels(recipe)
+        if own < DROWNED:
+            yield _finding(place, recipe, own, others, "error", DROWNED)
+        elif others and own < min(statistics.median(others) - BEHIND, FAINT):
+            yield _finding(place, recipe, own, others, "warning", FAINT)
+
+
+def _finding(place: Place, recipe: str, own: float, others: list[float], severity: Severity, limit: Limit) -> Finding:
+    what = "its result" if place.product == "forward" else f"its {place.product}"
+    text = f"{place.layer}: {recipe} leaves {own:.0f} dB of {what}, its rounding is {10 ** (-own / 20):.2g} times as large"
+    if others and statistics.median(others) < float("inf"):
+        text += f"; the median of the other layers is {statistics.median(others):.0f} dB"
+    if place.channel is not None:
+        text += f"; input channel {place.channel} is {place.excess:.0f} times as large as the median channel"
+    phase = PHASES[place.product]
+    return Finding("coarse-recipe", severity, text, phase=phase, module=place.layer, tensor=place.layer, measured=own, limit=float(limit))

@@ -1,0 +1,106 @@
+"""`survey`: the signal to quantisation noise of each product is that of the product itself, carried out by hand; names, outliers and errors."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from float8_by_hand import normal
+from torch import nn
+
+import precheck
+from precheck.formats import E2M1, mx
+from precheck.recipes import RECIPES
+from precheck.recipes.products import RecipeProducts
+
+
+def network(outlier: float = 1.0) -> nn.Sequential:
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 8))
+    with torch.no_grad():
+        made[0].weight[17] = outlier
+    return made
+
+
+def decibels(made: torch.Tensor, exact: torch.Tensor) -> float:
+    return float(20 * torch.log10(exact.norm() / (made - exact).norm()))
+
+
+def test_each_products_decibels_are_those_of_the_product_by_hand() -> None:
+    layer, x, upstream = nn.Linear(64, 32, bias=False), normal(16, 64), normal(16, 32, seed=1)
+    model = nn.Sequential(nn.Linear(64, 64), layer)
+    given = model[0](x)
+    found = precheck.survey(model, x, ["mxfp4"], loss=lambda out: (out * upstream).sum())
+    rows = {(row["layer"], row["product"]): row["mxfp4"] for row in found.rows()}
+
+    def cast(matrix: torch.Tensor) -> torch.Tensor:
+        return mx.dequantised(*mx.quantised(matrix.detach(), E2M1, mode="rceil"))
+
+    weight = layer.weight.detach()
+    expected = {
+        "forward": decibels(cast(given) @ cast(weight).t(), given.detach() @ weight.t()),
+        "input gradient": decibels(cast(upstream) @ cast(weight.t()).t(), upstream @ weight),
+        "weight gradient": decibels(cast(upstream.t()) @ cast(given.t()).t(), upstream.t() @ given.detach()),
+    }
+    for product, value in expected.items():
+        assert rows["1", product] == pytest.approx(value, abs=0.02)
+
+
+def test_finer_recipes_leave_more_and_those_of_inference_leave_gradients_alone() -> None:
+    found = precheck.survey(network(), normal(64, 64), ["mxfp8", "mxfp6-e2m3", "mxfp4", "int8-dynamic"], loss=lambda out: out.square().mean())
+    assert found.precisions == ("MXFP8BlockScaling", "mxfp6-e2m3", "mxfp4", "Int8DynamicActivationInt8WeightConfig")
+    assert {place.layer for place in found.places} == {"1", "3"}
+    for place in found.places:
+        assert place.decibels("MXFP8BlockScaling") > place.decibels("mxfp4") + 8
+        assert (place.decibels("Int8DynamicActivationInt8WeightConfig") == math.inf) == (place.product != "forward")
+    assert all(row["Int8DynamicActivationInt8WeightConfig"] is None for row in found.rows() if row["product"] != "forward")
+    assert json.loads(found.to_json()) == found.rows()
+
+
+def test_an_outlier_channel_is_named_and_costs_the_coarse_recipe_its_layer() -> None:
+    found = precheck.survey(network(100.0), normal(64, 64), ["Int8DynamicActivationInt8WeightConfig", "MXFP8BlockScaling"])
+    first = next(place for place in found.places if place.layer == "1")
+    assert first.channel == 17
+    assert first.excess > 30
+    assert "channel 17" in str(found)
+    plain = precheck.survey(network(), normal(64, 64), ["MXFP8BlockScaling"])
+    assert all(place.channel is None for place in plain.places)
+    assert [line.split()[0] for line in str(plain).splitlines()] == ["layer", "1", "3", "median"]
+
+
+def test_the_coarsest_layers_come_worst_first() -> None:
+    found = precheck.survey(network(), normal(64, 64), ["mxfp4"], loss=lambda out: out.square().mean())
+    worst = min(found.places, key=lambda place: place.decibels("mxfp4"))
+    listed = found.coarsest("mxfp4", 100.0)
+    assert listed[0] == worst.layer
+    assert set(listed) == {"1", "3"}
+    assert found.coarsest("mxfp4", worst.decibels("mxfp4")) == []
+
+
+def test_the_run_and_the_model_stay_as_they_were() -> None:
+    model, x = network(), normal(8, 64)
+    before, state = model(x), {name: value.clone() for name, value in model.state_dict().items()}
+    precheck.survey(model, x, ["nvfp4"], loss=lambda out: out.sum())
+    assert torch.equal(before, model(x))
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_recipe_is_carried_out_as_under_its_precision() -> None:
+    model, x = nn.Sequential(nn.Linear(64, 32, bias=False)), normal(16, 64)
+    found = precheck.survey(model, x, ["fp8-block"])
+    with torch.no_grad(), RecipeProducts(RECIPES["Float8BlockScaling"]):
+        made = model(x)
+    exact = x @ model[0].weight.detach().t()
+    assert found.places[0].decibels("Float8BlockScaling") == pytest.approx(decibels(made, exact), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("precisions", "said"),
+    [(["bf16"], "bf16 is no recipe of products; known are DelayedScaling"), ([], r"no precision was named; pass names of recipes, as in survey")],
+)
+def test_what_is_no_recipe_is_refused(precisions: list[str], said: str) -> None:
+    with pytest.raises(precheck.InputError, match=said):
+        precheck.survey(network(), normal(8, 64), precisions)
