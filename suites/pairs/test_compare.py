@@ -232,7 +232,7 @@ def test_the_report_is_told_and_saved() -> None:
     report = compared(decoder(), decoder(eps=1e-5), given, loss=language_loss(given))
     first, *rest = report.summary().splitlines()
     assert first.startswith("different: output: other computes something else, off by ")
-    assert any("cure: mend the place named" in line for line in rest)
+    assert any("cure: correct the place named" in line for line in rest)
     assert '"verdict": "different"' in report.to_json()
     with pytest.raises(precheck.PrecisionFailure, match="different: output"):
         report.raise_for_errors()
