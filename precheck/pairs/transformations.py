@@ -154,15 +154,19 @@ def _passed(place: Place) -> Iterator[str]:
 
 def _readings(place: Place) -> Iterator[str]:
     """An op reads what a factor, a mask or a shift makes of what the same op in model reads. A factor goes through sums and products, and may be
-    taken in one place here and in another there: so the last op that shows it is the one that tells how many times."""
+    taken in one place here and in another there: so an op that it does not go through is the one that tells how many times."""
     assert place.number is not None
-    found: list[str] = []
+    found = ""
     for made in place.theirs[place.number :]:
         told = "" if _op(made) in MOVING else next(_reading(made, place), "")
-        found += [told] if told else []
-        if found and _op(made) not in SCALING:
-            break
-    yield from found[-1:]
+        if _op(made) not in SCALING:
+            if told:
+                yield told
+            found = ""  # what another op takes up unnoticed was taken back before
+        elif told:
+            found = told
+    if found:
+        yield found
 
 
 def _reading(made: Made, place: Place) -> Iterator[str]:

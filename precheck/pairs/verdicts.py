@@ -87,7 +87,8 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
     found = _Row(subject, sided.other, floor, own)
     if sided.free_other is not None and sided.free_model is not None and sided.free_other.shape == sided.free_model.shape:
         between = apart(sided.free_other, sided.free_model)
-        r, where, limit = _beyond(between, _bound(floor, sided.free_model), found.shape) if not floor.drowned else _drowned(between, floor, samples)
+        bound = _bound(floor, sided.free_model)
+        r, where, limit = _drowned(between, bound, floor, samples) if floor.drowned else _beyond(between, bound, found.shape)
         if between.excess or r > limit:
             return found.told("different", math.inf if between.excess else r, limit, where, between)
         if fine is not None and not floor.drowned:
@@ -170,10 +171,10 @@ class _Row:
         )  # fmt: skip
 
 
-def _drowned(between: Squares, floor: Floor, samples: int) -> tuple[float, str, float]:
+def _drowned(between: Squares, bound: Squares, floor: Floor, samples: int) -> tuple[float, str, float]:
     """Of what is zero on paper: two runs' rounding, which luck scatters, so that no block tells anything."""
     limit = noise.FAIL if samples < ENOUGH else _allowed(1, samples, floor.free.whole)
-    return ratio(between.whole, floor.square.whole), "", limit
+    return ratio(between.whole, bound.whole), "", limit
 
 
 def _bound(floor: Floor, free: torch.Tensor) -> Squares:

@@ -6,7 +6,8 @@ import pair_images
 import pair_llama
 import pair_losses
 import pair_routes
+import pair_second
 import pair_sequences
 import pair_t5
 
-FAMILIES = (pair_gpt, pair_llama, pair_bert, pair_t5, pair_images, pair_sequences, pair_routes, pair_losses)
+FAMILIES = (pair_gpt, pair_llama, pair_bert, pair_t5, pair_images, pair_sequences, pair_routes, pair_losses, pair_second)
