@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from precheck import ops
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.distances import apart, size
 from precheck.pairs.intermediates import Made, View, alike
@@ -20,7 +21,7 @@ MASKED = 1e30
 """Magnitude from which a number is a mask's: beyond anything that scores reach, within float32's range."""
 MOVING = frozenset({"clone", "unsafe_view", "to_copy", "cat", "stack", "copy_"})
 """Ops that put numbers elsewhere: what they read tells nobody where a factor matters."""
-SCALING = MOVING | {"mul", "div", "neg", "mm", "bmm", "addmm", "baddbmm", "sum", "mean", "masked_fill", "where"}
+SCALING = MOVING | ops.MULTIPLYING | ops.REDUCTIONS | ops.MOVING
 """Ops that a factor of what they read goes through."""
 SHIFTS = (1, -1, 2, -2)
 """Positions by which code is off in the bugs that people report."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from precheck.observe.shadow import parts
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.remarks import Summed
 from precheck.observe.shadow.statistics import norm, ratio
@@ -33,9 +34,11 @@ KEPT = 256
 
 @dataclasses.dataclass(slots=True)
 class Sum:
-    """A sum so far: the value that holds it, a sample of what it would be if it were added up wide, and of how many gradients."""
+    """A sum so far: where in which storage it lies, the value that holds it, a sample of what it would be if it were added up wide, and of how
+    many gradients."""
 
     storage: StorageWeakRef
+    where: parts.Region
     value: Value
     exact: torch.Tensor
     terms: int
@@ -59,16 +62,16 @@ class Gradients:
             both = zip(call.floats, known, strict=True)
             sums = [(each.exact, each.terms) if each else (grid(tensor).to(torch.float64), 1) for tensor, each in both]
             exact, terms = sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]
-        self.sums[storage_key(output)] = Sum(StorageWeakRef(output.untyped_storage()), value, exact, terms)
+        self.sums[storage_key(output)] = Sum(StorageWeakRef(output.untyped_storage()), parts.region(output), value, exact, terms)
         if len(self.sums) > KEPT:
             self.sums = {key: each for key, each in self.sums.items() if not each.storage.expired()}
         if terms >= TERMS:
             self.later([grid(output), exact], functools.partial(_resolved, call.operation, terms))
 
     def _known(self, tensor: torch.Tensor, held: Value) -> Sum | None:
-        """The sum that a tensor holds, if it holds one still."""
+        """The sum that a tensor holds, if it holds one still, and not a part of it."""
         found = self.sums.pop(storage_key(tensor), None)
-        return found if found is not None and found.value is held else None
+        return found if found is not None and found.value is held and found.where == parts.region(tensor) else None
 
 
 def _resolved(operation: Operation, terms: int, low: torch.Tensor, exact: torch.Tensor) -> None:
