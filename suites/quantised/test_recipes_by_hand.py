@@ -11,6 +11,7 @@ import blocks_by_hand
 import float8_by_hand
 import pytest
 import torch
+from healthy_quantisers import HEALTHY
 
 import precheck
 from precheck.findings import Report
@@ -95,3 +96,10 @@ def test_a_scale_that_lags_behind_data_that_grows_is_a_warning() -> None:
     (finding,) = report.findings
     assert (finding.rule, finding.severity) == ("clipping", "warning")
     assert finding.message.endswith("the scale lags behind in 1 of 4 casts")
+
+
+@pytest.mark.parametrize("program", HEALTHY, ids=lambda program: program.__name__)
+def test_healthy_code_that_quantises_in_ways_of_its_own_is_left_in_peace(program: Callable[[], torch.Tensor]) -> None:
+    with precheck.watch() as report:
+        program()
+    assert not report.findings

@@ -159,7 +159,12 @@ class Codes:
             made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
 
     def _again(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], tracks: list[Track], result: torch.Tensor) -> None:
-        """The same op on both copies."""
+        """The same op on both copies. A product of codes with their zero points in them says nothing until these are out, by sums of rows."""
+        if planned.base in PRODUCTS and any(track.shifted for track in tracks):
+            for track in tracks:
+                track.read = True
+            self.tracks.drop(result)
+            return
         exact = self._replayed(func, planned, args, kwargs, -1)
         plains = [self._replayed(func, planned, args, kwargs, place) for place in range(alternatives(tracks))]
         self._put(result, tracks, exact, plains)
@@ -204,6 +209,7 @@ class Codes:
             made.multipliers, made.sure = track.multipliers + known, track.sure and (known or other is None or neutral(other))
             if known:
                 made.last = self.described(planned.name)
+                self.casts.dequantised(track.rounded)
             self._settled(made, result)
 
     def _shifted(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor],
@@ -219,6 +225,9 @@ class Codes:
         exact = self._replayed(func, planned, args, kwargs, -1)
         self._put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
         self._measured(track, source, result)
+        made = self.tracks.get(result)
+        if made is not None:
+            made.shifted = not track.shifted
 
     def _clamped(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], track: Track, source: torch.Tensor,
                  result: torch.Tensor) -> None:  # fmt: skip
@@ -239,9 +248,11 @@ class Codes:
         last = max((track.last for track in tracks if track.last is not None), key=lambda each: each.number, default=None)
         scales = [track.scales for track in tracks]
         made = Track(
-            Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded, scales=sum(scales),
+            Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded,
+            scales=sum(scales),
             multipliers=sum(track.multipliers for track in tracks), sure=all(track.sure for track in tracks),
-            dense=any(track.dense for track in tracks), early=sum(track.early for track in tracks), last=last,
+            shifted=any(track.shifted for track in tracks), dense=any(track.dense for track in tracks),
+            early=sum(track.early for track in tracks), last=last,
         )  # fmt: skip
         self.tracks.put(result, made)
 

@@ -79,7 +79,8 @@ def looked_up(codes: Codes, planned: OpPlan, inputs: list[torch.Tensor], result:
     table = not place.is_floating_point() and result.is_floating_point() and planned.base in ops.MOVING
     if table and result.numel() == origin.exact.numel():
         bys = [each.expand(origin.exact.shape).reshape(result.shape) for each in origin.bys]
-        _become(codes, planned, origin.exact.reshape(result.shape), origin.exact.reshape(result.shape), bys, result)
+        exact = origin.exact.reshape(result.shape)
+        _become(codes, planned, exact, exact, bys, result)
     elif not table and (planned.base in {*ops.PLACES, *ops.MOVING, *ops.POWERS} or planned.base == "pow"):
         codes.origins.put(result, origin)
 
@@ -91,7 +92,8 @@ def _become(
     place = codes.described(planned.name)
     codes.scales.rounded_under(bys[0])
     plains = [Flat.of(result, torch.nan_to_num(data / by)) for by in bys]
-    codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, [Flat.of(result, 1 / by) for by in bys]))
+    units = [Flat.of(result, 1 / by) for by in bys]
+    codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, shifted=data is not exact))
     return place
 
 
@@ -113,7 +115,8 @@ def _exact(scaled: Scaled, source: torch.Tensor) -> tuple[torch.Tensor, torch.Te
         small, noisy = bool((added.abs() <= 1).all()), added.numel() == scaled.added.numel()  # type: ignore[union-attr]
     else:
         small, noisy = abs(added) < 1, False
-    return (wide - added, wide - added, noisy) if small else (wide, wide - added, False)
+    data = wide - added
+    return (data, data, noisy) if small else (wide, data, False)
 
 
 def _coded(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
@@ -174,6 +177,11 @@ class Casts:
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
         self.lines: dict[str, Line] = {}
+        self.meant: set[str] = set()  # the lines of which codes have been dequantised
+
+    def dequantised(self, rounded: str) -> None:
+        """Codes of that line have been multiplied by a scale: what rounded them is a quantiser."""
+        self.meant.add(rounded)
 
     def _line(self, place: Operation) -> Line:
         return self.lines.setdefault(place.blamed, Line(place))
@@ -197,6 +205,8 @@ class Casts:
     def tell(self) -> None:
         """The worst of each line, now that all are known."""
         for line in self.lines.values():
+            if line.place.blamed not in self.meant:
+                continue
             worst = line.clipped and dataclasses.replace(line.clipped, calls=line.calls, clips=line.clips)
             for remark in (worst, line.skewed):
                 if remark is not None:

@@ -7,6 +7,7 @@ magnitude) and Python's numbers, or if data has been rounded under it before.
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import torch
 
@@ -44,12 +45,12 @@ class Scales:
     """Which tensors are made of extremes alone, and what numbers data has been rounded under."""
 
     def __init__(self) -> None:
-        self.made: Storages[bool] = Storages()
+        self.made: Storages[Literal["scale", "whole"]] = Storages()
         self.used: list[torch.Tensor] = []
 
     def known(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is a scale by where it comes from, or by its numbers."""
-        return bool(self.made.get(tensor)) or self._among(tensor)
+        """Whether a tensor is a scale by where it comes from, or by its numbers. Extremes that were rounded to whole numbers may be zero points."""
+        return self.made.get(tensor) == "scale" or self._among(tensor)
 
     def follow(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """An op has run: whether it has made scales."""
@@ -59,8 +60,10 @@ class Scales:
         else:
             made = bool(self.made) and any(self.made.get(each) for each in inputs)
             made = made and all(each.numel() == 1 or self.made.get(each) for each in floats)
+        rounded = base in ops.STEPS or (base not in ops.MULTIPLYING and base not in ops.EXPONENTIALS and base not in ops.POWERS and base != "pow"
+                                        and any(self.made.get(each) == "whole" for each in inputs))  # fmt: skip
         for result in results if made else ():
-            self.made.put(result, True)
+            self.made.put(result, "whole" if rounded else "scale")
 
     def rounded_under(self, by: torch.Tensor) -> None:
         values = by.detach().reshape(-1)[:: max(1, by.numel() // LOOKED_AT)].float().abs()

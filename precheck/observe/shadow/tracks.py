@@ -26,6 +26,7 @@ class Track:
     scales: int = 1
     multipliers: int = 0
     sure: bool = True  # whether all multipliers are scales
+    shifted: bool = False  # whether a zero point is in it
     dense: bool = False  # whether a product has been made of them
     early: int = 0  # multipliers before that
     read: bool = False  # whether something follows from it
