@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from precheck import ops
 from precheck.kernels import running
 from precheck.kernels.bench import Bench
 from precheck.kernels.exact import Exact, widened
@@ -15,7 +16,6 @@ from precheck.kernels.judged import Judged
 from precheck.kernels.trials import Made
 from precheck.torch_internals import overload, schema
 
-_NEXT = {"ge": "gt", "gt": "ge", "le": "lt", "lt": "le"}
 _BEHIND = 0.01
 """Share of a mean square error that is left where another mask explains it."""
 
@@ -43,8 +43,8 @@ class _Masked(Exact):
         if name in ("tril", "triu") and self.way in ("later", "earlier"):
             diagonal = args[1] if len(args) > 1 else kwargs.pop("diagonal", 0)
             return func, (args[0], diagonal + (1 if self.way == "later" else -1)), kwargs
-        if name in _NEXT and self.way == "bound" and isinstance(args[0], torch.Tensor) and not args[0].is_floating_point():
-            packet = getattr(torch.ops.aten, _NEXT[name])
+        if self.way == "bound" and _bounds(name) and isinstance(args[0], torch.Tensor) and not args[0].is_floating_point():
+            packet = getattr(torch.ops.aten, name[0] + ("t" if name[1] == "e" else "e"))  # ge and gt, le and lt
             return getattr(packet, overload(func) or "default"), args, kwargs
         if name == "masked_fill" and self.way in ("none", "inverted", "weak"):
             mask = torch.zeros_like(args[1]) if self.way == "none" else ~args[1] if self.way == "inverted" else args[1]
@@ -82,6 +82,11 @@ class _Masked(Exact):
             return None
         mask = torch.zeros(moved.shape, dtype=torch.float64).masked_fill(moved, float("-inf"))
         return func, (*args[:4], False, *args[5:]), {**kwargs, "attn_mask": mask}
+
+
+def _bounds(name: str) -> bool:
+    """Whether the op asks which of two is larger."""
+    return name in ops.ASKING and name[0] in "gl" and name[1:] in ("e", "t")
 
 
 def _shifted(mask: torch.Tensor, way: str) -> torch.Tensor | None:

@@ -67,8 +67,8 @@ def test_every_limit_belongs_to_a_rule() -> None:
 
 
 def test_a_rule_uses_the_limits_that_it_lists() -> None:
-    """Each is read by its own folder, or by an analysis."""
-    sources = [path.read_text(encoding="utf8") for path in (ROOT / "precheck" / "analysis").glob("*.py")]
+    """Each is read by its own folder, or by an analysis; what several rules list, they list in one file."""
+    sources = [path.read_text(encoding="utf8") for folder in ("analysis", "rules") for path in (ROOT / "precheck" / folder).glob("*.py")]
     for name in RULES:
         own = [path.read_text(encoding="utf8") for path in example(name).parent.glob("*.py")]
         for limit in limits_of(name):
@@ -86,7 +86,7 @@ def test_a_limit_computes_as_a_float_and_is_copied_as_one() -> None:
 def test_a_rule_is_told_in_its_own_folder_alone() -> None:
     """No code but a rule's own makes findings of it. (`excess` and others ask for rules by name, and make none.)"""
     for path in (ROOT / "precheck").rglob("*.py"):
-        made = set(re.findall(r"(?:Finding|Candidate|at)\(\s*(?:\w+\.record, )?\"([a-z-]+)\"", path.read_text(encoding="utf8"))) & RULES.keys()
+        made = set(re.findall(r"\b(?:Finding|Candidate|at)\(\s*(?:\w+\.record, )?\"([a-z-]+)\"", path.read_text(encoding="utf8"))) & RULES.keys()
         assert not made or made == {path.parent.name.replace("_", "-")}, f"{path} makes findings of {made}"
 
 
