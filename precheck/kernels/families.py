@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -63,7 +64,7 @@ FAMILIES: dict[str, Change] = {
     "zeros": _zeros,
     "equal rows": _rows,
     "subnormal": _subnormal,
-    "NaN": _planted(float("nan")),
+    "NaN": _planted(math.nan),
     "Inf": _planted(float("inf")),
     "-Inf": _planted(float("-inf")),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import torch
 
@@ -87,5 +88,5 @@ def fits(values: torch.Tensor, layout: str) -> bool:
 
 def _poison(dtype: torch.dtype) -> float | int | bool:
     if dtype.is_floating_point or dtype.is_complex:
-        return float("nan")
+        return math.nan
     return True if dtype is torch.bool else torch.iinfo(dtype).max

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,7 +35,7 @@ class _Filled(TorchDispatchMode):
 def fill(tensor: torch.Tensor) -> None:
     """With what shows wherever it goes."""
     if tensor.is_floating_point() or tensor.is_complex():
-        tensor.fill_(float("nan"))
+        tensor.fill_(math.nan)
     elif tensor.dtype is not torch.bool:
         tensor.fill_(torch.iinfo(tensor.dtype).max)
 

@@ -1,4 +1,4 @@
-"""Twenty kernels, broken as real ones were: written before any of them was tried."""
+"""Kernels, broken as real ones were: written before any of them was tried."""
 
 from __future__ import annotations
 

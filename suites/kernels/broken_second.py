@@ -1,4 +1,4 @@
-"""Twenty more kernels, broken as real ones were: written before any of them was tried."""
+"""More kernels, broken as real ones were: written before any of them was tried."""
 
 from __future__ import annotations
 
