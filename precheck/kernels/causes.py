@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from precheck.kernels import families, lowering, masks, running
+from precheck.kernels import differences, families, lowering, masks, running
 from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.examples import Example, Leaf
 from precheck.kernels.judged import Judged
@@ -79,7 +79,7 @@ class Search:
         again = self.bench.judge(judged.trial)
         if again.fault is None and fresh.fault is not None and not again.skipped:
             return Cause("kernel-nondeterminism", "on the same inputs it is right at another time")
-        if _differ(fresh, again) and not _explained(fresh, again):
+        if differences.differ(fresh, again) and not differences.explained(fresh, again):
             return Cause("kernel-nondeterminism", "two calls on the same inputs give different results")
         return None
 
@@ -190,12 +190,12 @@ class Search:
         """Whether the error is one of rounding: a wider format takes it away, or it is small and other for every neighbour of the input."""
         assert judged.fault is not None
         name = judged.fault.subject
-        error = _error(judged, name)
+        error = differences.error(judged, name)
         if not error > 0:
             return False
         for dtype in (torch.float64, torch.float32):
             wide = self._wider(judged.trial, dtype)
-            if wide is not None and _error(wide, name) * _GAIN <= error:
+            if wide is not None and differences.error(wide, name) * _GAIN <= error:
                 return True
         return error < 0.1 and self._erratic(judged, name)
 
@@ -218,7 +218,7 @@ class Search:
     def _erratic(self, judged: Judged, name: str) -> bool:
         """Whether the error is another where each input is moved by up to 2^-5 of itself: a wrong formula errs alike there."""
         trial, made = judged.trial, self.bench.make(judged.trial)
-        first = _errors(judged, name)
+        first = differences.errors(judged, name)
         if first is None or first.numel() < 16 or self.late():
             return False
         generator = torch.Generator().manual_seed(3)
@@ -227,7 +227,7 @@ class Search:
         with self.state.restored():
             outcome = running.run(self.bench.candidate, self.bench.example, moved, made.numbers, self.bench.wishes_of(trial))
         exact = self.bench.exact_of(trial, type(made)(moved, made.numbers))
-        second = _errors(Judged(trial, outcome=outcome, reference=dataclasses.replace(self.bench.of(trial), exact=exact)), name)
+        second = differences.errors(Judged(trial, outcome=outcome, reference=dataclasses.replace(self.bench.of(trial), exact=exact)), name)
         if outcome.error is not None or exact.error is not None or second is None:
             return False
         norms = float(first.norm() * second.norm())
@@ -254,7 +254,7 @@ class Search:
 def _blunt(judged: Judged) -> bool:
     """Whether an element is wrong by a tenth of what elements are, which no sum of some hundred terms is by rounding."""
     name = judged.fault.subject if judged.fault else ""
-    errors = _errors(judged, name)
+    errors = differences.errors(judged, name)
     right = judged.reference.exact.values.get(name) if judged.reference else None
     if errors is None or right is None or not errors.numel():
         return True
@@ -278,41 +278,3 @@ def _has_mask(bench: Bench, trial: Trial) -> bool:
         if mode.changed:
             return True
     return False
-
-
-def _errors(judged: Judged, name: str) -> torch.Tensor | None:
-    if judged.outcome is None or judged.reference is None:
-        return None
-    got, right = judged.outcome.values.get(name), judged.reference.exact.values.get(name)
-    if got is None or right is None or got.shape != right.shape or not right.is_floating_point():
-        return None
-    return (got.double() - right).where(right.isfinite(), 0.0)
-
-
-def _error(judged: Judged, name: str) -> float:
-    """Relative, of the norm."""
-    errors = _errors(judged, name)
-    if errors is None or judged.reference is None:
-        return math.nan
-    right = judged.reference.exact.values[name]
-    norm = float(right.where(right.isfinite(), 0.0).norm()) if right is not None else 0.0
-    far = float(errors.norm())
-    return math.inf if not math.isfinite(far) else far / norm if norm else far
-
-
-def _differ(first: Judged, second: Judged) -> bool:
-    if first.outcome is None or second.outcome is None:
-        return False
-    pairs = ((value, second.outcome.values.get(name)) for name, value in first.outcome.values.items())
-    return any(a is not None and b is not None and a.shape == b.shape and not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
-
-
-def _explained(first: Judged, second: Judged) -> bool:
-    """Whether the two are apart by far less than either is off: then it is not chance that makes the error."""
-    assert first.outcome is not None
-    assert second.outcome is not None
-    for name, value in first.outcome.values.items():
-        other, off = second.outcome.values.get(name), _errors(first, name)
-        if value is not None and other is not None and off is not None and float((value.double() - other.double()).norm()) > 0.05 * float(off.norm()):
-            return False
-    return True
