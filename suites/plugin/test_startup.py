@@ -44,12 +44,12 @@ USED_ALWAYS = "fixtures hooks ledger markers naming settings xdist".split()
 
 
 def test_a_run_that_uses_nothing_loads_what_each_run_needs(pytester: pytest.Pytester) -> None:
-    """Of the plugin, and of all else formats and precisions alone: everything else is loaded where it is asked for."""
+    """Of the plugin, and of all else formats, recipes and precisions alone: everything else is loaded where it is asked for."""
     pytester.makeconftest(
         """
         import sys
         def pytest_unconfigure(config):
-            print("ours:", *sorted(name for name in sys.modules if name.startswith("precheck.") and name.count(".") == 2))
+            print("ours:", *sorted(name for name in sys.modules if name.startswith(("precheck.goldens.", "precheck.plugin."))))
         """
     )
     pytester.makepyfile("def test_it(): pass")

@@ -44,7 +44,7 @@ class AmplifiedRounding(Rule):
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):
             return super().words(fact)
         value = fact.value
-        text = f"its rounding ({fact.shown.drift_in:.2g} relative by then) is amplified {fact.gain:.0f} times by {placed(fact.shown)}: "
+        text = f"its rounding ({fact.shown.drift_in:.2g} relative) is amplified {fact.gain:.0f} times by {placed(fact.shown)}: "
         lost = f"{100 * value.dead:.0f} % of the elements have no correct digit"
         text += lost if fact.how == "digits lost" else f"off by {value.drift / value.roundoff:.0f} roundings"
         return text + (HEALED if fact.healed else "")
