@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Iterator
 
 import torch
 
-from precheck.kernels import differences, families, lowering, masks, running
+from precheck.kernels import families, lowering, masks, running
 from precheck.kernels.bench import QUICK, Bench
+from precheck.kernels.errors import blunt, differ, error_of, errors_of, explained, has_mask, inputs_of
 from precheck.kernels.examples import Example, Leaf
 from precheck.kernels.judged import Judged
 from precheck.kernels.states import State
@@ -79,14 +79,14 @@ class Search:
         again = self.bench.judge(judged.trial)
         if again.fault is None and fresh.fault is not None and not again.skipped:
             return Cause("kernel-nondeterminism", "on the same inputs it is right at another time")
-        if differences.differ(fresh, again) and not differences.explained(fresh, again):
+        if differ(fresh, again) and not explained(fresh, again):
             return Cause("kernel-nondeterminism", "two calls on the same inputs give different results")
         return None
 
     def _laid(self, judged: Judged) -> Cause | None:
         trial = judged.trial
         if trial.layout != "contiguous" and self.passes(trial.but(layout="contiguous", laid=-1)):
-            return Cause("kernel-stride", f"with contiguous inputs it is right; {_inputs(self.bench, trial)} {trial.layout} in memory")
+            return Cause("kernel-stride", f"with contiguous inputs it is right; {inputs_of(self.bench, trial)} {trial.layout} in memory")
         if trial.upstream in ("expanded", "transposed") and self.passes(trial.but(upstream="random")):
             return Cause("kernel-stride", f"it is right where the incoming gradient is contiguous; here that is {trial.upstream}")
         if trial.upstream == "partial" and self.passes(trial.but(upstream="random")):
@@ -121,14 +121,14 @@ class Search:
         assert fault is not None
         what = families.WORDS[trial.family]
         if trial.family in families.SPECIAL:
-            masked = trial.family != "NaN" and fault.kind == "lost" and _has_mask(self.bench, trial)
+            masked = trial.family != "NaN" and fault.kind == "lost" and has_mask(self.bench, trial)
             return Cause("kernel-mask" if masked else "kernel-contract", f"there is {what} among the inputs")
         if trial.family == "plain" or not self.passes(trial.but(family="plain")):
             return None
         if self._rounds(judged):
             rule = "kernel-accumulation" if self._grows(judged) else "kernel-rounding"
             return Cause(rule, f"with plain numbers it is right; here there are {what}")
-        if fault.kind == "values" and not _blunt(judged) and self._grows(judged):
+        if fault.kind == "values" and not blunt(judged) and self._grows(judged):
             return Cause("kernel-accumulation", f"the error grows with the number of terms; with plain numbers it is right, here there are {what}")
         if masks.explains(self.bench, judged) or masks.trivial(self.bench, judged):
             return Cause("kernel-mask", f"with plain numbers it is right; here there are {what}")
@@ -152,7 +152,7 @@ class Search:
             return Cause("kernel-mask", f"{masked} explains it")
         if masks.trivial(self.bench, judged):
             return Cause("kernel-mask", "it is right where nothing is masked")
-        if fault.kind == "values" and not _blunt(judged) and self._grows(judged):
+        if fault.kind == "values" and not blunt(judged) and self._grows(judged):
             return Cause("kernel-accumulation", "the error grows with the number of terms")
         for size in self._round():
             return Cause("kernel-edge", f"in sizes that fit tiles of {size} it is right")
@@ -190,12 +190,12 @@ class Search:
         """Whether the error is one of rounding: a wider format takes it away, or it is small and other for every neighbour of the input."""
         assert judged.fault is not None
         name = judged.fault.subject
-        error = differences.error(judged, name)
+        error = error_of(judged, name)
         if not error > 0:
             return False
         for dtype in (torch.float64, torch.float32):
             wide = self._wider(judged.trial, dtype)
-            if wide is not None and differences.error(wide, name) * _GAIN <= error:
+            if wide is not None and error_of(wide, name) * _GAIN <= error:
                 return True
         return error < 0.1 and self._erratic(judged, name)
 
@@ -218,7 +218,7 @@ class Search:
     def _erratic(self, judged: Judged, name: str) -> bool:
         """Whether the error is another where each input is moved by up to 2^-5 of itself: a wrong formula errs alike there."""
         trial, made = judged.trial, self.bench.make(judged.trial)
-        first = differences.errors(judged, name)
+        first = errors_of(judged, name)
         if first is None or first.numel() < 16 or self.late():
             return False
         generator = torch.Generator().manual_seed(3)
@@ -227,7 +227,7 @@ class Search:
         with self.state.restored():
             outcome = running.run(self.bench.candidate, self.bench.example, moved, made.numbers, self.bench.wishes_of(trial))
         exact = self.bench.exact_of(trial, type(made)(moved, made.numbers))
-        second = differences.errors(Judged(trial, outcome=outcome, reference=dataclasses.replace(self.bench.of(trial), exact=exact)), name)
+        second = errors_of(Judged(trial, outcome=outcome, reference=dataclasses.replace(self.bench.of(trial), exact=exact)), name)
         if outcome.error is not None or exact.error is not None or second is None:
             return False
         norms = float(first.norm() * second.norm())
@@ -249,32 +249,3 @@ class Search:
             if len(errors) == 2 and ratio > 1 and errors[1] > _GROWS * errors[0]:
                 return True
         return False
-
-
-def _blunt(judged: Judged) -> bool:
-    """Whether an element is wrong by a tenth of what elements are, which no sum of some hundred terms is by rounding."""
-    name = judged.fault.subject if judged.fault else ""
-    errors = differences.errors(judged, name)
-    right = judged.reference.exact.values.get(name) if judged.reference else None
-    if errors is None or right is None or not errors.numel():
-        return True
-    size = right.where(right.isfinite(), 0.0).square().mean().sqrt()
-    return bool(errors.abs().nan_to_num(nan=math.inf).amax() > 0.1 * size)
-
-
-def _inputs(bench: Bench, trial: Trial) -> str:
-    return "inputs are" if trial.laid < 0 else f"inputs{bench.example.leaves[trial.laid].path} is"
-
-
-def _has_mask(bench: Bench, trial: Trial) -> bool:
-    """Whether the reference masks anything."""
-    if any(leaf.tensor.dtype is torch.bool for leaf in bench.example.leaves):
-        return True
-    made = bench.make(trial)
-    for way in ("none", "later", "toggled"):
-        mode = masks.changing(way)
-        with mode:
-            running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(trial), kind="noise")
-        if mode.changed:
-            return True
-    return False

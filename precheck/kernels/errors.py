@@ -1,0 +1,79 @@
+"""The error of one trial, in numbers that tell classes of faults apart."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from precheck.kernels import masks, running
+from precheck.kernels.bench import Bench
+from precheck.kernels.judged import Judged
+from precheck.kernels.trials import Trial
+
+
+def blunt(judged: Judged) -> bool:
+    """Whether an element is wrong by a tenth of what elements are, which no sum of some hundred terms is by rounding."""
+    name = judged.fault.subject if judged.fault else ""
+    errors = errors_of(judged, name)
+    right = judged.reference.exact.values.get(name) if judged.reference else None
+    if errors is None or right is None or not errors.numel():
+        return True
+    size = right.where(right.isfinite(), 0.0).square().mean().sqrt()
+    return bool(errors.abs().nan_to_num(nan=math.inf).amax() > 0.1 * size)
+
+
+def inputs_of(bench: Bench, trial: Trial) -> str:
+    return "inputs are" if trial.laid < 0 else f"inputs{bench.example.leaves[trial.laid].path} is"
+
+
+def has_mask(bench: Bench, trial: Trial) -> bool:
+    """Whether the reference masks anything."""
+    if any(leaf.tensor.dtype is torch.bool for leaf in bench.example.leaves):
+        return True
+    made = bench.make(trial)
+    for way in ("none", "later", "toggled"):
+        mode = masks.changing(way)
+        with mode:
+            running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(trial), kind="noise")
+        if mode.changed:
+            return True
+    return False
+
+
+def errors_of(judged: Judged, name: str) -> torch.Tensor | None:
+    if judged.outcome is None or judged.reference is None:
+        return None
+    got, right = judged.outcome.values.get(name), judged.reference.exact.values.get(name)
+    if got is None or right is None or got.shape != right.shape or not right.is_floating_point():
+        return None
+    return (got.double() - right).where(right.isfinite(), 0.0)
+
+
+def error_of(judged: Judged, name: str) -> float:
+    """Relative, of the norm."""
+    errors = errors_of(judged, name)
+    if errors is None or judged.reference is None:
+        return math.nan
+    right = judged.reference.exact.values[name]
+    norm = float(right.where(right.isfinite(), 0.0).norm()) if right is not None else 0.0
+    far = float(errors.norm())
+    return math.inf if not math.isfinite(far) else far / norm if norm else far
+
+
+def differ(first: Judged, second: Judged) -> bool:
+    if first.outcome is None or second.outcome is None:
+        return False
+    pairs = ((value, second.outcome.values.get(name)) for name, value in first.outcome.values.items())
+    return any(a is not None and b is not None and a.shape == b.shape and not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairs)
+
+
+def explained(first: Judged, second: Judged) -> bool:
+    """Whether the two are apart by far less than either is off: then it is not chance that makes the error."""
+    assert first.outcome is not None
+    assert second.outcome is not None
+    for name, value in first.outcome.values.items():
+        other, off = second.outcome.values.get(name), errors_of(first, name)
+        if value is not None and other is not None and off is not None and float((value.double() - other.double()).norm()) > 0.05 * float(off.norm()):
+            return False
+    return True
