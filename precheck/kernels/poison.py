@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from precheck import ops
 from precheck.torch_internals import TorchDispatchMode
 
-_EMPTY = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "resize"})
+_EMPTY = ops.EMPTY - {"_efficientzerotensor"}
 
 
 class _Filled(TorchDispatchMode):
