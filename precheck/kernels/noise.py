@@ -157,15 +157,17 @@ class Rounded(TorchDispatchMode):
         return torch.where(exact.isfinite(), drawn.round() * spacing, exact)
 
     def _collisions(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if name in ("scatter", "index_copy", "index_put", "_index_put_impl") and not kwargs.get("reduce") and not kwargs.get("accumulate"):
-            if name.endswith("put") or name.endswith("impl"):
-                accumulates = len(args) > 3 and bool(args[3])
-                indices = [each for each in args[1] if each is not None and each.dtype is not torch.bool]
-                scalar = isinstance(args[2], torch.Tensor) and args[2].numel() == 1
-                repeated = len(indices) == 1 and indices[0].unique().numel() < indices[0].numel()
-                self.ambiguous |= repeated and not accumulates and not scalar
-            elif isinstance(args[2], torch.Tensor) and len(args) > 3 and isinstance(args[3], torch.Tensor):
-                self.ambiguous |= _repeats(args[2], int(args[1]))
+        """Notes an op that writes two elements to one place: which of them stays is nobody's to say."""
+        if kwargs.get("reduce") or kwargs.get("accumulate"):
+            return
+        if name == "index_put":
+            accumulates = len(args) > 3 and bool(args[3])
+            indices = [each for each in args[1] if each is not None and each.dtype is not torch.bool]
+            scalar = isinstance(args[2], torch.Tensor) and args[2].numel() == 1
+            repeated = len(indices) == 1 and indices[0].unique().numel() < indices[0].numel()
+            self.ambiguous |= repeated and not accumulates and not scalar
+        elif name in ("scatter", "index_copy") and isinstance(args[2], torch.Tensor) and len(args) > 3 and isinstance(args[3], torch.Tensor):
+            self.ambiguous |= _repeats(args[2], int(args[1]))
 
 
 def _repeats(index: torch.Tensor, dim: int) -> bool:
