@@ -214,8 +214,8 @@ OF_PAIRS = {"bitwise", "rounding", "undecidable", "less-accurate", "different"}
 OF_KERNELS = {name for name in RULES if name.startswith("kernel-")}
 """Verdicts on kernels, which suites/kernels has faults for."""
 OF_OPS = {"stale-cast", "underflow", "vanished-constant", "integer-rounding", "amplified-rounding", "cancellation", "local-drift", "absorption",
-          "scaler-order", "scaler-skip", "biased-rounding", "clipping", "wrong-scale"}  # fmt: skip
-"""Mechanisms of single ops and of the user's own loop, which suites/zoo and suites/scaler plant."""
+          "scaler-order", "scaler-skip", "biased-rounding", "clipping", "wrong-scale", "coarse-recipe"}  # fmt: skip
+"""Mechanisms of single ops, of recipes and of the user's own loop, which suites/zoo, suites/quantised and suites/scaler plant."""
 
 
 def test_every_rule_that_module_boundaries_can_show_has_a_fault() -> None:
