@@ -90,6 +90,11 @@ def _enter(stack: contextlib.ExitStack, kind: str, wishes: Wishes, values: Seque
         stack.enter_context(Exact())  # type: ignore[no-untyped-call]
 
 
+def _without_fused_attention(values: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[Any]:
+    """For inputs without elements, on which torch 2.9's fused attention on a CPU ends the process: it divides by a size."""
+    return contextlib.nullcontext() if all(each.numel() for each in values) else sdpa_kernel(SDPBackend.MATH)
+
+
 def _called(outcome: Outcome, function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int],
             wishes: Wishes, kind: str, keep: bool) -> None:  # fmt: skip
     exact = kind == "exact"
@@ -101,7 +106,7 @@ def _called(outcome: Outcome, function: Callable[..., Any], example: Example, va
     passed = [leaf.expand(value.shape) if place in wishes.expanded else leaf for place, (leaf, value) in enumerate(zip(leaves, values, strict=True))]
     arguments = example.filled(passed, numbers)
     weights = dict(parameters(function)) if wishes.gradients else {}
-    with torch.set_grad_enabled(bool(asked) or bool(weights)):
+    with torch.set_grad_enabled(bool(asked) or bool(weights)), _without_fused_attention(values):
         if kind == "plain":
             with _autocast(wishes, values):
                 result = call(function, arguments)
