@@ -81,9 +81,9 @@ def _rows(told: Told) -> list[Row]:
     rows = []
     for name, judged in told.worst.items():
         found = judged.distances[name]
-        kind = "gradient" if "gradient" in name else "output"
+        kind, tensor = ("gradient" if "gradient" in name else "output"), name.removeprefix("gradient of ")
         r = found.ratio if math.isfinite(found.ratio) else math.inf
         failed = told.cause is not None and told.judged is not None and told.judged.fault is not None and told.judged.fault.subject == name
         shown = r if failed else min(r, 1.0)
-        rows.append(Row(name, kind, 1, (), "", shown, 1.0, found.relative, found.relative / r if r else 0.0, found.relative, found.lost))
+        rows.append(Row(tensor, kind, 1, (), "", shown, 1.0, found.relative, found.relative / r if r else 0.0, found.relative, found.lost))
     return rows

@@ -115,9 +115,9 @@ def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list
 def _headline(report: Report) -> str:
     if report.errors:
         return _line(report.errors[0])
-    well = _well(report)
+    well, under = _well(report), f" under {report.precision}" if report.precision else ""
     if not report.boundaries and "shadowed" in report.facts:
-        under, reference = f" under {report.precision}" if report.precision else "", report.facts.get("reference", "float32")
+        reference = report.facts.get("reference", "float32")
         if not report.facts["shadowed"]:
             lowest = "float32" if reference == "float64" else "a low format"
             return f"{well}{under}: nothing to compare, none of {report.facts['ops']} ops computed in {lowest}"
@@ -125,7 +125,7 @@ def _headline(report: Report) -> str:
     why = reasons.Reasons(report)
     row = _plain_row(why, closest) if (closest := why.closest()) else None
     nearest = f"; closest to its limit: {_beside(numbers(row), row)}" if row else ""
-    return f"{well} under {report.precision}: {len(report.boundaries)} tensors compared{nearest}{reasons.told(why.counted().items())}"
+    return f"{well}{under}: {len(report.boundaries)} tensors compared{nearest}{reasons.told(why.counted().items())}"
 
 
 def numbers(row: dict[str, Any]) -> str:
