@@ -113,7 +113,7 @@ def test_commands_stand_in_blocks_that_are_run(name: str) -> None:
 @pytest.mark.usefixtures("everything_imported")
 @pytest.mark.parametrize("name", HERE)
 def test_a_page_does_what_it_says(name: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("CI", "BUILD_NUMBER", "GITHUB_STEP_SUMMARY"):
+    for variable in ("CI", "BUILD_NUMBER", "GITHUB_STEP_SUMMARY", "PYTEST_XDIST_WORKER"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     if "transformers" in BEFORE.get(name, ""):
