@@ -63,6 +63,25 @@ def compare_kernels(
     """
     allowed = allowances.checked(allow)
     chosen = None if precision is None else resolve(precision)
+    _check(candidate, reference, gradients, budget)
+    wishes, state = Wishes(chosen, bool(gradients), gradients == "double"), State(candidate)
+    found, benches = [], []
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), doing("judging the kernel"):
+        warnings.simplefilter("ignore")
+        for example in examples.read(drawn(inputs), chosen, bool(gradients)):
+            benches.append(Bench(candidate, reference, example, dimensions.of(example, sizes), wishes))
+            checked_reference(benches[-1])
+            found.append(Session(benches[-1], state, time.monotonic() + budget).run())
+            if found[-1].cause is not None:
+                break
+        report = told.report(found, benches, chosen.name if chosen else "")
+        completed(report, found[-1], benches[-1])
+    allowances.apply(report, allowed)
+    return report
+
+
+def _check(candidate: Any, reference: Any, gradients: Any, budget: Any) -> None:
+    """Raises InputError for an argument that cannot be used."""
     for name, given in (("candidate", candidate), ("reference", reference)):
         if not callable(given):
             raise InputError(f"{name}={given!r:.80} cannot be called; pass a function of tensors or a module")
@@ -70,19 +89,3 @@ def compare_kernels(
         raise InputError(f"gradients={gradients!r}; pass True, False or 'double'")
     if isinstance(budget, bool) or not isinstance(budget, (int, float)) or not budget > 0:
         raise InputError(f"budget={budget!r}; pass seconds, as in budget=20")
-    wishes = Wishes(chosen, bool(gradients), gradients == "double")
-    found, benches = [], []
-    state = State(candidate)
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), doing("judging the kernel"):
-        warnings.simplefilter("ignore")
-        for example in examples.read(drawn(inputs), chosen, bool(gradients)):
-            bench = Bench(candidate, reference, example, dimensions.of(example, sizes), wishes)
-            checked_reference(bench)
-            benches.append(bench)
-            found.append(Session(bench, state, time.monotonic() + budget).run())
-            if found[-1].cause is not None:
-                break
-        report = told.report(found, benches, chosen.name if chosen else "")
-        completed(report, found[-1], benches[-1])
-    allowances.apply(report, allowed)
-    return report

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from precheck.observe.profiling import UncompiledMode
 from precheck.ops import base_name
-from precheck.torch_internals import TorchDispatchMode, schema
+from precheck.torch_internals import schema
 
 WIDE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 
@@ -33,12 +34,8 @@ def written(op: Any) -> set[int]:
     return {place for place, argument in enumerate(schema(op).arguments) if argument.alias_info is not None and argument.alias_info.is_write}
 
 
-class Exact(TorchDispatchMode):
+class Exact(UncompiledMode):
     """Casts below float64 do nothing in the block, and what the code holds in lower formats is widened where it is read."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = dict(kwargs or {})

@@ -27,10 +27,6 @@ class _Masked(Exact):
         super().__init__()  # type: ignore[no-untyped-call]
         self.way, self.changed = way, False
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         name, kwargs = func.overloadpacket.__name__, dict(kwargs or {})
         other = self._otherwise(name.rstrip("_"), func, args, kwargs)

@@ -13,8 +13,9 @@ import torch
 from precheck import formats, ops
 from precheck.analysis.kernel_floor import ROUNDINGS
 from precheck.kernels.exact import widened, written
+from precheck.observe.profiling import UncompiledMode
 from precheck.ops import Kind, base_name
-from precheck.torch_internals import TorchDispatchMode, in_backward, schema
+from precheck.torch_internals import in_backward, schema
 
 _BENT = {"sgn", "sign", "abs", "maximum", "minimum", "amax", "amin", "sort", "argsort"}
 _TIED = ops.SIDES.keys() | ops.EXTREMES | ops.CHOOSERS | ops.ORDERINGS | _BENT
@@ -31,7 +32,7 @@ def base_roundoff(dtype: torch.dtype) -> float:
     return 2.0**-53 if dtype in (torch.float64, torch.complex128) else 2.0**-24
 
 
-class Rounded(TorchDispatchMode):
+class Rounded(UncompiledMode):
     """`fine` is the roundoff of what accumulates. `gemm`: the format to which operands of matrix products are rounded first."""
 
     def __init__(self, seed: int, fine: float, gemm: formats.Format | None = None) -> None:
@@ -39,10 +40,6 @@ class Rounded(TorchDispatchMode):
         self.fine, self.gemm = fine, gemm
         self.generator = torch.Generator().manual_seed(seed)
         self.ambiguous = False  # two elements were written to one place
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}

@@ -10,21 +10,17 @@ from typing import Any
 import torch
 
 from precheck import ops
-from precheck.torch_internals import TorchDispatchMode
+from precheck.observe.profiling import UncompiledMode
 
 _EMPTY = ops.EMPTY - {"_efficientzerotensor"}
 
 
-class _Filled(TorchDispatchMode):
+class _Filled(UncompiledMode):
     """Empty tensors hold NaN in the block, or the largest whole number; or zeros."""
 
     def __init__(self, zero: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.zero = zero
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         made = func(*args, **(kwargs or {}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import json
 import os
 import re
@@ -34,7 +34,9 @@ README = [each for each in commands("README.md") if "-e" in each]
 
 @pytest.fixture(scope="module")
 def index() -> str:
-    if importlib.util.find_spec("pip") is None:
+    try:  # not find_spec("pip"): from there on setuptools, which torch imports, fails in this process on Python 3.10 and 3.11
+        importlib.metadata.version("pip")
+    except importlib.metadata.PackageNotFoundError:
         pytest.skip("this environment has no pip")
     try:
         with urllib.request.urlopen(f"{INDEX}pip/", timeout=_SECONDS):

@@ -149,9 +149,7 @@ def _run(entry: Any, found: Calls) -> None:
 
 def known() -> Calls:
     """Calls of the registry's ops on float64, by name, as the op database and its derivatives make them."""
-    with warnings.catch_warnings():  # of distutils, if setuptools was imported before: by a test's own process, for example
-        warnings.simplefilter("ignore")
-        from torch.testing._internal.common_methods_invocations import op_db
+    from torch.testing._internal.common_methods_invocations import op_db
 
     torch.backends.flags_frozen.__globals__["__allow_nonbracketed_mutation_flag"] = True  # the import forbids it to the whole process
 
