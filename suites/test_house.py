@@ -66,7 +66,7 @@ def test_imports_run_one_way(path: Path) -> None:
     own = _name(path)
     height = _floor(own)
     if height is None:
-        assert own in {"__init__", "__main__"}, f"{own} stands on no floor; give it one in docs/architecture.md and here"
+        assert own in {"__init__", "__main__"}, f"{own} stands on no floor; give it one in FLOORS"
         return
     above = {name for name in _imported(path) if (_floor(name) or 0) > height} - {up for low, up in UPWARD if low == own}
     assert not above, f"{own} imports {above}, which stand above it"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,9 @@ class Page:
 
     def _said(self, command: str, expected: str, line: int) -> Spoken:
         program, *words = shlex.split(command)
+        if program == "python":
+            done = subprocess.run([sys.executable, *words], cwd=self.pytester.path, capture_output=True, text=True, check=False)
+            return Spoken(command, line, expected, done.stdout + done.stderr, done.returncode)
         assert program == "pytest", f"line {line}: {command}"
         result = self.pytester.runpytest_inprocess("-p", "no:cacheprovider", *words)
         return Spoken(command, line, expected, result.stdout.str(), int(result.ret))

@@ -68,8 +68,8 @@ BEFORE = {"docs/pairs.md": PAIR, "docs/formats.md": QUANTISED, "docs/kernels.md"
 PROJECTS = {"docs/report.md": "first_test"}
 """The example that a page is carried out in."""
 HERE = (
-    "README.md", "docs/checking.md", "docs/watch.md", "docs/benchmark.md", "docs/pairs.md", "docs/zero-code.md", "docs/known-failures.md",
-    "docs/report.md", "docs/formats.md", "docs/kernels.md",
+    "README.md", "docs/architecture.md", "docs/checking.md", "docs/watch.md", "docs/benchmark.md", "docs/pairs.md", "docs/zero-code.md",
+    "docs/known-failures.md", "docs/report.md", "docs/formats.md", "docs/kernels.md",
 )  # fmt: skip
 ELSEWHERE = {
     "docs/tutorial.md": "suites/docs/test_tutorial.py",

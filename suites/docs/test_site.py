@@ -9,11 +9,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import module_table
 import pytest
 import reference
 from named import ROOT
 
 import precheck
+
+
+def test_the_list_of_modules_is_what_their_docstrings_say() -> None:
+    assert module_table.PAGE.read_text(encoding="utf8") == module_table.page(), "stale: type python suites/docs/module_table.py"
+
+
+def test_the_list_of_modules_leaves_no_folder_out() -> None:
+    assert set(module_table.FOLDERS) == module_table.folders()
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert not [path for path in module_table.PACKAGE.rglob("*.py") if not module_table.said(path)]
 
 
 @pytest.mark.parametrize("name", reference.pages())
