@@ -29,6 +29,7 @@ from precheck.observe.listeners import doing
 from precheck.observe.run import low, reference, run
 from precheck.precisions import Precision, resolve
 from precheck.sensitivity import Place, Sensitivity
+from precheck.words import counted
 
 Status = Literal["caught", "unnoticed", "allowed", "same", "inapplicable"]
 FAULTS = ("lost update", "skipped step", "overflow", "drift", "zeroed", "shuffled", "stale")
@@ -153,7 +154,7 @@ class _SelfTest:
         fault, rows = "lost update", self.sensitivity.updates
         if not rows:
             return Outcome(fault, "inapplicable", "no step is taken: pass optimizer= (and a loss) to have updates checked")
-        steps = f"{rows[0].record.step} step(s)"
+        steps = counted(rows[0].record.step, "step")
         if not any(row.reference.norm for row in rows):
             text = f"no parameter moves in {steps}, so that one that does not arrive changes nothing"
             return Outcome(fault, "unnoticed", text, "raise the learning rate above 0, or leave the optimizer out", 0.0, LOST)

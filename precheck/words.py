@@ -30,6 +30,11 @@ def _unseen() -> re.Pattern[str]:
     return re.compile(_UNSEEN)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def one_line(words: str) -> str:
     """Printable, with signs in the place of line ends."""
     return printable(words).replace("\n", "⏎")

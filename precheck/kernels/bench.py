@@ -18,6 +18,7 @@ from precheck.kernels.poison import poisoned
 from precheck.kernels.running import Outcome, Wishes
 from precheck.kernels.trials import Made, Trial
 from precheck.observe.job import InputError
+from precheck.words import counted
 
 LADDER = (0, 2, 4, 18)
 """Noise runs that are added, one step after the other, while a candidate is beyond what was seen so far."""
@@ -179,13 +180,13 @@ class Bench:
             lost = ~got.isfinite() & exact.isfinite() & native.isfinite()
             if bool(lost.any()):
                 among = families.WORDS[judged.trial.family]
-                text = f"{name}: {int(lost.sum())} element(s) are not finite where the reference's are, with {among} among the inputs"
+                text = f"{name}: not finite in {counted(int(lost.sum()), 'element')} where the reference is, with {among} among the inputs"
                 judged.fault = Fault("lost", name, text)
                 return
             if judged.trial.family == "NaN":
                 gone = native.isnan() & ~got.isnan() & self._depends(judged.trial, name)
                 if bool(gone.any()):
-                    judged.fault = Fault("NaN lost", name, f"{name}: {int(gone.sum())} element(s) depend on a NaN of the inputs and are not NaN")
+                    judged.fault = Fault("NaN lost", name, f"{name}: no NaN in {counted(int(gone.sum()), 'element')} computed from NaN")
                     return
 
     def _depends(self, trial: Trial, name: str) -> torch.Tensor:

@@ -11,6 +11,7 @@ from precheck.analysis import kernel_floor as floor
 from precheck.analysis.kernel_floor import Distance
 from precheck.kernels.running import Outcome
 from precheck.kernels.trials import Made, Trial
+from precheck.words import counted
 
 CLEAR = 16.0
 """Times its bound from which on an element is wrong however many noise runs there are: their largest of 24 is twice that of 6."""
@@ -85,7 +86,7 @@ def distances(outcome: Outcome, reference: Reference) -> dict[str, Distance]:
 def form(outcome: Outcome, native: Outcome) -> Fault | None:
     """Whether shapes, dtypes and the places of gradients are the reference's."""
     if outcome.structure != native.structure:
-        counts = f"{len(outcome.structure)} tensor(s), the reference {len(native.structure)}"
+        counts = f"{counted(len(outcome.structure), 'tensor')}, the reference {len(native.structure)}"
         return Fault("form", "output", f"the candidate returns {counts}, or under other names")
     for name, right in native.values.items():
         got = outcome.values.get(name)
@@ -115,8 +116,8 @@ def values_of(judged: Judged, outcome: Outcome, reference: Reference) -> Fault |
 
 def _far(name: str, found: Distance) -> str:
     if found.lost:
-        return f"{name}: {found.lost} element(s) are Inf or NaN, where every correct implementation is finite"
+        return f"{name}: Inf or NaN in {counted(found.lost, 'element')}, where every correct implementation is finite"
     by = f"{found.ratio:.3g} times what correct implementations reach" if math.isfinite(found.ratio) else "beyond what rounding explains"
     if found.elements:
-        return f"{name}: {found.elements} element(s) are off, the worst at {list(found.first)}: {found.got:.6g} for {found.exact:.6g}, {by}"
+        return f"{name}: {counted(found.elements, 'element')} off, the worst at {list(found.first)}: {found.got:.6g} for {found.exact:.6g}, {by}"
     return f"{name}: {found.block} is off by {found.relative:.2g} of its norm, {by}"

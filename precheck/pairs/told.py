@@ -20,6 +20,7 @@ from precheck.rules.different import rule as different
 from precheck.rules.less_accurate import rule as less_accurate
 from precheck.rules.rounding import rule as rounding
 from precheck.rules.undecidable import rule as undecidable
+from precheck.words import counted
 
 _PHASES: dict[str, Phase] = {
     "result": "forward", "loss": "forward", "buffer": "forward",
@@ -89,7 +90,7 @@ def findings(rows: Sequence[Judged], precision: Precision) -> list[Finding]:
 def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precision) -> Finding:
     first = some[0]
     worst = max(some, key=lambda row: row.r / row.allowed)
-    title, more = first.subject.title, f"; {len(some) - 1} more tensor(s) too" if len(some) > 1 else ""
+    title, more = first.subject.title, f"; {counted(len(some) - 1, 'more tensor')} too" if len(some) > 1 else ""
     where = f", in {first.where}" if first.where else ""
     common: dict[str, Any] = {
         "phase": _PHASES[first.subject.kind], "module": first.subject.module, "step": first.subject.step, "tensor": first.subject.name,
@@ -109,7 +110,7 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
         return made(f"{title}: {first.why}{more}", **common)
     share = f"{first.relative:.2g} of its norm where rounding explains {_share(first):.2g}"
     if first.nonfinite:
-        share = f"{first.nonfinite} element(s) are Inf or NaN on one side alone"
+        share = f"Inf or NaN on one side alone in {counted(first.nonfinite, 'element')}"
     by = f"{first.r:.3g} noise floors ({first.allowed:.3g} allowed)" if math.isfinite(first.r) else "more than any rounding explains"
     between = "from the exact run of model" if first.recorded else "between the exact runs of both"
     if first.verdict == "different":

@@ -16,6 +16,7 @@ from precheck.pairs.distances import apart, size
 from precheck.pairs.intermediates import Made, View, alike
 from precheck.pairs.parting import PARTED, Place
 from precheck.pairs.yardstick import ratio
+from precheck.words import counted
 
 MASKED = 1e30
 """Magnitude from which a number is a mask's: beyond anything that scores reach, within float32's range."""
@@ -251,7 +252,8 @@ def _masks(here: torch.Tensor, ours: Sequence[Made]) -> Iterator[str]:
         if apart_ and bool(other.any()) and _equal(*_seen(here, each.tensor)):
             found.append((apart_, mine, other, _op(each)))
     for _, mine, other, op in sorted(found, key=lambda one: one[0])[:1]:
-        said = f"its mask is not that of model's {op}: {int((mine & ~other).sum())} more element(s) hidden, and {int((other & ~mine).sum())} fewer"
+        more, fewer = int((mine & ~other).sum()), int((other & ~mine).sum())
+        said = f"its mask is not that of model's {op}: {counted(more, 'more element')} hidden, and {fewer} fewer"
         shifts = [(dim, by) for dim in range(here.dim() - 1, -1, -1) for by in SHIFTS if here.shape[dim] > abs(by)]
         fits = ((dim, by) for dim, by in shifts if torch.equal(_from(mine, dim, by), _from(other, dim, -by)))
         yield next((f"{said}; its element i is element i{-by:+d} of that one, along dimension {dim}" for dim, by in fits), said)

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from precheck.observe.job import InputError
 from precheck.pairs.asking import Ask, Language, Step, cropped, in_rows, plainly, reversed_rows, rows, unpacked
+from precheck.words import counted
 
 Around = Callable[[], contextlib.AbstractContextManager[None]]
 Aligned = Callable[[torch.Tensor], torch.Tensor]
@@ -84,7 +85,7 @@ def _order(asking: Asking, amount: int | None) -> list[Variation]:
 def _batch(asking: Asking, amount: int | None) -> list[Variation]:
     size = amount or 1
     if rows(asking.inputs) <= size:
-        raise InputError(f"batch: inputs have {rows(asking.inputs)} row(s), so that none of {size} is a part of them; pass a larger batch")
+        raise InputError(f"batch: inputs have {counted(rows(asking.inputs), 'row')}, so that none of {size} is a part of them; pass a larger batch")
     quiet = _quiet(asking.model)
     return [Variation(f"batch of {size}", in_rows(size, asking.weigh), base=quiet, around=quiet)]
 
@@ -94,7 +95,7 @@ def _microbatches(asking: Asking, amount: int | None) -> list[Variation]:
     if not asking.has_loss:
         raise InputError("microbatches need a loss, whose gradients are accumulated; pass loss=lambda out: ...")
     if count < parts:
-        raise InputError(f"microbatches: {count} row(s) make no {parts} of them; pass a larger batch")
+        raise InputError(f"microbatches: {counted(count, 'row')} cannot be split into {parts}; pass a larger batch")
     quiet = _quiet(asking.model)
     return [Variation(f"{parts} microbatches", base=quiet, around=quiet, pieces=math.ceil(count / parts))]
 
@@ -105,7 +106,7 @@ def _ranks(asking: Asking, amount: int | None) -> list[Variation]:
     if not asking.has_loss:
         raise InputError("ranks need a loss, whose gradients are averaged; pass loss=lambda out: ...")
     if count % ranks:
-        raise InputError(f"ranks: {count} row(s) cannot be dealt out evenly to {ranks} ranks; pass a batch of a multiple of {ranks}")
+        raise InputError(f"ranks: {counted(count, 'row')} cannot be dealt out evenly to {ranks} ranks; pass a batch of a multiple of {ranks}")
     quiet = _quiet(asking.model)
     return [Variation(f"{ranks} ranks", base=quiet, around=quiet, ranks=ranks)]
 
@@ -141,7 +142,7 @@ def _pieces(name: str, title: str, size: int, asking: Asking) -> list[Variation]
 
 
 def _cache(asking: Asking, amount: int | None) -> list[Variation]:
-    return _pieces("cache", f"cache, {amount or 1} token(s) at a time", amount or 1, asking)
+    return _pieces("cache", f"cache, {counted(amount or 1, 'token')} at a time", amount or 1, asking)
 
 
 def _prefill(asking: Asking, amount: int | None) -> list[Variation]:
@@ -167,7 +168,7 @@ def _threads(asking: Asking, amount: int | None) -> list[Variation]:
         finally:
             torch.set_num_threads(now)
 
-    return [Variation(f"{other} thread(s) for {now}", around=around)]
+    return [Variation(f"{counted(other, 'thread')} for {now}", around=around)]
 
 
 def _checkpointing(asking: Asking, amount: int | None) -> list[Variation]:

@@ -25,9 +25,10 @@ from precheck.plugin.fixtures import check_precision as check_precision
 from precheck.plugin.fixtures import precision as precision
 from precheck.plugin.fixtures import precision_device as precision_device
 from precheck.plugin.fixtures import watch_precision as watch_precision
-from precheck.plugin.ledger import CHECKS, KNOWN, Ledger, counted
+from precheck.plugin.ledger import CHECKS, KNOWN, Ledger
 from precheck.plugin.naming import asked_for, family, folder_of, given_precision, golden_of, models_folder, plain_id, shown
 from precheck.plugin.settings import KEY, add_options, selection, settings_of
+from precheck.words import counted
 
 if TYPE_CHECKING:
     from precheck.plugin.known import KnownFailures

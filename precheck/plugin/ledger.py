@@ -11,6 +11,7 @@ import pytest
 
 from precheck.plugin.naming import first_call, shown
 from precheck.plugin.settings import Settings
+from precheck.words import counted
 
 if TYPE_CHECKING:
     from precheck.plugin.known import KnownFailures
@@ -151,7 +152,3 @@ class Ledger:
         """Nothing that a reader who wants silence must know."""
         touched = any(check.failed or check.error or check.refreshed in ("written", "changed") for check in self.checks)
         return not (touched or self.known or self.failed or self.trouble or (self.unused and self.settings.unused != "ignore"))
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

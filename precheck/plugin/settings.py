@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import pytest
 
 from precheck.precisions import PRECISIONS, Policy, Precision, PrecisionError, resolve_all
+from precheck.words import counted
 
 if TYPE_CHECKING:
     from precheck.report.forms import Form
@@ -267,7 +268,8 @@ def _device(name: str) -> str:
 
         there = torch.cuda.device_count()
         if int(name.partition(":")[2] or 0) >= there:
-            raise pytest.UsageError(f"--precision-device={name}: torch {torch.__version__} sees {there} CUDA device(s) here; use auto or cpu")
+            seen = f"torch {torch.__version__} sees {counted(there, 'CUDA device')} here"
+            raise pytest.UsageError(f"--precision-device={name}: {seen}; use auto or cpu")
     return name
 
 

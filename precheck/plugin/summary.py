@@ -9,9 +9,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from precheck.plugin.ledger import Check, Ledger, counted
+from precheck.plugin.ledger import Check, Ledger
 from precheck.plugin.naming import shown
-from precheck.words import one_line, printable
+from precheck.words import counted, one_line, printable
 
 _SHOWN_CHANGES = 3  # of one golden; all of them are in `git diff` with golden show
 

@@ -23,14 +23,25 @@ _NO_WORDS = ("Limit", "exempts", "TypeError", "NotImplementedError")
 _READABLE = {"placed": "op at line", "label": "tensor", "share": "share", "count": "count", "one_line": "name", "power": "power of two"}
 """Functions that a message calls, and what they put there."""
 
+_ELSEWHERE = {
+    "Messages that several rules share": ("rules/rule.py",),
+    "Kernels: what is wrong": ("kernels/judged.py", "kernels/bench.py", "kernels/protocol.py", "kernels/told.py"),
+    "Kernels: why it is of this class": ("kernels/causes.py",),
+    "Pairs: what differs": ("pairs/verdicts.py", "pairs/told.py", "pairs/against.py"),
+    "Pairs: what explains it": ("pairs/transformations.py",),
+}
+"""Messages that are put together outside of the rules' folders, since one judge gives the verdicts of several rules."""
+
 
 def page() -> str:
     """The whole table as Markdown."""
     lines = [_MADE, "", "# Messages", "", _INTRODUCTION, ""]
     for rule in RULES.values():
         lines += _section(rule, _folder() / rule.name.replace("-", "_"))
-    shared = [(_cell(text),) for text in texts(_folder() / "rule.py")]
-    return "\n".join([*lines, "## Messages that several rules share", "", *grid(("message",), shared), ""])
+    for title, files in _ELSEWHERE.items():
+        told = dict.fromkeys((_cell(text),) for file in files for text in texts(_folder().parent / file))
+        lines += [f"## {title}", "", *grid(("message",), [*told]), ""]
+    return "\n".join(lines)
 
 
 def _folder() -> Path:
@@ -67,7 +78,14 @@ def _shown(node: ast.expr) -> str:
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     parts = node.values if isinstance(node, ast.JoinedStr) else ()
-    return "".join(f"‹{_named(part.value)}›" if isinstance(part, ast.FormattedValue) else _shown(part) for part in parts)
+    return "".join(_place(part.value) if isinstance(part, ast.FormattedValue) else _shown(part) for part in parts)
+
+
+def _place(expression: ast.expr) -> str:
+    """A place of a message that is filled in; of things that are counted, with their name."""
+    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "counted":
+        return f"‹number› {ast.literal_eval(expression.args[1])}s"
+    return f"‹{_named(expression)}›"
 
 
 def _named(expression: ast.expr) -> str:

@@ -11,6 +11,7 @@ from hypothesis.strategies import SearchStrategy
 
 from precheck.observe.job import InputError
 from precheck.strategies.sizes import EDITS, SEEDS, Draw, Shape, dimensions, places, shapes
+from precheck.words import counted
 
 KINDS = ("open", "padding", "causal", "random")
 """`open`: nothing is masked; `padding`: the last keys, another number of them for each of the batch; `causal`: no query sees
@@ -72,7 +73,7 @@ def masks(
         raise InputError(f"fill={fill!r} with a boolean mask, which has none; pass a floating dtype too, as in dtype=torch.float32")
     sizes, known = shapes(shape), dimensions(shape)
     if known == 0 or (known == 1 and "causal" in names and kinds is not KINDS):
-        raise InputError(f"shape={shape!r} has {known} dimension(s); pass (batch, keys) or (..., queries, keys)")
+        raise InputError(f"shape={shape!r} has {counted(known, 'dimension')}; pass (batch, keys) or (..., queries, keys)")
     return _masks(sizes, names, empty_rows, dtype, float("-inf") if fill is None else fill)
 
 

@@ -40,7 +40,7 @@ def test_the_message_has_the_numbers_and_the_rate_that_would_do() -> None:
     (found,) = judged(update())
     assert (found.rule, found.severity, found.operation.module, found.tensor) == ("lost-update", "error", "net.norm", "net.norm.weight")
     assert found.message == (
-        "net.norm.weight: 0% of the update of 4 step(s) arrived in bfloat16 (0 of 64 elements moved); weights are about 1, where bf16 drops a change "
+        "net.norm.weight: 0% of the update of 4 steps arrived in bfloat16 (0 of 64 elements moved); weights are about 1, where bf16 drops a change "
         "smaller than 0.0039 up or 0.002 down; a step is about 0.0001 (lr 0.0001; an lr of 0.002 would arrive); 1 of 1 parameters lost more than half"
     )
 

@@ -156,10 +156,10 @@ CASES = {
         "gradient-underflow", "error", "backward", "before", "became zero under 16-true at loss scale 1", "16-true",
         lambda: around(identity), fixed_by={"precision": "16-mixed"}, options={"loss": lambda out: square(out) * 1e-5}),
     "a graph cut in low precision": Case(
-        "missing-gradient", "error", "backward", "inner", "inner.weight: no gradient, where the reference has one (2 parameter(s)", "bf16-mixed",
+        "missing-gradient", "error", "backward", "inner", "inner.weight: no gradient, where the reference has one (2 parameters", "bf16-mixed",
         lambda: Detaching(cut=True), lambda: Detaching(cut=False)),
     "updates below half a spacing": Case(
-        "lost-update", "error", "optimizer", "before", "of the update of 3 step(s) arrived in bfloat16", "bf16-true",
+        "lost-update", "error", "optimizer", "before", "of the update of 3 steps arrived in bfloat16", "bf16-true",
         lambda: around(identity), fixed_by={"precision": "bf16-master"}, options={"loss": square} | sgd(1e-4)),
     "no loss scale is small enough": Case(
         "scaler-collapse", "error", "scaler", "", "not finite at any loss scale from 65536 down to 1", "16-mixed",

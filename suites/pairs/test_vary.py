@@ -119,7 +119,7 @@ def test_a_step_of_ones_own_decodes_where_there_is_no_past() -> None:
         ({"over": ("microbatches",)}, "microbatches need a loss"),
         ({"over": ("cache",), "model": decoder(), "inputs": tokens()}, "cache needs a model whose forward takes past_key_values"),
         ({"over": ("padding",), "inputs": {"input_ids": torch.randn(2, 3)}}, "padding needs tokens"),
-        ({"over": ("batch",), "inputs": {"input_ids": tokens(1)}}, "inputs have 1 row(s)"),
+        ({"over": ("batch",), "inputs": {"input_ids": tokens(1)}}, "inputs have 1 row"),
         ({"over": ("checkpointing",), "model": nn.Linear(3, 3), "inputs": torch.ones(2, 3)}, "checkpointing needs blocks"),
         ({"reduction": "max"}, "reduction='max'"),
         ({"step": 3}, "step is a int"),
@@ -163,7 +163,7 @@ def test_ranks_average_what_each_has_lost() -> None:
     assert report.errors[0].message.startswith("2 ranks: ")
     with pytest.raises(precheck.InputError, match="ranks need a loss"):
         precheck.vary(net, x, ("ranks",))
-    with pytest.raises(precheck.InputError, match=r"6 row\(s\) cannot be dealt out evenly to 4 ranks"):
+    with pytest.raises(precheck.InputError, match=r"6 rows cannot be dealt out evenly to 4 ranks"):
         precheck.vary(net, x, {"ranks": 4}, loss=mean)
     with pytest.raises(precheck.InputError, match="packing takes rows without padding"):
         precheck.vary(Chat(), {"input_ids": tokens(), "attention_mask": torch.zeros(3, 8, dtype=torch.long)}, ("packing",))

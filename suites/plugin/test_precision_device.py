@@ -34,7 +34,7 @@ def test_the_command_line_wins(pytester: pytest.Pytester) -> None:
 def test_a_cuda_device_where_there_is_none_is_refused(pytester: pytest.Pytester, name: str) -> None:
     pytester.makepyfile(CODE)
     result = pytester.runpytest_inprocess(f"--precision-device={name}")
-    result.stderr.fnmatch_lines([f"*--precision-device={name}: torch * sees 0 CUDA device(s) here; use auto or cpu"])
+    result.stderr.fnmatch_lines([f"*--precision-device={name}: torch * sees 0 CUDA devices here; use auto or cpu"])
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 

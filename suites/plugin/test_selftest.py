@@ -71,7 +71,7 @@ def test_a_check_that_cannot_fail_fails_its_test_and_says_why(pytester: pytest.P
     result.stdout.fnmatch_lines(
         [
             "selftest: 1 of 5 faults planted into this check went unnoticed under 32-true: lost update",
-            "  lost update: no parameter moves in 1 step(s), so that one that does not arrive changes nothing",
+            "  lost update: no parameter moves in 1 step, so that one that does not arrive changes nothing",
             "    cure: raise the learning rate above 0, or leave the optimizer out",
             "selftest: 1 of 3 faults planted into this check (call 2) went unnoticed under 32-true: stale",
             "  stale: the model's output is the one for another input (each tensor back to front), 0 % away; limit: 0.* % of its norm",

@@ -120,7 +120,7 @@ def test_watch_names_the_norm_weights_of_bf16_alone(rate: float) -> None:
     (finding,) = watched("bf16", rate).errors
     assert finding.rule == "lost-update"
     assert finding.module == "blocks.0.first"
-    assert "blocks.0.first.weight: 0% of the update of 4 step(s)" in finding.message
+    assert "blocks.0.first.weight: 0% of the update of 4 steps" in finding.message
 
 
 def test_watch_passes_bf16_alone_where_most_of_it_arrives() -> None:

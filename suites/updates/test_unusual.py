@@ -87,7 +87,7 @@ def test_a_group_that_joins_later(rate: float) -> None:
 
     report = watched(code)
     assert bool(lost(report)) == (not moved(second)), report.summary()
-    assert all("of 4 step(s)" in finding.message for finding in lost(report))
+    assert all("of 4 steps" in finding.message for finding in lost(report))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")

@@ -16,6 +16,7 @@ from precheck.analysis.rounding import SUM_ROUNDINGS, BorrowedEpsilon
 from precheck.findings import Finding
 from precheck.rules.dtype_leak.about import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule
+from precheck.words import counted
 
 
 class DtypeLeak(Rule):
@@ -51,7 +52,7 @@ class DtypeLeak(Rule):
             return
         low = [record for record in run.seen.records.values() if record.kind == "output" and record.dtype in ("bfloat16", "float16")]
         if low:
-            text = f"output of {low[0].name} is stored in {low[0].dtype} under {run.precision} ({len(low)} output(s) in all)"
+            text = f"output of {low[0].name} is stored in {low[0].dtype} under {run.precision} ({counted(len(low), 'output')} in all)"
             yield _leak(low[0].name, text, float(len(low)))
 
 

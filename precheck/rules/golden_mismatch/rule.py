@@ -13,6 +13,7 @@ from precheck.findings import Finding
 from precheck.precisions import Precision
 from precheck.rules.golden_mismatch.about import ABOUT
 from precheck.rules.rule import Rule, at
+from precheck.words import counted
 
 
 class GoldenMismatch(Rule):
@@ -29,6 +30,6 @@ def mismatched(rows: Sequence[Comparison], precision: Precision, *, flips: int) 
         return []
     first = off[0]
     text = (f"{label(first.record.kind, first.record.name)}: differs from its golden by {first.r:.3g} noise floors under {precision} "
-            f"({first.allowed:.3g} allowed; {len(off)} of {len(rows)} tensors do); {flips} decision(s) that differ from those in float32, "
+            f"({first.allowed:.3g} allowed; {len(off)} of {len(rows)} tensors do); {counted(flips, 'decision')} unlike float32's, "
             "and buffers rounded with the model, explain it")  # fmt: skip
     return [at(first.record, "golden-mismatch", "note", text, measured=first.r, limit=first.allowed)]

@@ -24,7 +24,7 @@ from precheck.observe.sketch import distance
 from precheck.precisions import PRECISIONS
 from precheck.rules.golden_stale.about import ABOUT
 from precheck.rules.rule import Rule
-from precheck.words import one_line
+from precheck.words import counted, one_line
 
 UNLIKE = Limit(
     0.5, "share of an update",
@@ -65,7 +65,7 @@ def settings(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Findin
     if now["optimizer"] and recorded["optimizer"] != now["optimizer"]:
         return [_stale(f"it was recorded with {one_line(recorded['optimizer']) or 'no optimizer'}, and this check steps with {now['optimizer']}")]
     if now["optimizer"] and now["steps"] > recorded["steps"]:
-        return [_stale(f"it holds {recorded['steps']} step(s), and this check runs {now['steps']}")]
+        return [_stale(f"it holds {counted(recorded['steps'], 'step')}, and this check runs {now['steps']}")]
     if now["seed"] != recorded["seed"]:
         return [_stale(f"it was recorded with seed={recorded['seed']}, and this check has seed={now['seed']}")]
     return []

@@ -122,7 +122,7 @@ def _multiplied(observation: Observation) -> Iterator[Candidate]:
     number, worst = max(enough.items(), key=lambda each: each[1].meant)
     name = observation.parameters.get(number, "")
     text = (f"{name or 'a parameter'}: {worst.times} products with a number next to one, as of weight decay, were to change it by "
-            f"{worst.meant:.1%}, and none changed a bit: {worst.dtype} rounds each back; so it is with {len(enough)} parameter(s)")  # fmt: skip
+            f"{worst.meant:.1%}, and none changed a bit: {worst.dtype} rounds each back; {len(enough)} such in all")  # fmt: skip
     operation = dataclasses.replace(worst.operation, phase="optimizer")
     yield Undecayed("lost-update", operation, text, 0.0, LOST, tensor=name)
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from precheck import formats
+from precheck.words import counted
 
 BEYOND = 2.0
 """Times the dead zone from which a step, both as root mean squares, is not rounded away: what it comes to is in elements that move by at least
@@ -46,7 +47,7 @@ def worded(
     more = ", …" if len(found) > 1 + NAMED else ""
     listed = " (" + ", ".join(f"{other or 'unnamed'} {part:.0%}" for other, part in others) + f"{more})" if others else ""
     return (
-        f"{name or 'a parameter'}: {share:.0%} of the update of {steps} step(s) arrived in {numbers.dtype}{further}; {numbers}; "
+        f"{name or 'a parameter'}: {share:.0%} of the update of {counted(steps, 'step')} arrived in {numbers.dtype}{further}; {numbers}; "
         f"{len(found)} of {len(every)} parameters lost more than half{listed}{_kinds(every)}"
     )
 

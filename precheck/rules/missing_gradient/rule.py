@@ -11,6 +11,7 @@ from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.rules.missing_gradient.about import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule
+from precheck.words import counted
 
 
 class MissingGradient(Rule):
@@ -66,7 +67,8 @@ class MissingGradient(Rule):
         seen, expected = run.seen.records, run.reference.records
         names = [each.name for key, each in expected.items() if each.kind == "parameter-gradient" and key not in seen and each.norm > 0]
         if names:
-            text, module = f"{names[0]}: no gradient, where the reference has one ({len(names)} parameter(s) in all)", module_of(names[0], "update")
+            text = f"{names[0]}: no gradient, where the reference has one ({counted(len(names), 'parameter')} in all)"
+            module = module_of(names[0], "update")
             yield Finding(
                 "missing-gradient", "error", text, phase="backward", module=module, tensor=names[0], measured=float(len(names)), limit=0.0
             )
