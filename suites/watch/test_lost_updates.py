@@ -79,7 +79,7 @@ def test_a_kernel_that_leaves_weights_alone_is_found_and_not_put_down_to_roundin
 def test_the_message_says_how_much_and_why() -> None:
     report, _ = constant_gradient(torch.bfloat16, lambda parameters: torch.optim.SGD(parameters, lr=RATE, foreach=True))
     (finding,) = lost(report)
-    for piece in (r"0% of the update of 10 step\(s\) arrived in bfloat16", r"weights are about 1\.23", r"drops a change smaller than 0\.0039",
+    for piece in (r"0% of the update of 10 steps arrived in bfloat16", r"weights are about 1\.23", r"drops a change smaller than 0\.0039",
                   r"a step is about 0\.0001", r"1 of 1 parameters lost more than half"):  # fmt: skip
         assert re.search(piece, finding.message), finding.message
     assert "fp32 master" in finding.remedy or "float32" in finding.remedy
