@@ -125,9 +125,10 @@ class Calls:
         return ADDED if cast and not multiplied else ROUNDED
 
     def _leaves(self, operation: Operation, value: Value) -> bool:
-        """Whether its function gives it out, or adds up its elements (of which those that became zero add nothing, as they should beside an eps).
+        """Whether its function gives it out, or adds up its elements to a sum that is off as well.
 
-        What is joined to others, cast or moved about is given out with what has become of it.
+        Elements that became zero add nothing, as they should beside an eps. What is joined to others, cast or moved about is given out with what has
+        become of it.
         """
         here = operation.call, self.functions.get(operation.blamed)
         summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()
@@ -138,7 +139,9 @@ class Calls:
             if not readers and asked.alive:
                 return True  # so far: `stays` asks again when it has been read
             for reader in readers:
-                if reader.reads or reader.base in summed or (reader.call, self.functions.get(reader.blamed)) != here:
+                if reader.reads or (reader.call, self.functions.get(reader.blamed)) != here:
+                    return True
+                if reader.base in summed and any(made.restarted > ADDED * felt(made) for made in reader.outputs):
                     return True
                 moved = [made for made in reader.outputs if made not in seen] if reader.base in MOVING else []
                 waiting += moved

@@ -123,24 +123,12 @@ class Errors:
             return
         if value in self.mild:
             return
-        if fact is not None and fact.healed and vectors_of_a_cluster(operation):
-            self.under[value] = (None,)
-            return
         if fact is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):
             self.suspects.append(fact)
             self.under[value] = above if fact.healed else (fact,)  # what is made good excuses nothing that follows from it
             self.excuses[fact] = value, [small if fact.how == "a product" else made_good]
         elif fact is None and operation.base in SUMS | REDUCTIONS and self.ops.gain(operation, value) >= AMPLIFICATION / 2:
             self.mild.update({value} if small_difference() else ())
-
-
-@exempts(
-    "amplified-rounding", "cancellation",
-    reason="eigenvectors of a cluster are any vectors of its space, and what is made of all of them is right", needed_by=(),
-)  # fmt: skip
-def vectors_of_a_cluster(operation: Operation) -> bool:
-    """Vectors of a decomposition, of whose results nothing is wrong in the end."""
-    return operation.base in DECOMPOSED
 
 
 @exempts(

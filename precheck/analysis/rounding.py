@@ -120,7 +120,7 @@ class Misroundings:
             return self._starved(operation, value, starving)
         if self.local(operation, value):
             return self._fact("local-drift", "accumulated", operation, value, value.local or 0.0, self._accumulating(operation, value))
-        spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1 and not moved_weight(operation)
+        spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1
         if operation.base in PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
             return self._fact("cancellation", "a product", operation, value, gain, PLAIN)
         if operation.base in SUMS | REDUCTIONS | DIFFERENCES:  # what they lose beyond this is for cancellation, or to be healed, to say
@@ -261,9 +261,3 @@ def as_stored(operation: Operation, value: Value) -> bool:
     """Wide arithmetic on numbers that were given low, a number less its own rounding among it."""
     stored = [source for source in operation.inputs if source.kept_low]
     return compensating(operation) or (not value.low and all(causes.given_low(source) for source in stored))
-
-
-@exempts("accumulated-drift", reason="weights are judged by what of each step arrived in them", needed_by=())
-def moved_weight(operation: Operation) -> bool:
-    """A weight that is only moved or cast."""
-    return bool(operation.parameter) and operation.base in MOVING

@@ -46,10 +46,17 @@ def updates(observation: Observation, scaler: int) -> list[ScalerStep]:
 
 
 def burst(steps: list[ScalerStep]) -> int:
-    """How many steps of the beginning are calibration: as many skips as bring the first scale down to what is safe."""
-    count = next((place for place, step in enumerate(steps) if not step.skipped), len(steps))
-    safe = min((step.backward.room for step in steps[:count]), default=math.inf)
-    return min(count, max(0, math.ceil(math.log2(steps[0].scale / safe))) + 1) if 0 < safe < math.inf else count
+    """How many steps of the beginning are calibration: as many skips as bring the first scale down to what is safe.
+
+    A step in between may pass by luck. The scaler has settled where fewer than half of the steps so far were skipped.
+    """
+    skips = [place for place, step in enumerate(steps) if step.skipped]
+    halves = itertools.takewhile(lambda each: 2 * each[0] > count(steps[: each[1]]), enumerate(skips, start=1))
+    unsettled = [place for _, place in halves]
+    safe = min((steps[place].backward.room for place in unsettled), default=math.inf)
+    if 0 < safe < math.inf:
+        unsettled = unsettled[: max(0, math.ceil(math.log2(steps[0].scale / safe))) + 1]
+    return unsettled[-1] + 1 if unsettled else 0
 
 
 def longest(steps: list[ScalerStep]) -> int:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection
 
-from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import MOVING, determined, half_tiniest, hands_on, landed, smallest_normal, zero_origin
+from precheck.analysis.lineage import determined, half_tiniest, hands_on, landed, smallest_normal, zero_origin
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 LOST = Limit(0.5, "share of the norm", "that became zero, of a tensor or of what reads it, from which the tensor is lost")
@@ -61,8 +60,8 @@ class Floods:
 def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> bool:
     if not value.low or value.zeroed < LOST or value.maker is not operation or operation.phase != "forward" or value in spoiled:
         return False
-    if threshold_at_zero(value) or weight_as_given(operation):
-        return False
+    if value.largest_zeroed > smallest_normal(value):
+        return False  # the format could have held them: rounding has moved them across a threshold, such as a ReLU's
     return not any(source.zeros for source in operation.inputs) and determined(operation, value) and zero_origin(value)[0] == "underflow"
 
 
@@ -110,17 +109,3 @@ def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> l
             )
         )  # fmt: skip
     return found
-
-
-@exempts(
-    "underflow", reason="rounding has moved numbers across a threshold at zero, such as a ReLU's: the format could have held them", needed_by=()
-)
-def threshold_at_zero(value: Value) -> bool:
-    """Zeros in place of numbers that the format holds."""
-    return value.largest_zeroed > smallest_normal(value)
-
-
-@exempts("underflow", reason="weights are as given: a cast of some that the format cannot hold at all is no fault of the code", needed_by=())
-def weight_as_given(operation: Operation) -> bool:
-    """A weight that is cast."""
-    return bool(operation.parameter) and operation.base in MOVING

@@ -41,6 +41,8 @@ POLYNOMIAL = SUMS | where(lambda op: op.kind in (*_SUMMED, *_MULTIPLIED, Kind.MO
 """Ops that make neither Inf nor NaN of a zero and finite numbers."""
 ACCUMULATING = where(lambda op: op.accumulates in ("adds", "scales", "scatters", "statistics"))
 """Ops that in place change what they are given by an addition or a factor: sums, moving averages, running statistics."""
+ELEMENTWISE = where(lambda op: op.accumulates in ("adds", "scales") and op.kind is not Kind.CONTRACTION)
+"""Those of them that give each element of the sum something of its own."""
 SCATTERING = where(lambda op: op.accumulates in ("scatters", "may scatter"))
 """Ops that add many elements into one; some only if their argument `accumulate` says so."""
 DIFFERENCES = where(lambda op: op.kind is Kind.LOSS and op.subtracts)

@@ -116,8 +116,13 @@ def test_growth_that_costs_more_than_a_twentieth_oscillates(skips: int, found: l
 
 
 def test_three_skips_are_the_least_that_oscillate() -> None:
-    assert judged(*run("." + "x..." * 2, interval=2)) == []
-    assert judged(*run("." + "x..." * 3, interval=2)) == WARNED
+    assert judged(*run(".." + "x..." * 2, interval=2)) == []
+    assert judged(*run(".." + "x..." * 3, interval=2)) == WARNED
+
+
+def test_a_first_step_that_passes_by_luck_does_not_end_calibration() -> None:
+    assert judged(*run(".xxx" + "." * 8)) == []
+    assert judged(*run("." * 4 + "xxx" + "." * 8)) == WARNED
 
 
 @pytest.mark.parametrize(("beyond", "found"), [(below(FP16.max), []), (above(FP16.max), FAILED), (math.nan, [])])

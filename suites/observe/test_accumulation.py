@@ -110,3 +110,17 @@ def test_a_buffer_that_results_are_put_into_is_no_accumulator() -> None:
             torch.add(torch.full((8,), 1.0, dtype=LOW), torch.full((8,), 1e-3 * (step + 1) / 10, dtype=LOW), out=buffer)
 
     assert all(each.times <= 1 for each in absorbed(program))
+
+
+def test_what_an_accumulator_is_given_is_the_run_s_not_the_shadow_s() -> None:
+    """Its own loss is one rounding a turn, however far off what is added is."""
+    held, wrong = torch.full((64,), 1.0, dtype=torch.bfloat16), torch.full((64,), 1e-3, dtype=torch.bfloat16)
+    with precheck.watch() as report:
+        off = (wrong + 256.0) - 256.0  # zero, and 1e-3 in the reference
+        for _ in range(8):
+            held.mul_(1.0).add_(off)
+    assert not [finding for finding in report.findings if finding.rule == "absorption"]
+    with precheck.watch() as report:
+        for _ in range(8):
+            held.add_(wrong)
+    assert [finding.rule for finding in report.errors] == ["absorption"]

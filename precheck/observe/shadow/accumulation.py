@@ -1,18 +1,20 @@
 """Additions that leave bits unchanged although the shadow moves: sums, moving averages, counters, merged weights.
 
 An accumulator is whatever is added to, in place or by rebinding a name, or stored low again after it was read and computed wide (`stores`).
-Its displacement is followed on a sample, from the first addition that absorbed at least half of what it was given.
+Its displacement is followed on a sample, from the first addition that absorbed at least half of what it was given. What was meant is what the
+run's own additions come to in the reference precision (`additions`). Where these are not known it is the shadow's displacement.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import stores
+from precheck.observe.shadow import additions, stores
 from precheck.observe.shadow.factors import Factors
 from precheck.observe.shadow.gradients import Gradients
 from precheck.observe.shadow.later import Later
@@ -32,10 +34,14 @@ Samples = tuple[torch.Tensor, torch.Tensor]
 
 @dataclasses.dataclass(slots=True)
 class Accumulator:
-    """What an accumulator held when it first absorbed something, here and in the reference, and what it was given since."""
+    """What an accumulator held when it first absorbed something, here and in the reference, and what it was given since.
+
+    `exact` is what it would hold had it lost nothing since; None where an addition was not one that can be carried out on samples.
+    """
 
     start: Samples
     first: Operation
+    exact: torch.Tensor | None
     additions: int = 0
     times: int = 0
 
@@ -93,28 +99,32 @@ class Accumulation:
 
         def resolved(*host: torch.Tensor) -> None:
             now.accumulator = None if before.accumulator is None else dataclasses.replace(before.accumulator)
-            found = None if value.nonfinite else self._followed(call.operation, now, (host[0], host[1]), (host[2], host[3]), value, None)
+            found = None if value.nonfinite else self._followed(call.operation, now, (host[0], host[1]), (host[2], host[3]), value)
             call.operation.absorbed = None if found is None else dataclasses.replace(found, carried=True)
 
         self.later([*before.samples, *now.samples], resolved)
 
-    def _one(self, call: Call, output: torch.Tensor, value: Value, was: Samples, source: Cell | None = None) -> None:
+    def _one(self, call: Call, output: torch.Tensor, value: Value, was: Samples, operand: tuple[torch.Tensor, Cell] | None = None) -> None:
+        """`operand` is what was added to, and its cell, where that is not the output itself."""
         cell = self.memory.find(output)
         if cell is None or not value.low:
             return
-        operation, given = call.operation, _given(call, output)
+        operation, added = call.operation, additions.again(call, output if operand is None else operand[0], SAMPLE)
+        given, again = added or ([], None)
 
         def resolved(*host: torch.Tensor) -> None:
-            if source is not None:
+            if operand is not None:
+                source = operand[1]
                 cell.accumulator = None if source.accumulator is None else dataclasses.replace(source.accumulator)
             if not value.nonfinite:
-                found = self._followed(operation, cell, (host[0], host[1]), (host[2], host[3]), value, host[4] if len(host) > 4 else None)
+                further = None if again is None else lambda held: again(held, host[4:])
+                found = self._followed(operation, cell, (host[0], host[1]), (host[2], host[3]), value, further, host[4:])
                 if found is not None and (operation.absorbed is None or found.times > operation.absorbed.times):
                     operation.absorbed = found
 
-        self.later([*was, sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE), *([] if given is None else [given])], resolved)
+        self.later([*was, sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE), *given], resolved)
 
-    def _operand(self, call: Call, output: torch.Tensor) -> tuple[Samples, Cell] | None:
+    def _operand(self, call: Call, output: torch.Tensor) -> tuple[Samples, tuple[torch.Tensor, Cell]] | None:
         """What was added to: the operand of the result's own shape and dtype that is largest."""
         fitting = [
             (tensor, cell)
@@ -125,7 +135,7 @@ class Accumulation:
         if not fitting or not (waits or self._kept(output, fitting)):
             return None
         tensor, cell = fitting[0] if len(fitting) == 1 or waits else max(fitting, key=lambda each: norm(sampled(each[0], SAMPLE).float()))
-        return (sampled(tensor, SAMPLE), sampled(call.shadows[id(tensor)], SAMPLE)), cell
+        return (sampled(tensor, SAMPLE), sampled(call.shadows[id(tensor)], SAMPLE)), (tensor, cell)
 
     def _kept(self, output: torch.Tensor, fitting: list[tuple[torch.Tensor, Cell]]) -> bool:
         """Whether any of these absorbs already, or has an element that came out as it went in: else there is nothing to follow."""
@@ -133,16 +143,17 @@ class Accumulation:
         return any(cell.accumulator is not None or share(now == sampled(tensor, SAMPLE)) for tensor, cell in fitting)
 
     def _followed(
-        self, operation: Operation, cell: Cell | stores.Stored, was: Samples, now: Samples, value: Value, given: torch.Tensor | None
-    ) -> Absorbed | None:
+        self, operation: Operation, cell: Cell | stores.Stored, was: Samples, now: Samples, value: Value,
+        again: Callable[[torch.Tensor], torch.Tensor] | None = None, given: Sequence[torch.Tensor] = (),
+    ) -> Absorbed | None:  # fmt: skip
         accumulator: Accumulator | None = cell.accumulator
         same = now[0] == was[0]
         unchanged = share(same)
         if accumulator is None and not unchanged:
             return None
         moved = now[1] != was[1]
-        if given is not None:
-            moved &= given  # where the run itself adds nothing there is nothing to absorb
+        if operation.base in ops.ADDITIONS and len(given) == 1 and given[0].shape == moved.shape:
+            moved &= given[0] != 0  # where the run itself adds nothing there is nothing to absorb
         many = share(moved)
         if accumulator is None and unchanged < ABSORBING * many:
             return None
@@ -150,20 +161,28 @@ class Accumulation:
         if accumulator is None:
             if stuck < ABSORBING:
                 return None
-            accumulator = cell.accumulator = Accumulator((was[0].clone(), was[1].clone()), operation)
+            accumulator = cell.accumulator = Accumulator((was[0].clone(), was[1].clone()), operation, was[0].to(was[1].dtype))
         accumulator.additions += 1
         accumulator.times += stuck >= ABSORBING
         if accumulator.start[0].shape != now[0].shape:
             cell.accumulator = None
             return None
-        covered = now[0].to(now[1].dtype) - accumulator.start[0].to(now[1].dtype)
-        meant = now[1] - accumulator.start[1]
-        size = norm(meant)
-        return Absorbed(
-            stuck, accumulator.times, accumulator.additions,
-            arrived=ratio(float((covered * meant).sum()), size**2), intended=ratio(size, norm(accumulator.start[0].float())),
-            lost=ratio(norm(covered - meant), size), drift=value.drift, first=accumulator.first,
-        )  # fmt: skip
+        accumulator.exact = None if again is None or accumulator.exact is None else again(accumulator.exact)
+        return _absorbed(accumulator, stuck, now, value)
+
+
+def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value) -> Absorbed:
+    """The figures since the accumulator's first addition."""
+    wide, exact = now[1].dtype, accumulator.exact
+    start = accumulator.start[0].to(wide)
+    covered = now[0].to(wide) - start
+    meant = now[1] - accumulator.start[1] if exact is None else exact - start
+    drift = value.drift if exact is None else ratio(norm(covered - meant), norm(exact))
+    size = norm(meant)
+    return Absorbed(
+        stuck, accumulator.times, accumulator.additions, arrived=ratio(float((covered * meant).sum()), size**2),
+        intended=ratio(size, norm(start)), lost=ratio(norm(covered - meant), size), drift=drift, first=accumulator.first,
+    )  # fmt: skip
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -182,13 +201,3 @@ def _adds_in_place(planned: Any, floats: list[torch.Tensor], written: set[int]) 
 def _floating(outputs: list[torch.Tensor], values: list[Value]) -> list[tuple[torch.Tensor, Value]]:
     """Outputs with their values, which only floating ones have."""
     return list(zip([output for output in outputs if output.is_floating_point()], values, strict=False))
-
-
-def _given(call: Call, output: torch.Tensor) -> torch.Tensor | None:
-    """Where the run's own addend is not zero; None where the op has no such operand."""
-    if call.operation.base not in ops.ADDITIONS:
-        return None
-    others = [tensor for tensor in call.floats if tensor is not output]
-    if len(others) != (1 if call.before else 2) or others[-1].shape != output.shape:
-        return None
-    return sampled(others[-1], SAMPLE) != 0

@@ -13,10 +13,9 @@ from typing import ClassVar
 
 from precheck import ops
 from precheck.analysis.causes import SWALLOWED
-from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import CONSTANTS, MOVING, PRODUCTS, SUMS, compensating, elements, felt, hands_on, percent, read_at
+from precheck.analysis.lineage import CONSTANTS, MOVING, PRODUCTS, elements, felt, hands_on, percent, read_at
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.rules.absorption.about import ABOUT
 from precheck.rules.rule import Candidate, Rule
@@ -27,9 +26,6 @@ ROUNDINGS = Limit(
 )  # fmt: skip
 UPDATES = Limit(8, "updates", "from which a share that arrived is told: of fewer, rounding by chance may bring home anything")
 ARRIVED = Limit(0.5, "share of the displacement", "below which most of what was meant did not happen")
-ASTRAY = Limit(
-    0.5, "relative error", "of what is added to from which it is not the reference's accumulator: its own error came before what it absorbs"
-)  # fmt: skip
 INTENDED = Limit(
     2.0, "unit roundoffs",
     """of what the accumulator held, that it was meant to move by, from which the format could have shown it. (What a Kahan summation's remainder
@@ -44,7 +40,7 @@ FEW = Limit(16, "elements", "below which half of them may be unchanged by luck")
 
 class Absorption(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (TIMES, ROUNDINGS, UPDATES, ARRIVED, ASTRAY, INTENDED, HALF, FEW, SWALLOWED)
+    limits: ClassVar[tuple[Limit, ...]] = (TIMES, ROUNDINGS, UPDATES, ARRIVED, INTENDED, HALF, FEW, SWALLOWED)
 
     def __init__(self) -> None:
         self.open: dict[str, Operation] = {}  # by line, the latest addition to what stands still and was added to too few times
@@ -55,11 +51,9 @@ class Absorption(Rule):
         for operation in part.observation.judged:
             if operation.absorbed is None or not operation.outputs:
                 continue
-            readings = (reader for value in operation.outputs for reader in part.readers.get(value, ()))
-            if not any(remainder_carried_on(reader, part.readers) for reader in readings):
-                candidate = _judged(operation, operation.outputs[0], operation.absorbed, part.readers)
-                self._counted(operation, operation.absorbed, told=candidate is not None)
-                yield from () if candidate is None else (candidate,)
+            candidate = _judged(operation, operation.outputs[0], operation.absorbed, part.readers)
+            self._counted(operation, operation.absorbed, told=candidate is not None)
+            yield from () if candidate is None else (candidate,)
 
     def _counted(self, operation: Operation, seen: Absorbed, *, told: bool) -> None:
         if told or seen.additions >= UPDATES:
@@ -74,12 +68,6 @@ class Absorption(Rule):
                 yield Candidate("absorption", operation, _untold(operation, operation.absorbed), operation.absorbed.additions, UPDATES, "note")
 
 
-@exempts("absorption", reason="Kahan summation adds what was lost to the next term", needed_by=())
-def remainder_carried_on(reader: Operation, readers: Readers) -> bool:
-    """Whether an op takes the remainder of a sum, and that is added to something again."""
-    return compensating(reader) and any(later.base in SUMS for value in reader.outputs for later in readers.get(value, ()))
-
-
 def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers) -> Candidate | None:
     u = felt(value)
     if not value.low:
@@ -87,8 +75,6 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
     if operation.parameter and operation.in_optimizer:
         return None  # updates of weights are judged by what of the whole step arrived
     kept = operation.in_place or seen.carried
-    if astray(operation, seen) or (not kept and off_before(value, seen)):
-        return None
     if seen.share >= HALF and seen.times >= TIMES and seen.drift >= ROUNDINGS * u and seen.intended >= INTENDED * u and seen.arrived < 1:
         text = f"{seen.times} additions left at least half of the elements unchanged; the accumulator is {percent(seen.drift)} % off"
         return Candidate("absorption", read_at(operation), text, seen.drift / u, ROUNDINGS)
@@ -112,7 +98,7 @@ def too_few(operation: Operation, value: Value, seen: Absorbed) -> bool:
     held = first.inputs[0].maker if first.inputs else None
     kept = seen.carried or (operation.in_place and operation.base in ACCUMULATORS and (held is None or held.base in MOVING | CONSTANTS | SCALED))
     still = seen.share >= HALF and seen.arrived < ARRIVED and value.low and elements(value) >= FEW
-    return kept and still and operation.phase == "forward" and not operation.in_optimizer and seen.intended > 0 and not astray(operation, seen)
+    return kept and still and operation.phase == "forward" and not operation.in_optimizer and seen.intended > 0
 
 
 def _untold(operation: Operation, seen: Absorbed) -> str:
@@ -124,16 +110,6 @@ def _untold(operation: Operation, seen: Absorbed) -> str:
     many = f"{seen.additions} updates" if seen.additions > 1 else "1 update"
     left = f"{many} left {100 * seen.share:.0f} % of the elements as they were that should have moved"
     return f"too few steps to tell whether it stands still: {left}; {steps} steps would tell"
-
-
-@exempts("absorption", reason="a stream of residuals, in which each branch is small: its error came before what it absorbs", needed_by=())
-def off_before(value: Value, seen: Absorbed) -> bool:
-    """Whether most of what it is off by it was off by before it absorbed anything, unless what did not arrive since is as much."""
-    held = seen.first.inputs[0] if seen.first is not None and seen.first.inputs else None
-    half = seen.drift * value.norm / 2
-    if held is None or held.drift * held.norm < half:
-        return False
-    return seen.arrived >= ARRIVED or seen.lost * seen.intended * held.norm < half
 
 
 def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers) -> Candidate | None:
@@ -161,9 +137,3 @@ def _kept(operation: Operation, value: Value, readers: Readers) -> bool:
 
 def _weighs(reader: Operation, value: Value) -> bool:
     return hands_on(reader, value) or reader.base in MOVING or (reader.base in PRODUCTS and reader.inputs[-1] is value)
-
-
-@exempts("absorption", reason="an accumulator that is not the reference's any more absorbs other things than the reference's does", needed_by=())
-def astray(operation: Operation, seen: Absorbed) -> bool:
-    """What is added to where it is, and was something else already."""
-    return operation.in_place and seen.first is not None and bool(seen.first.inputs) and seen.first.inputs[0].drift >= ASTRAY

@@ -1,0 +1,68 @@
+"""An addition carried out again on samples of its operands, in the reference precision: what an accumulator would hold had it lost nothing.
+
+The shadow cannot tell that. Its accumulator is given the shadow's additions, and what these are off by is no fault of the accumulator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.replay import continuous, tensors_in, with_written, written_in
+from precheck.observe.shadow.statistics import sampled
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
+
+Again = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
+"""Makes of an accumulator's sample, and of samples of the other operands, what the op makes of them."""
+
+
+def again(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[torch.Tensor], Again] | None:
+    """Samples of the operands other than `accumulator`, and the op on samples; None of an op that is not carried out element by element."""
+    operands = list(tensors_in(*call.args, *call.kwargs.values()))
+    if call.plan.base not in ops.ELEMENTWISE or not all(_alike(tensor, accumulator, limit) for tensor in operands):
+        return None
+    func, planned, args, kwargs = call.func, call.plan, _places(call.args, operands), _places(call.kwargs, operands)
+    own = [tensor is accumulator for tensor in operands]
+    wide = call.mode.replay.reference
+
+    def made(held: torch.Tensor, given: Sequence[torch.Tensor]) -> torch.Tensor:
+        rest = iter(given)
+        samples = [held.clone() if mine else next(rest).to(wide) for mine in own]
+        again = _filled(args, samples)
+        named = _filled(kwargs, samples)
+        result = list(tensors_in(func(*again, **named)))
+        return with_written(result, written_in(planned, again, named))[0] if planned.mutable else result[0]
+
+    return [tensor if tensor.dim() == 0 else sampled(tensor, limit) for tensor, mine in zip(operands, own, strict=True) if not mine], made
+
+
+class _Place(int):
+    """The number of an operand, in its place among the arguments."""
+
+
+def _alike(tensor: torch.Tensor, accumulator: torch.Tensor, limit: int) -> bool:
+    """Whether the same sample of both holds the same places."""
+    if not continuous(tensor) or tensor.is_complex():
+        return False
+    return tensor.dim() == 0 or (tensor.shape == accumulator.shape and (tensor.numel() <= limit or tensor.stride() == accumulator.stride()))
+
+
+def _places(value: Any, operands: list[torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _Place(next(number for number, tensor in enumerate(operands) if tensor is value))
+    if isinstance(value, dict):
+        return {name: _places(each, operands) for name, each in value.items()}
+    return type(value)(_places(each, operands) for each in value) if isinstance(value, (tuple, list)) else value
+
+
+def _filled(value: Any, samples: list[torch.Tensor]) -> Any:
+    if isinstance(value, _Place):
+        return samples[value]
+    if isinstance(value, dict):
+        return {name: _filled(each, samples) for name, each in value.items()}
+    return type(value)(_filled(each, samples) for each in value) if isinstance(value, (tuple, list)) else value
