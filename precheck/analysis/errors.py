@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from precheck.analysis import constants, wholes
+from precheck.analysis import constants, steep, wholes
 from precheck.analysis.calls import Calls
 from precheck.analysis.excuses import Excuse, made_good, small
 from precheck.analysis.exemption import exempts
@@ -56,6 +56,8 @@ class Errors:
                 self.mild.update({value} if excused else ())
                 self._whole_numbers(operation, value)
                 self._borrowed_epsilon(operation, value)
+                if place == 0 and not above:
+                    self._exponent(operation, value)
                 told = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
                 if not told and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
                     self._amplified(operation, value, above)
@@ -106,6 +108,12 @@ class Errors:
         if operation.own_epsilon and value.drift >= limit:
             self.suspects.append(BorrowedEpsilon(mechanism="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value))
             self.under[value] = (*self.under[value], None)
+
+    def _exponent(self, operation: Operation, value: Value) -> None:
+        fact = steep.exponent(operation, value, self.observation, self.readers)
+        if fact is not None and value not in self.spoiled:
+            self.suspects.append(fact)
+            self.under[value], self.excuses[fact] = (*self.under[value], fact), (value, [made_good])
 
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         written = operation.phase in ("forward", "data") or (operation.phase == "backward" and not operation.derived)
