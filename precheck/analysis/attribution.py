@@ -98,6 +98,12 @@ class Attribution:
         after = (each for each in passed if functions.get(each.blamed) == here)
         return next((each for each in after if self._grown(each)), None)
 
+    def subnormal(self, cause: Operation) -> bool:
+        """Whether what shows the rounding of `cause` are small elements of what it has stored, picked out later: subnormal ones."""
+        passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
+        picked = (each.outputs[0] for each in passed if each.base in causes.MOVING)
+        return any(causes.subnormal(made) >= causes.HALF * self.error(made) for made in picked)
+
     def shown(self, cause: Operation) -> Operation | None:
         """The op that makes most of an error of the rounding of `cause`: the one after which it is largest beside what it was before."""
         passed = [each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number]

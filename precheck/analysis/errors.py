@@ -14,7 +14,7 @@ from precheck.analysis.excuses import Excuse, made_good, small
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import REDUCTIONS, SUMS, Origins
+from precheck.analysis.lineage import REDUCTIONS, SUMS, Origins, felt
 from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, SUM_ROUNDINGS, BorrowedEpsilon, Misroundings
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
@@ -80,7 +80,7 @@ class Errors:
     def _excused(self, operation: Operation) -> bool:
         """Whether a small difference explains what comes in, which it does no more where that is right to a few roundings again."""
         known = any(value in self.mild for value in operation.inputs)
-        return known and operation.drift_in > DOUBTFUL * max(value.roundoff for value in operation.inputs)
+        return known and operation.drift_in > DOUBTFUL * max(map(felt, operation.inputs))
 
     def _settled(self) -> list[Fact]:
         """Those that nothing excuses. What is there still and unread has its fate before it."""
@@ -117,7 +117,7 @@ class Errors:
 
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         written = operation.phase in ("forward", "data") or (operation.phase == "backward" and not operation.derived)
-        if value.nonfinite or not written or value.drift <= 4 * value.roundoff or not value.roundoff:
+        if value.nonfinite or not written or value.drift <= 4 * felt(value) or not value.roundoff:
             return
         if value.wander > UNSTABLE and value.dead > SHAKEN and value.twin_drift > DIGIT:
             self.unstable.update(fact for fact in above if fact is not None)

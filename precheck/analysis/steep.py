@@ -1,8 +1,8 @@
 """Roundings in an exponent: what an argument is off by absolutely, its exponential is off by relatively.
 
-So an exponent of ten makes ten roundings of one rounding. Where activations make the exponent that is what their format means: a sharp softmax errs by six
-unit roundoffs. Where the rounding is that of a few numbers, a loss, a row's sum, or a function of a weight alone, it need not be there at all: to
-keep these wide costs nothing.
+So an exponent of ten makes ten roundings of one rounding. Where activations make the exponent, that is what their format means: a sharp softmax
+errs by six unit roundoffs. Where the rounding is that of a few numbers, of a loss, of a row's sum, of a function of a weight alone, it need not be
+there at all: to keep these in float32 costs nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 
 FEW = Limit(
     16, "times",
-    """fewer elements than what they are made of, from which numbers are so few that float32 for them costs an eighth of what reading their operand costs
-    at most.""",
+    """fewer elements than what they are made of, from which numbers are so few that float32 for them costs an eighth, at most, of what it costs to
+    read what they are made of.""",
 )  # fmt: skip
 
 

@@ -27,7 +27,8 @@ MISSING = Limit(
 class AmplifiedRounding(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (
-        DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN, FEW, MISSING,
+        DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN,
+        FEW, MISSING,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:

@@ -57,8 +57,8 @@ def retention(dtype: torch.dtype) -> torch.Tensor:
 BUGS = (
     Bug("fired-frames", "modelscope/FunASR#1811", ("decision-flip", "local-drift", "absorption", "amplified-rounding"), "aten.cumsum.default",
         lambda: fired(HALF), lambda: fired(WIDE)),
-    Bug("sensor-clock", "facebookresearch/fairo#537", ("cancellation", "integer-rounding", "amplified-rounding", "unstable-reference"),
-        "aten.sub.Tensor", lambda: speeds(False), lambda: speeds(True)),
+    Bug("sensor-clock", "facebookresearch/fairo#537", ("amplified-rounding", "cancellation", "integer-rounding", "unstable-reference"),
+        "aten._to_copy.default", lambda: speeds(False), lambda: speeds(True), precision="32-true"),
     Bug("low-frequencies", "sgl-project/sglang-jax#1473", ("amplified-rounding",), "aten._to_copy.default", lambda: rotated(LOW),
         lambda: rotated(WIDE)),
     Bug("leaking-decay", "fkodom/yet-another-retnet#24", ("absorption", "vanished-constant", "amplified-rounding", "cancellation"),

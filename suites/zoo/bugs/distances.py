@@ -73,7 +73,7 @@ BUGS = (
     Bug("half-distances", "RedisAI/VectorSimilarity#1021", ("overflow",), "aten.sum.dim_IntList", lambda: neighbours(HALF),
         lambda: neighbours(WIDE)),
     Bug("row-squares", "nntrainer/nntrainer#3935", ("overflow",), "aten.add_.Tensor", lambda: normalised(HALF), lambda: normalised(WIDE)),
-    Bug("enclosing-boxes", "facebookresearch/fvcore#114", ("overflow", "nan"), "aten.mul.Tensor", lambda: box_loss(HALF), lambda: box_loss(WIDE)),
+    Bug("enclosing-boxes", "facebookresearch/fvcore#114", ("overflow", "nan"), "aten.prod.dim_int", lambda: box_loss(HALF), lambda: box_loss(WIDE)),
     Bug("region-areas", "clairecyq/whos-waldo#3", ("overflow",), "aten.mul.Tensor", lambda: regions(HALF), lambda: regions(WIDE)),
     Bug("warped-frames", "hzwer/ECCV2022-RIFE#188", ("amplified-rounding", "cancellation", "absorption"), "aten.add.Tensor", lambda: warped(HALF),
         lambda: warped(WIDE)),

@@ -75,11 +75,12 @@ def perplexity(widened: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("draft-distribution", "deepseek-ai/DeepSpec#31", ("amplified-rounding", "cancellation"), "aten._softmax.default", lambda: emitted(False),
+    Bug("draft-distribution", "deepseek-ai/DeepSpec#31", ("amplified-rounding", "cancellation"), "aten.div.Tensor", lambda: emitted(False),
         lambda: emitted(True)),
     Bug("positive-log-probs", "AI-Hypercomputer/maxtext#5231", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: rollout_log_probs(False), lambda: rollout_log_probs(True)),
-    Bug("rounded-router", "wtdcode/vllm-backport#65", ("decision-flip",), "aten.topk.default", lambda: routed(False), lambda: routed(True)),
+    Bug("rounded-router", "wtdcode/vllm-backport#65", ("decision-flip",), "aten.topk.default", lambda: routed(False), lambda: routed(True),
+        expected_miss="each score is right to a rounding; a correction in float32 decides between those that the format has made equal"),
     Bug("router-shares", "kyegomez/OpenMythos#41", ("underflow", "vanished-constant", "nan", "overflow"), "aten._to_copy.default",
         lambda: balanced(False), lambda: balanced(True)),
     Bug("language-loss", "Modalities/modalities#464", ("amplified-rounding", "cancellation", "local-drift"), "aten.nll_loss_forward.default",

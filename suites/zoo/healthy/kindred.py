@@ -118,3 +118,4 @@ def table_with_large_steps() -> torch.Tensor:
 
 IDIOMS = (spread_about_a_first_guess, distance_of_other_pictures, conformers_without_their_atoms, frames_by_a_wide_sum, clock_from_the_start,
           tables_cast_at_last, decays_as_logarithms, masters_in_the_checkpoint, moments_of_bfloat16_weights, table_with_large_steps)  # fmt: skip
+EXACT = ("spread_about_a_first_guess", "distance_of_other_pictures", "conformers_without_their_atoms", "clock_from_the_start")
