@@ -6,6 +6,7 @@ import math
 
 import torch
 from bugs.bug import normal, uniform
+from torch.nn import functional
 
 HALF, LOW, WIDE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 
@@ -116,6 +117,34 @@ def table_with_large_steps() -> torch.Tensor:
     return weight.float()
 
 
-IDIOMS = (spread_about_a_first_guess, distance_of_other_pictures, conformers_without_their_atoms, frames_by_a_wide_sum, clock_from_the_start,
+def codes_near_their_vectors() -> torch.Tensor:
+    """A straight-through estimator in bfloat16, z + (q - z), of vectors near their codes: the difference is small, and its rounding."""
+    book = normal(64, 16)
+    z = (book[(torch.arange(32) * 7) % 64] + 0.2 * normal(32, 16, seed=1)).to(LOW).requires_grad_()
+    q = book.to(LOW)[torch.cdist(z.detach().float(), book).argmin(-1)]
+    return ((z + (q - z).detach()) @ normal(16, 8, seed=2).to(LOW)).float()
+
+
+def whole_levels() -> torch.Tensor:
+    """Finite scalar quantisation in bfloat16, z + (round(z) - z): numbers of one grid, whose difference and sum are exact."""
+    z = (3 * torch.tanh(normal(40, 6))).to(LOW).requires_grad_()
+    codes = z + (z.round() - z).detach()
+    return (codes @ normal(6, 4, seed=1).to(LOW)).float()
+
+
+def decay_of_one_step() -> torch.Tensor:
+    """Decays of bfloat16 weights, exp(-exp(w)), computed in bfloat16: exponents of one at most, so that a rounding stays one."""
+    rates = (0.5 * normal(32) - 1.0).to(LOW)
+    return (torch.exp(-torch.exp(rates)).float() * normal(4, 32, seed=1)).sum(0)
+
+
+def perplexity_of_a_wide_loss() -> torch.Tensor:
+    """Exp of a loss about nine, of bfloat16 logits, with the loss in float32."""
+    hidden, head = normal(30, 32).to(LOW), (0.6 * normal(400, 32, seed=1)).to(LOW)
+    return torch.exp(functional.cross_entropy((hidden @ head.T).float(), (torch.arange(30) * 17) % 400))
+
+
+IDIOMS = (codes_near_their_vectors, whole_levels, decay_of_one_step, perplexity_of_a_wide_loss,
+          spread_about_a_first_guess, distance_of_other_pictures, conformers_without_their_atoms, frames_by_a_wide_sum, clock_from_the_start,
           tables_cast_at_last, decays_as_logarithms, masters_in_the_checkpoint, moments_of_bfloat16_weights, table_with_large_steps)  # fmt: skip
 EXACT = ("spread_about_a_first_guess", "distance_of_other_pictures", "conformers_without_their_atoms", "clock_from_the_start")
