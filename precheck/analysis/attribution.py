@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from precheck import ops
 from precheck.analysis import causes
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import SUMS, elements
+from precheck.analysis.lineage import MOVING, SUMS, elements
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.source import Function
 
@@ -101,7 +101,7 @@ class Attribution:
     def subnormal(self, cause: Operation) -> bool:
         """Whether what shows the rounding of `cause` are small elements of what it has stored, picked out later: subnormal ones."""
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
-        picked = (each.outputs[0] for each in passed if each.base in causes.MOVING)
+        picked = (each.outputs[0] for each in passed if each.base in MOVING)
         return any(causes.subnormal(made) >= causes.HALF * self.error(made) for made in picked)
 
     def shown(self, cause: Operation) -> Operation | None:
