@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from precheck import ops
 from precheck.analysis import causes
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import SUMS, elements
+from precheck.analysis.lineage import MOVING, SUMS, elements
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.source import Function
 
@@ -98,6 +98,12 @@ class Attribution:
         after = (each for each in passed if functions.get(each.blamed) == here)
         return next((each for each in after if self._grown(each)), None)
 
+    def subnormal(self, cause: Operation) -> bool:
+        """Whether what shows the rounding of `cause` are small elements of what it has stored, picked out later: subnormal ones."""
+        passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
+        picked = (each.outputs[0] for each in passed if each.base in MOVING)
+        return any(causes.subnormal(made) >= causes.HALF * self.error(made) for made in picked)
+
     def shown(self, cause: Operation) -> Operation | None:
         """The op that makes most of an error of the rounding of `cause`: the one after which it is largest beside what it was before."""
         passed = [each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number]
@@ -136,13 +142,29 @@ def _added(operation: Operation, value: Value, brought: Collection[Value], error
 
     Roundings that all go one way, as those of a sum that stands still, add up by themselves: more than their squares do.
     """
-    if len(brought) != 1 or operation.base not in UNCHANGING or (operation.base in SCALED and len(operation.inputs) > 1):
+    if len(brought) != 1:
         return 0.0
     (source,) = brought
+    if operation.base in ops.AVERAGING:
+        return max(0.0, 1 - (_evened(value, source, error) / error(value)) ** 2)
+    if operation.base not in UNCHANGING or (operation.base in SCALED and len(operation.inputs) > 1):
+        return 0.0
     before, after = _brought(operation, value, source, error), error(value)
     if operation.base in SUMS:
         after *= value.norm / math.sqrt(elements(value) or 1)
     return max(0.0, 1 - (before / after) ** 2)
+
+
+def _evened(value: Value, source: Value, error: Errors) -> float:
+    """What independent errors of n terms are in their mean, or in their sum: a mean is no larger than its terms are, root mean square.
+
+    Of a table no more terms count than it has rows, as a loss takes one number of each.
+    """
+    size, result = source.norm / math.sqrt(elements(source) or 1), value.norm / math.sqrt(elements(value) or 1)
+    rows = source.shape[0] if len(source.shape) > 1 else elements(source)
+    terms = max(1.0, min(elements(source) / (elements(value) or 1), rows))
+    times = math.sqrt(terms) if result > size else 1 / math.sqrt(terms)
+    return error(source) * size * times / result if result else math.inf
 
 
 def _brought(operation: Operation, value: Value, source: Value, error: Errors) -> float:

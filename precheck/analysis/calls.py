@@ -86,7 +86,7 @@ class Calls:
         off, limit = value.restarted, self._limit(cause)
         if off <= limit * (max(felt(value), COARSE) if _below(cause) else felt(value)):
             return None
-        return self._described(operation, value, cause, made.difference(cause, self.functions), limit)
+        return self._described(operation, value, cause, made, limit)
 
     def _its_own(self, operation: Operation, value: Value) -> bool:
         """Whether a result that leaves its function is off by more than rounding it costs, and most of that is the function's own error."""
@@ -104,14 +104,15 @@ class Calls:
             return None
         return cause if made.of_line(cause) >= OWNED or made.difference(cause, self.functions) is not None else None
 
-    def _described(self, operation: Operation, value: Value, cause: Operation, difference: Operation | None, limit: float) -> OwnError:
+    def _described(self, operation: Operation, value: Value, cause: Operation, taken: Attribution, limit: float) -> OwnError:
         own, place = attribution.own(cause, cause.outputs[0]), self.functions.get(operation.blamed)
+        difference = taken.difference(cause, self.functions)
         made: Making = "a rounding"
         if difference is not None:
             made = "a difference"
         elif not own or own == cause.outputs[0].local:
             made = "the op itself"
-        elif _below(cause):
+        elif _below(cause) or taken.subnormal(cause):
             made = "small numbers"
         return OwnError(
             mechanism=_MECHANISM[made], operation=difference or cause, measured=value.restarted / felt(value), limit=limit,

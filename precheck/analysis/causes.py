@@ -70,7 +70,7 @@ def kind(cause: Operation) -> str:
         return "absorption"
     if cause.base in SUMS and value.drift > 2 * max(cause.drift_in, value.rounded):
         return "cancellation"
-    before = cause.inputs[0].maker if cause.base == "_to_copy" else cause
+    before = cause.inputs[0].maker if cause.base == "_to_copy" and cause.inputs else cause
     terms = [term.norm / math.sqrt(elements(term) or 1) for term in before.inputs] if before is not None and before.base in SUMS else []
     return "absorption" if len(terms) == 2 and absolute(value) >= SWALLOWED * min(terms) > 0 else "amplified-rounding"
 

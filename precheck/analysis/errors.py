@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from precheck.analysis import constants, wholes
+from precheck.analysis import constants, steep, wholes
 from precheck.analysis.calls import Calls
 from precheck.analysis.excuses import Excuse, made_good, small
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import REDUCTIONS, SUMS, Origins
+from precheck.analysis.lineage import REDUCTIONS, SUMS, Origins, felt
 from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, SUM_ROUNDINGS, BorrowedEpsilon, Misroundings
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
@@ -56,6 +56,8 @@ class Errors:
                 self.mild.update({value} if excused else ())
                 self._whole_numbers(operation, value)
                 self._borrowed_epsilon(operation, value)
+                if place == 0 and not above:
+                    self._exponent(operation, value)
                 told = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
                 if not told and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
                     self._amplified(operation, value, above)
@@ -78,7 +80,7 @@ class Errors:
     def _excused(self, operation: Operation) -> bool:
         """Whether a small difference explains what comes in, which it does no more where that is right to a few roundings again."""
         known = any(value in self.mild for value in operation.inputs)
-        return known and operation.drift_in > DOUBTFUL * max(value.roundoff for value in operation.inputs)
+        return known and operation.drift_in > DOUBTFUL * max(map(felt, operation.inputs))
 
     def _settled(self) -> list[Fact]:
         """Those that nothing excuses. What is there still and unread has its fate before it."""
@@ -107,9 +109,15 @@ class Errors:
             self.suspects.append(BorrowedEpsilon(mechanism="dtype-leak", operation=operation, measured=value.drift, limit=limit, value=value))
             self.under[value] = (*self.under[value], None)
 
+    def _exponent(self, operation: Operation, value: Value) -> None:
+        fact = steep.exponent(operation, value, self.observation, self.readers)
+        if fact is not None and value not in self.spoiled:
+            self.suspects.append(fact)
+            self.under[value], self.excuses[fact] = (*self.under[value], fact), (value, [made_good])
+
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         written = operation.phase in ("forward", "data") or (operation.phase == "backward" and not operation.derived)
-        if value.nonfinite or not written or value.drift <= 4 * value.roundoff or not value.roundoff:
+        if value.nonfinite or not written or value.drift <= 4 * felt(value) or not value.roundoff:
             return
         if value.wander > UNSTABLE and value.dead > SHAKEN and value.twin_drift > DIGIT:
             self.unstable.update(fact for fact in above if fact is not None)

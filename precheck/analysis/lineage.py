@@ -99,6 +99,10 @@ def via(operation: Operation) -> str:
     return packaged(operation.source) if operation.blamed != operation.source else ""
 
 
+SAME = 1e-5
+"""Relative difference of the norms of one tensor that float32 has computed in two ways."""
+
+
 def compensating(operation: Operation) -> bool:
     """Whether a sum takes from another sum what went into it: the remainder that Kahan summation carries on."""
     if operation.base not in SUMS:
@@ -108,6 +112,22 @@ def compensating(operation: Operation) -> bool:
         if maker is not None and maker is not operation and maker.base in SUMS and any(other in maker.inputs for other in operation.inputs):
             return True
     return False
+
+
+def given_back(operation: Operation) -> Value | None:
+    """What exact arithmetic gives back where a sum undoes a difference: q of z + (q - z), y of (s + y) - s.
+
+    It is told by its size, which signs and factors on the way would change.
+    """
+    if operation.base not in SUMS or len(operation.inputs) != 2 or not operation.outputs:
+        return None
+    for value, other in (operation.inputs, operation.inputs[::-1]):
+        maker = value.maker
+        terms = maker.inputs if maker is not None and maker is not operation and maker.base in SUMS else ()
+        kept = next((term for term in terms if term is not other), None) if len(terms) == 2 and other in terms else None
+        if kept is not None and math.isclose(operation.outputs[0].norm, kept.norm, rel_tol=SAME):
+            return kept
+    return None
 
 
 def zero_origin(value: Value) -> tuple[str, Operation]:

@@ -14,6 +14,7 @@ from typing import Literal
 from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
+from precheck.analysis.calls import ADDED
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
@@ -26,6 +27,7 @@ from precheck.analysis.lineage import (
     determined,
     elements,
     felt,
+    given_back,
     smallest_normal,
     turns,
     zero_origin,
@@ -70,7 +72,7 @@ CENTRED = ops.CENTRED
 STORING = ops.CASTS | {"copy"}
 """Ops that store what they are given, in a format that may be another."""
 
-How = Literal["a difference", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
+How = Literal["a difference", "undone", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -113,6 +115,8 @@ class Misroundings:
         """What this op does to the error of its result that rounding does not explain: the first of these that holds."""
         gain, roundings = self.gain(operation, value), value.drift / felt(value)
         stored = any(source.kept_low for source in operation.inputs)
+        if operation.base in SUMS and value.low and self._undone(operation, value):
+            return self._fact("cancellation", "undone", operation, value, roundings, ADDED, gain=gain)
         if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not as_stored(operation, value):
             return self._difference(operation, value, roundings)
         starving = self._starving(operation, value)
@@ -148,6 +152,17 @@ class Misroundings:
             mechanism=mechanism, operation=cause or operation, measured=measured, limit=limit, severity=severity, how=how, shown=operation,
             value=value, gain=gain,
         )  # fmt: skip
+
+    def _undone(self, operation: Operation, value: Value) -> bool:
+        """Whether a sum undoes a difference, z + (q - z), and has q with an error that q has not: the difference was rounded as z is.
+
+        A sum that is compared with what it should be, as Kahan summation does, is no result: what it lacks is added elsewhere.
+        """
+        kept = given_back(operation)
+        if kept is None or value.drift <= max(ADDED * felt(value), 2 * kept.drift):
+            return False
+        consumers = (reader for reader in self.readers.get(value, ()) if reader.base in SUMS)
+        return not any(causes.moved(kept) is causes.moved(source) for reader in consumers for source in reader.inputs)
 
     def _difference(self, operation: Operation, value: Value, roundings: float) -> Misrounded | None:
         """A difference of near-equals. Its terms may have been rounded long before."""

@@ -35,6 +35,8 @@ REDUCTIONS = where(lambda op: op.kind in (Kind.CONTRACTION, Kind.REDUCTION, Kind
 """Ops that add up many terms, whose errors are independent. What subtracts a mean first, as `var` does, is none: it may cancel."""
 AVERAGES = where(lambda op: op.kind in (Kind.REDUCTION, Kind.LOSS))
 """Ops that make one number of many."""
+AVERAGING = AVERAGES & where(lambda op: bool(op.linear))
+"""Of these, those that add elements up and no more: of independent errors a root is left of their number."""
 ADDITIVE = where(lambda op: op.kind in _SUMMED and bool(op.linear)) | REDUCED
 """Ops into whose result an operand brings its absolute error, since all operands are of one scale in it. Others bring their relative one."""
 POLYNOMIAL = SUMS | where(lambda op: op.kind in (*_SUMMED, *_MULTIPLIED, Kind.MOVE) and bool(op.linear) and not op.poles)

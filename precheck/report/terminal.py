@@ -120,7 +120,8 @@ def _headline(report: Report) -> str:
         reference = report.facts.get("reference", "float32")
         if not report.facts["shadowed"]:
             lowest = "float32" if reference == "float64" else "a low format"
-            return f"{well}{under}: nothing to compare, none of {report.facts['ops']} ops computed in {lowest}"
+            more = "" if report.precision else '; watch(precision="32-true") follows float32 beside float64'
+            return f"{well}{under}: nothing to compare, none of {report.facts['ops']} ops computed in {lowest}{more}"
         return f"{well}{under}: {followed(report)}"
     why = reasons.Reasons(report)
     row = _plain_row(why, closest) if (closest := why.closest()) else None

@@ -52,6 +52,18 @@ def learnt(layers: Layers, x: torch.Tensor) -> torch.Tensor:
     return functional.gelu(x * layers.scale.float())
 
 
+def masked(layers: Layers, x: torch.Tensor) -> torch.Tensor:
+    return x * (torch.arange(4)[:, None] < 3).float()
+
+
+def normalised(layers: Layers, x: torch.Tensor) -> torch.Tensor:
+    return functional.layer_norm((x * layers.table), (8,)).to(LOW)
+
+
+def residual(layers: Layers, x: torch.Tensor) -> torch.Tensor:
+    return torch.ones(4, 8) + x * layers.table
+
+
 def found(between: Forward, dtype: torch.dtype, precision: str | None = None, *, autocast: bool = False) -> list[Finding]:
     model = Layers(between).to(dtype)
     with precheck.watch(model, precision=precision) as report, torch.autocast("cpu", LOW) if autocast else contextlib.nullcontext():
@@ -71,9 +83,33 @@ def test_what_is_cast_or_asked_for_is_no_leak(between: Forward) -> None:
     assert not found(between, LOW)
 
 
-@pytest.mark.parametrize("between", [promoted, cast, asked_for, learnt])
+@pytest.mark.parametrize("between", [cast, asked_for, learnt, normalised, residual])
 def test_autocast_casts_for_its_products_by_itself(between: Forward) -> None:
     assert not found(between, WIDE, autocast=True)
+
+
+@pytest.mark.parametrize(("between", "ops"), [(promoted, "2 ops"), (masked, "1 op")])
+def test_float32_between_two_products_of_autocast_that_a_table_or_a_mask_makes_is_a_warning(between: Forward, ops: str) -> None:
+    (finding,) = found(between, WIDE, autocast=True)
+    assert (finding.rule, finding.severity, finding.op) == ("dtype-leak", "warning", "aten.mul.Tensor")
+    assert re.search(rf"a float32 tensor of \[.*\] makes this bfloat16 one of \[4, 8\] float32, for {ops} under autocast, until", finding.message)
+    assert re.search(r"aten\._to_copy\.default at .*:\d+ casts it back: twice the memory for \d+ % of what the forward pass makes", finding.message)
+
+
+def test_a_small_stretch_of_float32_is_not_worth_a_word() -> None:
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.third = nn.Linear(8, 8), nn.Linear(8, 512), nn.Linear(512, 8)
+            self.table = torch.linspace(0.5, 1, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.third(torch.relu(self.second(self.first(x) * self.table)))
+
+    with precheck.watch() as report, torch.autocast("cpu", LOW):
+        kept = Wide()(torch.randn(4, 8))
+    assert not report.findings
+    assert bool(kept.isfinite().all())
 
 
 def low_table(layers: Layers, x: torch.Tensor) -> torch.Tensor:

@@ -28,11 +28,11 @@ TOLD = {"overflow", "nan", "underflow", "vanished-constant", "integer-rounding",
 Score = Callable[..., None]
 
 
-def watched(code: Any, raises: type[Exception] | None = None) -> Report:
+def watched(code: Any, raises: type[Exception] | None = None, precision: str = "") -> Report:
     """The report on a block, which is to end by that exception if one is named."""
     ended, result, report = None, None, precheck.Report()
     try:
-        with precheck.watch() as report:
+        with precheck.watch(precision=precision or None) as report:
             result = code()  # held to the end of the block: what a user keeps is alive
     except Exception as error:
         if raises is None or type(error) is not raises:
@@ -49,7 +49,7 @@ def done(bug: Bug) -> float:
 
 @functools.cache
 def seen(bug: Bug) -> Report:
-    return watched(bug.bug, bug.raises)
+    return watched(bug.bug, bug.raises, bug.precision)
 
 
 def harmless_here(bug: Bug) -> bool:
@@ -148,6 +148,6 @@ def test_a_miss_is_still_a_miss(bug: Bug, score: Score) -> None:
 
 @EVERY
 def test_the_mended_twin_is_left_in_peace(bug: Bug, score: Score) -> None:
-    report = watched(bug.fixed)
+    report = watched(bug.fixed, precision=bug.precision)
     score(bug, accused=bool(report.errors))
     assert bool(report.errors) is bool(bug.twin_accused), report.summary()

@@ -129,7 +129,7 @@ class Call:
             caller=caller, converts=casts and mode.lines.frames.converting(4), plain=phase == "forward" and where.plain,
             instruction=mode.lines.frames.instruction(4) if casts else 0,
             mixed=len({tensor.dtype for tensor in self.floats if tensor.dim()}) > 1,
-            autocast=mode.observation.exact and nesting() > mode.autocasts,
+            autocast=nesting() > mode.autocasts,
         )  # fmt: skip
 
     def _parameter(self) -> int:

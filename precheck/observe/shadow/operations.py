@@ -135,7 +135,7 @@ class Operation:
     summed: Summed | None = None
     coded: Uncancelled | Clipped | Skewed | None = None
     mixed: bool = False  # whether its tensors, those of one number aside, are of several formats
-    autocast: bool = False  # whether autocast was on, in a run that is to be float32
+    autocast: bool = False  # whether the block has switched autocast on, or off again
     impossible: tuple[int, int] = (0, 0)  # indices drawn that have no probability, of so many
     unmasked: int = 0  # Inf and NaN that a mask was multiplied by, to be NaN all of them
     derived: bool = False  # made by autograd from a forward op, not written by the user

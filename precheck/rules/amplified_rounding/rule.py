@@ -9,10 +9,11 @@ from precheck.analysis.calls import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import placed
+from precheck.analysis.lineage import percent, placed
 from precheck.analysis.reach import DEAD as SHOWN
 from precheck.analysis.reach import GARBAGE, ROUNDINGS
 from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, Misrounded
+from precheck.analysis.steep import FEW, Exponent
 from precheck.rules.amplified_rounding.about import ABOUT
 from precheck.rules.rule import HEALED, Candidate, Rule
 
@@ -26,7 +27,8 @@ MISSING = Limit(
 class AmplifiedRounding(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (
-        DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN, MISSING,
+        DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN,
+        FEW, MISSING,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
@@ -41,6 +43,10 @@ class AmplifiedRounding(Rule):
                 yield Candidate("amplified-rounding", tail.drawn, text, tail.beyond, MISSING)
 
     def words(self, fact: Fact) -> str:
+        if isinstance(fact, Exponent):
+            made = fact.operation.outputs[0]
+            return (f"stores {list(made.shape)} in {made.dtype}, off by {percent(fact.own)} %; they are the exponent of {placed(fact.shown)}, whose "
+                    f"result is {percent(fact.off)} % off: so few numbers cost nothing in float32")  # fmt: skip
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):
             return super().words(fact)
         value = fact.value

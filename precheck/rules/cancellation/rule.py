@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from precheck.analysis.attribution import GROWN
-from precheck.analysis.calls import OWN, OWNED, ROUNDED, OwnError
+from precheck.analysis.calls import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.errors import UNSTABLE
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import given_back, percent
 from precheck.analysis.reach import GARBAGE, ROUNDINGS, WRONG
 from precheck.analysis.rounding import DEAD, PLAIN, SUM_ROUNDINGS, Misrounded
 from precheck.rules.cancellation.about import ABOUT
@@ -17,9 +18,14 @@ from precheck.rules.rule import Rule, difference
 
 class Cancellation(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (PLAIN, SUM_ROUNDINGS, DEAD, UNSTABLE, ROUNDINGS, GARBAGE, WRONG, ROUNDED, OWNED, OWN, GROWN)
+    limits: ClassVar[tuple[Limit, ...]] = (PLAIN, SUM_ROUNDINGS, DEAD, UNSTABLE, ROUNDINGS, GARBAGE, WRONG, ADDED, ROUNDED, OWNED, OWN, GROWN)
 
     def words(self, fact: Fact) -> str:
+        if isinstance(fact, Misrounded) and fact.how == "undone":
+            kept = given_back(fact.operation)
+            own = 0.0 if kept is None else kept.drift
+            return (f"undoes a difference that was rounded as its larger term is, as z + (q - z) does: {percent(fact.value.drift)} % off, where q "
+                    f"itself is {percent(own)} % off; use q with z's gradient, by an autograd.Function, or compute both in float32")  # fmt: skip
         if isinstance(fact, Misrounded) and fact.how == "a product":
             return f"the terms of this product cancel: it is {100 * fact.value.drift:.2g} % off, its factors {100 * fact.shown.drift_in:.2g} %"
         if isinstance(fact, Misrounded) and fact.operation is fact.shown:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from precheck.analysis import promotion
+from precheck.analysis import islands, promotion
 from precheck.analysis.facts import Fact, Part
+from precheck.analysis.islands import LARGE, Island
 from precheck.analysis.labels import module_of
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import placed
@@ -21,11 +22,12 @@ from precheck.words import counted
 
 class DtypeLeak(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (SUM_ROUNDINGS,)
+    limits: ClassVar[tuple[Limit, ...]] = (SUM_ROUNDINGS, LARGE)
 
     def among(self, part: Part) -> list[Candidate]:
         """What the analysis has found, and formats that spread by type promotion."""
-        return [*super().among(part), *(self.candidate(fact) for fact in promotion.leaks(part.observation))]
+        spread = [*promotion.leaks(part.observation), *islands.islands(part.observation, part.readers)]
+        return [*super().among(part), *(self.candidate(fact) for fact in spread)]
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, BorrowedEpsilon):
@@ -44,6 +46,11 @@ class DtypeLeak(Rule):
         if isinstance(fact, Widened):
             return (f"a float32 tensor of {list(fact.wide.shape)} makes this {fact.low.dtype} one of {list(fact.low.shape)} float32 too; then its "
                     f"product with a weight, {placed(fact.product)}, runs in float32, on a widened copy of the weight")  # fmt: skip
+        if isinstance(fact, Island):
+            many = "1 op" if fact.stretch == 1 else f"{fact.stretch} ops"
+            return (f"a float32 tensor of {list(fact.wide.shape)} makes this {fact.low.dtype} one of {list(fact.low.shape)} float32, for {many} "
+                    f"under autocast, until {placed(fact.cast)} casts it back: twice the memory for {100 * fact.measured:.0f} % of what the forward "
+                    "pass makes; give it the dtype of the other")  # fmt: skip
         return super().words(fact)
 
     def beside(self, run: Compared) -> Iterator[Finding]:

@@ -35,6 +35,7 @@ class Bug:
     mechanism: str = ""  # a row of the scoreboard; the MECHANISM of its file, or the file's name, where nothing is said
     harm: float | None = None  # what the result is off the twin's at least, relative; None is 2 %, 0 where the harm is no number
     raises: type[Exception] | None = None  # what torch, or the code itself, makes of the bug
+    precision: str = ""  # what watch() is told that the block runs in; float32 alone is followed where it is told so
     measured: Callable[[bool], dict[str, Any]] | None = None  # given "fixed?": arguments for precheck.measure, as keywords
     expected_miss: str = ""  # why watch() finds no error; the tests fail when it does
     measure_misses: str = ""  # the same of measure()
