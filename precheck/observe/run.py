@@ -169,7 +169,8 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
         following = None
         if setting.follows is not None and setting.dtype is not None:
             disturb = setting.disturbance.result if setting.disturbance and setting.disturbance.everywhere else None
-            mode = Following(setting.follows, position, setting.dtype, disturb=disturb, own=setting.decides, rival=setting.rival)
+            read = setting.disturbance.read if setting.disturbance is not None else None
+            mode = Following(setting.follows, position, setting.dtype, disturb=disturb, read=read, own=setting.decides, rival=setting.rival)
             following = stack.enter_context(mode)
         if setting.shadow is not None:
             stack.enter_context(setting.shadow)  # last, so that it sees an op before it is rounded or recorded

@@ -102,6 +102,8 @@ class Training:
         inputs = mapped(job.inputs, lambda value: state.copied(value, self.storage, model=job.model))
         if self.boundaries.disturbance is not None:
             inputs = mapped(inputs, self.boundaries.disturbance.input)
+        if self.recording is not None and self.precision is not None and self.precision.autocasts:
+            self.recording.gives(tensor for _, tensor in tensors(inputs))
         if self.scaler.is_enabled() or step > 1:  # only then may the forward have to be repeated
             self._rewind = self._checkpoint()
         with self._autocast(), self.boundaries.forward():
