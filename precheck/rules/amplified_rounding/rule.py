@@ -13,6 +13,7 @@ from precheck.analysis.lineage import placed
 from precheck.analysis.reach import DEAD as SHOWN
 from precheck.analysis.reach import GARBAGE, ROUNDINGS
 from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, Misrounded
+from precheck.analysis.steep import Steep
 from precheck.rules.amplified_rounding.about import ABOUT
 from precheck.rules.rule import HEALED, Candidate, Rule
 
@@ -41,6 +42,8 @@ class AmplifiedRounding(Rule):
                 yield Candidate("amplified-rounding", tail.drawn, text, tail.beyond, MISSING)
 
     def words(self, fact: Fact) -> str:
+        if isinstance(fact, Steep):
+            return _steep(fact)
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):
             return super().words(fact)
         value = fact.value
@@ -52,3 +55,11 @@ class AmplifiedRounding(Rule):
     def own_error(self, fact: OwnError) -> str:
         rounded = fact.operation.outputs[0].dtype
         return f"a rounding to {rounded} here ({fact.own:.2g} relative) is amplified {fact.off / fact.own:.0f} times by {placed(fact.shown)}"
+
+
+def _steep(fact: Steep) -> str:
+    """What a function makes of a cast, or of a table that the conversion of the model has rounded."""
+    what = (f"this computes with a tensor that the conversion of the model to {fact.dtype} has rounded ({fact.own:.2g} relative), which" if fact.table
+            else f"a rounding to {fact.dtype} here ({fact.own:.2g} relative)")  # fmt: skip
+    return (f"{what} is amplified {fact.off / fact.own:.0f} times by {placed(fact.shown)}: {fact.measured:.0f} unit roundoffs, most of them of this "
+            "one rounding")  # fmt: skip
