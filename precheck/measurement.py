@@ -246,7 +246,8 @@ class Measurement:
         return self._beside(made[:count])
 
     def _beside(self, noises: list[Trace]) -> list[drift.Comparison]:
-        return drift.compare(self.low, self.reference, drift.spreads(self.reference, noises), self.precision, samples=len(noises))
+        spreads, untold = drift.spreads(self.reference, noises), drift.untold(self.reference, noises)
+        return drift.compare(self.low, self.reference, spreads, self.precision, samples=len(noises), untold=untold)
 
     def _noise_run(self, number: int, *, chained: bool = False, everywhere: bool = False, early: bool = False) -> Trace:
         disturbance = noise_for(self.job.model, self.low, self.tape, self.precision, seed=number + 1)

@@ -133,5 +133,5 @@ def _luck(update: Update) -> float:
 
 def placed_at(update: Update) -> Operation:
     """The op of an update, at the line that wrote the weight, in the module that holds it."""
-    written = {"source": update.wrote, "caller": ""} if update.wrote else {}
-    return dataclasses.replace(update.operation, module=module_of(update.parameter, "update") or update.operation.module, **written)
+    found = dataclasses.replace(update.operation, module=module_of(update.parameter, "update") or update.operation.module)
+    return dataclasses.replace(found, source=update.wrote, caller="") if update.wrote else found

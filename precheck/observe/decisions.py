@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,8 +23,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
 from precheck.observe.boundaries import LOW, Position
+from precheck.observe.marks import Path, Storages, arguments
 from precheck.observe.profiling import UncompiledMode, unprofiled
 from precheck.observe.shadow.source import Frames
+from precheck.observe.structure import tensors
 from precheck.observe.substitutes import SUBSTITUTED, substitute
 from precheck.torch_internals import address, in_backward, innermost_mode, overload, schema, storage_key, without_innermost_mode
 
@@ -34,8 +36,6 @@ UNDECIDED = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.A
 """Torch's own optimizers that compare nothing and draw nothing."""
 
 Key = tuple[str, str, tuple[int, ...], int]
-Path = tuple[int, ...]
-"""Where a tensor is among an op's arguments: its place, and its place in a list there."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -163,15 +163,15 @@ class Recording(UncompiledMode):
             self._enter(args, outputs)
         return result
 
-    def gives(self, inputs: Iterable[torch.Tensor]) -> None:
-        """The model is called with these, in the formats in which they were given."""
-        for tensor in inputs:
+    def gives(self, inputs: Any) -> None:
+        """The model is called with these."""
+        for _, tensor in tensors(inputs):
             if continuous(tensor) and tensor.dtype not in LOW:
                 self.given.add(tensor)
 
     def _enter(self, args: Any, outputs: list[torch.Tensor]) -> None:
         """An input is moved about, or cast to a low format. As for gradients, the noise belongs to what reads the cast, and to nothing else."""
-        sources = [tensor for _, tensor in _arguments(args)]
+        sources = [tensor for _, tensor in arguments(args)]
         entered = any(tensor in self.entered for tensor in sources)
         given = not entered and any(tensor in self.given for tensor in sources)
         for output in outputs if entered or given else ():
@@ -201,43 +201,13 @@ class Recording(UncompiledMode):
             if places:
                 self.tape.narrowed[key] = places
         if self.entered and not kind.mutable and func.overloadpacket is not aten._to_copy:
-            paths = tuple(path for path, tensor in _arguments(args) if tensor in self.entered)
+            paths = tuple(path for path, tensor in arguments(args) if tensor in self.entered)
             if paths:
                 self.tape.entered[key] = paths
         if roundings:
             self.tape.rounded.add(key)
             if not in_backward():
                 self.position.count(roundings)
-
-
-class Storages:
-    """Marked storages, as long as they live: a tensor is among them with all its views."""
-
-    def __init__(self) -> None:
-        self.known: dict[int, StorageWeakRef] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.known)
-
-    def __contains__(self, value: Any) -> bool:
-        if not self.known or not isinstance(value, torch.Tensor) or not continuous(value) or value.layout is not torch.strided:
-            return False
-        known = self.known.get(storage_key(value))
-        return known is not None and not known.expired()
-
-    def add(self, tensor: torch.Tensor) -> None:
-        if tensor.layout is torch.strided:
-            storage = tensor.untyped_storage()
-            self.known[address(storage)] = StorageWeakRef(storage)
-
-
-def _arguments(args: Any) -> Iterator[tuple[Path, torch.Tensor]]:
-    """The tensors among an op's arguments, in lists too, and where they are."""
-    for place, arg in enumerate(args):
-        if isinstance(arg, torch.Tensor):
-            yield (place,), arg
-        elif isinstance(arg, (list, tuple)):
-            yield from (((place, index), item) for index, item in enumerate(arg) if isinstance(item, torch.Tensor))
 
 
 def _counts(low: torch.Tensor) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from precheck import ops
 from precheck.observe.boundaries import LOW, Position
-from precheck.observe.decisions import Key, Path, Places, Tape, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
+from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
 from precheck.observe.listeners import Progress
+from precheck.observe.marks import replaced
 from precheck.observe.profiling import UncompiledMode, unprofiled
 from precheck.observe.shadow.source import Frames
 from precheck.torch_internals import schema
@@ -85,7 +86,7 @@ class Following(UncompiledMode):
         """The result with the noise of what the recorded run rounded there."""
         key = self.results.key(func, tuple(outputs[0].shape))
         if self.read is not None and key in self.tape.entered:
-            args = _replaced(args, self.tape.entered[key], self.read)
+            args = replaced(args, self.tape.entered[key], self.read)
             result = func(*args, **kwargs)
             outputs = outputs_of(result)
         if self.disturb is not None:
@@ -156,19 +157,6 @@ class Following(UncompiledMode):
         if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
             return [self._raised(item) for item in value]
         return value
-
-
-def _replaced(args: Any, paths: Iterable[Path], change: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
-    """The arguments of an op with others in these places."""
-    args = list(args)
-    for place, *index in paths:
-        if place >= len(args):
-            continue
-        if index and isinstance(args[place], (list, tuple)) and index[0] < len(args[place]):
-            args[place] = [*args[place][: index[0]], change(args[place][index[0]]), *args[place][index[0] + 1 :]]
-        elif isinstance(args[place], torch.Tensor):
-            args[place] = change(args[place])
-    return args
 
 
 def _overwrite(own: torch.Tensor, taken: torch.Tensor) -> None:

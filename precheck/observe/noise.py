@@ -75,14 +75,15 @@ class Noise:
 
     def read(self, value: torch.Tensor) -> torch.Tensor:
         """An input as whoever reads its cast has it: each element is rounded once, whoever reads it, and is as it was for who reads it uncast."""
-        if not value.is_floating_point() or value.layout is not torch.strided:
+        if self.inputs or not value.is_floating_point() or value.layout is not torch.strided:
             return value
         with no_dispatch():
-            storage, flat = value.untyped_storage(), value.detach()
+            storage = value.untyped_storage()
             known = self._twins.get(address(storage))
             if known is None or known.owner.expired() or known.written != version(value):
                 flat = torch.empty(0, dtype=value.dtype, device=value.device).set_(storage)
-                known = self._twins[address(storage)] = _Twin(StorageWeakRef(storage), version(value), flat if _whole(flat) else self._disturbed(flat))
+                disturbed = flat if _whole(flat) else self._disturbed(flat)
+                known = self._twins[address(storage)] = _Twin(StorageWeakRef(storage), version(value), disturbed)
             return known.flat.as_strided(value.size(), value.stride(), value.storage_offset())
 
     def output(self, key: str, tensor: torch.Tensor) -> None:

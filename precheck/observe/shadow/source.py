@@ -128,7 +128,7 @@ class Frames:
         return (line, False) if line and self.kind(line.rpartition(":")[0]) == "user" else self.caller(depth + 1)
 
     def converting(self, depth: int) -> str:
-        """Whether the op converts what nothing has asked for yet: what a module holds, by its `to(dtype)`, or the inputs that a measurement is given."""
+        """Whether the op converts what nothing has asked for yet: what a module holds, by its `to(dtype)`, or what a measurement is given."""
         frame: Any = sys._getframe(depth)
         while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
             if frame.f_code in CONVERSIONS:
