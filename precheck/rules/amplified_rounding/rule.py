@@ -61,5 +61,6 @@ def _steep(fact: Steep) -> str:
     """What a function makes of a cast, or of a table that the conversion of the model has rounded."""
     what = (f"this computes with a tensor that the conversion of the model to {fact.dtype} has rounded ({fact.own:.2g} relative), which" if fact.table
             else f"a rounding to {fact.dtype} here ({fact.own:.2g} relative)")  # fmt: skip
+    cure = "; keep that tensor in float32: override _apply, or make it anew after the conversion" if fact.table else ""
     return (f"{what} is amplified {fact.off / fact.own:.0f} times by {placed(fact.shown)}: {fact.measured:.0f} unit roundoffs, most of them of this "
-            "one rounding")  # fmt: skip
+            f"one rounding{cure}")  # fmt: skip
