@@ -218,7 +218,7 @@ class Measurement:
         report.findings = [located(first, rows, seen.makers) if finding is first else finding for finding in report.findings]
 
     def _noise_setting(self, number: int, tape: Tape) -> Setting:
-        disturbance = noise_for(self.job.model, self.low, self.precision, seed=number + 1)
+        disturbance = noise_for(self.job.model, self.low, self.tape, self.precision, seed=number + 1)
         return reference(self.dtype, self.precision, follows=tape, disturbance=disturbance)
 
     def _look(self, samples: int) -> list[drift.Comparison]:
@@ -246,10 +246,11 @@ class Measurement:
         return self._beside(made[:count])
 
     def _beside(self, noises: list[Trace]) -> list[drift.Comparison]:
-        return drift.compare(self.low, self.reference, drift.spreads(self.reference, noises), self.precision, samples=len(noises))
+        spreads, untold = drift.spreads(self.reference, noises), drift.untold(self.reference, noises)
+        return drift.compare(self.low, self.reference, spreads, self.precision, samples=len(noises), untold=untold)
 
     def _noise_run(self, number: int, *, chained: bool = False, everywhere: bool = False, early: bool = False) -> Trace:
-        disturbance = noise_for(self.job.model, self.low, self.precision, seed=number + 1)
+        disturbance = noise_for(self.job.model, self.low, self.tape, self.precision, seed=number + 1)
         if chained:
             disturbance = dataclasses.replace(disturbance, chained=True, everywhere=everywhere, bottom=self.precision.compute, scale=self.low.scale)
         job = dataclasses.replace(self.job, optimizer=None, steps=1) if everywhere or early else self.job

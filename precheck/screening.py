@@ -45,7 +45,7 @@ class Screening:
         return run(self.job, low(self.precision, records=tape)), tape
 
     def _noise(self, seen: Trace, number: int) -> Trace:
-        noise = noise_for(self.job.model, seen, self.precision, seed=number + 1)
+        noise = noise_for(self.job.model, seen, self.tape, self.precision, seed=number + 1)
         return run(self.job, reference(torch.float32, self.precision, follows=self.tape, disturbance=noise))
 
     def _judged(self, seen: Trace) -> Report:

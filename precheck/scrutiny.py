@@ -132,7 +132,7 @@ def certain(rows: list[Comparison], made: int, planned: int) -> bool:
 
 
 def _innocent(row: Comparison, before: Comparison) -> bool:
-    return not row.failed and (before.failed or not row.doubtful)
+    return not row.failed and not row.untold and (before.failed or not row.doubtful)
 
 
 def _stays(row: Comparison, before: Comparison, made: int, planned: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from precheck import formats
@@ -21,6 +21,7 @@ from precheck.observe.shadow.operations import Observation, Operation
 from precheck.observe.shadow.steps import Update
 from precheck.observe.sketch import WIDTH, inner
 
+_UNAGED: Mapping[str, tuple[float, int]] = {}
 LOST = Limit(
     0.5, "share of the intended update",
     """below which it is lost. Pure bfloat16 at the learning rates where training suffers measured 0.00 (norm weights) and 0.20 (matrices); healthy
@@ -32,6 +33,12 @@ LUCK = Limit(
 )  # fmt: skip
 AIMLESS = Limit(
     0.5, "relative error", "of a gradient from which it is not the same gradient any more: what a step makes of it is not lost but never was"
+)  # fmt: skip
+NOTHING = Limit(
+    2.0**6, "times",
+    """that a gradient is larger than float32's from which it is rounding and nothing else: one that is zero in exact arithmetic is as large as the
+    format's roundoff, 2^13 times (float16) or 2^16 times float32's own. Half of these digits. Gradients that inputs' rounding turned to another
+    direction kept their size within 1.5 times.""",
 )  # fmt: skip
 
 
@@ -49,20 +56,25 @@ class Displacement:
         return self.arrived + self.uncertainty < LOST
 
 
-def displacements(rows: Iterable[Comparison]) -> list[Displacement]:
+def displacements(rows: Iterable[Comparison], aged: Mapping[str, tuple[float, int]] = _UNAGED) -> list[Displacement]:
     """One a parameter stored in a low format, at the last step it was seen; of those stored wide, one that did not move by a bit.
 
     Left out are those whose gradient is zero but for rounding (a bias before a norm): what was meant is float32's own rounding. The run's is
-    then another gradient altogether; where it is the reference's, there is something to arrive, however much rounding might have done.
+    then another gradient altogether; where it is the reference's, there is something to arrive, however much rounding might have done. Where it
+    is another one of the same size, which rounding of the inputs makes, float32's step is no yardstick, and what the optimizer alone brings home
+    of the run's own (`aged`) is.
     """
     rows = list(rows)
-    aimless = {row.record.name for row in rows if row.record.kind == "parameter-gradient" and row.undetermined and row.relative >= AIMLESS}
+    unlike = [row for row in rows if row.record.kind == "parameter-gradient" and row.undetermined and row.relative >= AIMLESS]
+    turned = {row.record.name for row in unlike if row.record.norm < NOTHING * row.reference.norm and row.record.name in aged}
+    aimless = {row.record.name for row in unlike} - turned
     last: dict[str, Comparison] = {}
     for row in rows:
         judged = (row.record.dtype in ("bfloat16", "float16") or row.record.norm == 0) and row.record.name not in aimless
         if row.record.kind == "update" and judged and row.reference.norm > 0 and not row.record.nonfinite:
             last[row.record.name] = row
-    return [_displacement(row) for row in last.values()]
+    alone = {name: Displacement(row.record, row.reference, aged[name][0], 0.0) for name, row in last.items() if name in turned}
+    return [alone.get(name) or _displacement(row) for name, row in last.items()]
 
 
 def _displacement(row: Comparison) -> Displacement:
@@ -120,5 +132,6 @@ def _luck(update: Update) -> float:
 
 
 def placed_at(update: Update) -> Operation:
-    """The op of an update, in the module that holds the parameter."""
-    return dataclasses.replace(update.operation, module=module_of(update.parameter, "update") or update.operation.module)
+    """The op of an update, at the line that wrote the weight, in the module that holds it."""
+    found = dataclasses.replace(update.operation, module=module_of(update.parameter, "update") or update.operation.module)
+    return dataclasses.replace(found, source=update.wrote, caller="") if update.wrote else found

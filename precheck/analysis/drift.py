@@ -27,6 +27,7 @@ class Comparison:
     drift: float
     floor: float
     allowed: float  # r above which it has failed
+    untold: bool = False  # whether some noise run is Inf or NaN there, so that nobody knows what rounding explains
 
     @functools.cached_property
     def r(self) -> float:
@@ -50,13 +51,13 @@ class Comparison:
 
     @property
     def failed(self) -> bool:
-        return self.r > self.allowed and not (self.undetermined and not self.excess_nonfinite)
+        return self.r > self.allowed and not ((self.undetermined or self.untold) and not self.excess_nonfinite)
 
     @property
     def doubtful(self) -> bool:
         """Whether more noise runs would tell: by the most that are made it would be near or beyond its limit."""
         settled = min(self.allowed, noise.allowed(self.record.numel, noise.MOST))
-        return not self.failed and not self.undetermined and self.r > max(noise.WARN, settled * noise.WARN / noise.FAIL)
+        return not self.failed and not self.undetermined and not self.untold and self.r > max(noise.WARN, settled * noise.WARN / noise.FAIL)
 
 
 def share(row: Comparison) -> float:
@@ -91,13 +92,16 @@ class Sorted:
         )
 
 
-def compare(low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int) -> list[Comparison]:
-    """Every record of `low` whose counterpart has the same shape, in the order in which `low` made them."""
+def compare(
+    low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int, untold: Collection[str] = ()
+) -> list[Comparison]:
+    """Every record of `low` whose counterpart has the same shape, in the order in which `low` made them; `untold` are keys as `untold` gives them."""
     rows = []
     for key, record in low.records.items():
         counterpart = reference.records.get(key)
         if record.kind != "input" and counterpart is not None and counterpart.shape == record.shape and record.numel:
-            rows.append(compared(record, counterpart, spreads.get(key, 0.0), precision, samples=samples, scale=low.scale))
+            row = compared(record, counterpart, spreads.get(key, 0.0), precision, samples=samples, scale=low.scale)
+            rows.append(dataclasses.replace(row, untold=True) if key in untold else row)
     return rows + _results(low, reference, spreads, precision, samples=samples)
 
 
@@ -133,6 +137,15 @@ def _stored_weights(record: Record, fmt: formats.Format) -> float:
     if record.kind != "update":
         return 0.0
     return ONE_ROUNDING * fmt.unit_roundoff * record.weight_norm * math.sqrt(record.step + 1)
+
+
+def untold(reference: Trace, noises: Sequence[Trace]) -> set[str]:
+    """Keys of what the reference has finite, and some noise run not.
+
+    Noise that leaves a function's domain, as below the zero of a logarithm, says nothing of rounding, which may stay within.
+    """
+    every = ((key, record, other.records.get(key)) for other in noises for key, record in reference.records.items())
+    return {key for key, record, other in every if other is not None and other.nonfinite > record.nonfinite}
 
 
 def spreads(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:

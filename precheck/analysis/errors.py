@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from precheck.analysis import constants, steep, wholes
+from precheck.analysis import constants, exponentials, wholes
 from precheck.analysis.calls import Calls
 from precheck.analysis.excuses import Excuse, made_good, small
 from precheck.analysis.exemption import exempts
@@ -16,6 +16,7 @@ from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import REDUCTIONS, SUMS, Origins, felt
 from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, SUM_ROUNDINGS, BorrowedEpsilon, Misroundings
+from precheck.analysis.steep import Steepness
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
 
@@ -40,12 +41,12 @@ class Errors:
         self.mild: set[Value] = set()  # values that descend from a small difference
         self.unstable: set[Fact] = set()  # that float32 does not determine
         self.excuses: dict[Fact, tuple[Value, list[Excuse]]] = {}
-        self.calls, self.ops = Calls(self.observation, self.readers), Misroundings(self.observation, self.readers)
+        self._about(self.observation, self.readers)
 
     def facts(self, observation: Observation, spoiled: Set[Value], readers: Readers) -> list[Fact]:
         """Those among the operations to judge, and those of earlier parts whose values have been read since."""
         self.observation, self.spoiled, self.readers = observation, spoiled, readers
-        self.calls, self.ops = Calls(observation, readers), Misroundings(observation, readers)
+        self._about(observation, readers)
         for operation in observation.judged:
             above = tuple(dict.fromkeys(fact for value in operation.inputs for fact in self.under.get(value, ())))[:4]
             excused = self._excused(operation)
@@ -75,7 +76,11 @@ class Errors:
         self.under = {value: above for value, above in self.under.items() if above and value in values}
         self.mild &= values
         self.observation, self.readers = Observation(), {}
-        self.calls, self.ops = Calls(self.observation, self.readers), Misroundings(self.observation, self.readers)
+        self._about(self.observation, self.readers)
+
+    def _about(self, observation: Observation, readers: Readers) -> None:
+        """Who is asked about the operations of this part."""
+        self.calls, self.ops, self.steepness = Calls(observation, readers), Misroundings(observation, readers), Steepness(observation, readers)
 
     def _excused(self, operation: Operation) -> bool:
         """Whether a small difference explains what comes in, which it does no more where that is right to a few roundings again."""
@@ -110,7 +115,7 @@ class Errors:
             self.under[value] = (*self.under[value], None)
 
     def _exponent(self, operation: Operation, value: Value) -> None:
-        fact = steep.exponent(operation, value, self.observation, self.readers)
+        fact = exponentials.exponent(operation, value, self.observation, self.readers)
         if fact is not None and value not in self.spoiled:
             self.suspects.append(fact)
             self.under[value], self.excuses[fact] = (*self.under[value], fact), (value, [made_good])
@@ -130,6 +135,11 @@ class Errors:
             self.under[value], self.excuses[own] = (own,), (value, [self.calls.stays])
             return
         if value in self.mild:
+            return
+        steep = self.steepness.error(operation, value) if fact is None or fact.healed else None
+        if steep is not None:
+            self.suspects.append(steep)
+            self.under[value], self.excuses[steep] = (steep,), (value, [made_good])
             return
         if fact is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):
             self.suspects.append(fact)

@@ -9,13 +9,17 @@ import torch
 from precheck.analysis import noise as yardstick
 from precheck.analysis.labels import module_of
 from precheck.observe.boundaries import LOW
+from precheck.observe.decisions import Tape
 from precheck.observe.noise import Noise
 from precheck.observe.records import Record, Trace
 from precheck.precisions import Precision
 
 
-def noise_for(model: torch.nn.Module, trace: Trace, precision: Precision, *, seed: int) -> Noise:
-    """The noise that models correct rounding under `precision`, placed where the low run `trace` stored its format."""
+def noise_for(model: torch.nn.Module, trace: Trace, tape: Tape, precision: Precision, *, seed: int) -> Noise:
+    """The noise that models correct rounding under `precision`, placed where the low run `trace` stored its format.
+
+    Autocast leaves an input in float32 but for the ops that read a cast of it, which `tape` knows of a run that it has followed.
+    """
     outputs = [record for record in trace.records.values() if record.kind == "output"]
     names = _stored_names(precision)
     stored = {record.key: max(1, record.roundings) for record in outputs if record.dtype in names or record.roundings}
@@ -24,7 +28,7 @@ def noise_for(model: torch.nn.Module, trace: Trace, precision: Precision, *, see
         roundoff=yardstick.roundoff(precision.compute.unit_roundoff),
         rounded=stored,
         parameters=_rounded_parameters(model, outputs, precision),
-        inputs=precision.is_low,
+        inputs=precision.is_low and not (precision.autocasts and tape.recorded),
         gemm=precision.gemm,
     )
 

@@ -67,7 +67,7 @@ def _widened(operation: Operation) -> Widened | None:
 
 def _given(value: Value) -> bool:
     """Whether it is as the block was given it, or as a weight was converted."""
-    return value.maker is None or value.maker.converts
+    return value.maker is None or bool(value.maker.converts)
 
 
 def _promoted(value: Value) -> Operation | None:

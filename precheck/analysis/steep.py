@@ -1,66 +1,103 @@
-"""Roundings in an exponent: what an argument is off by absolutely, its exponential is off by relatively.
+"""A rounding that a steep function makes large, wherever the two stand: a cast that the author wrote, or a table that the model's conversion rounds.
 
-So an exponent of ten makes ten roundings of one rounding. Where activations make the exponent, that is what their format means: a sharp softmax
-errs by six unit roundoffs. Where the rounding is that of a few numbers, of a loss, of a row's sum, of a function of a weight alone, it need not be
-there at all: to keep these in float32 costs nothing.
+`calls` asks what a function makes itself, and so sees no rounding that one function makes and another amplifies. Here the whole way is looked at, and
+only functions of one operand: of sums, products and norms terms cancel, and `rounding` has its own measure of that.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 from precheck import ops
-from precheck.analysis import attribution, causes
-from precheck.analysis.attribution import Attribution
+from precheck.analysis import attribution
+from precheck.analysis.attribution import GROWN, Attribution
 from precheck.analysis.calls import ADDED, OWN
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import MOVING, elements, felt
-from precheck.analysis.reach import normalised
+from precheck.analysis.lineage import MOVING, REDUCTIONS, SUMS, determined, felt
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-FEW = Limit(
-    16, "times",
-    """fewer elements than what they are made of, from which numbers are so few that float32 for them costs an eighth, at most, of what it costs to
-    read what they are made of.""",
-)  # fmt: skip
+NOT_STEEP = SUMS | REDUCTIONS | MOVING | ops.CENTRED | ops.CUTS | ops.DIFFERENCES | ops.DECOMPOSED
+"""Ops whose result's error is large since terms cancel, elements are moved or cut, or a small gap is divided by."""
+OFTEN = 8
+"""Calls of an op on one line in which nothing was found, after which that line is not asked about again: each walk goes over the whole run."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class Exponent(Fact):
-    """A rounding of few numbers, of which an exponential makes a relative error. `operation` is where these are stored low."""
+class Steep(Fact):
+    """An error that is one rounding's, made large by a function of one operand. Errors are relative."""
 
-    shown: Operation  # the exponential
-    value: Value
-    off: float  # relative, of its elements
-    own: float  # what storing the few numbers costs
-
-
-def exponent(operation: Operation, value: Value, observation: Observation, readers: Readers) -> Exponent | None:
-    """Of an exponential whose argument is off by one such rounding, more than a cast may cost that its author wrote."""
-    written = operation.phase in ("forward", "data") and not operation.derived
-    if operation.base not in ops.EXPONENTIALS or not written or value.nonfinite or not operation.inputs:
-        return None
-    argument = operation.inputs[0]
-    off = causes.absolute(argument)
-    if not ADDED * felt(argument) < off < 1 or not argument.roundoff:
-        return None
-    made = Attribution(argument, observation.operations)
-    cause = made.cause(_needless)
-    theirs = sum(share for each, share in made.shares.items() if _needless(each))
-    if cause is None or theirs < OWN or normalised(value, readers):
-        return None
-    return Exponent(
-        mechanism="amplified-rounding", operation=cause, measured=off / felt(argument), limit=ADDED, shown=operation, value=value, off=off,
-        own=causes.own(cause.outputs[0]),
-    )  # fmt: skip
+    shown: Operation  # the function
+    off: float
+    own: float  # the error that the rounding itself is
+    dtype: str  # to which it rounds
+    table: bool  # whether it is the conversion's, of a tensor that the model holds
 
 
-def _needless(cause: Operation) -> bool:
-    """Whether an op of the user's stores few numbers low that it need not: a statistic, or what it makes of a weight alone."""
-    made = cause.outputs[0] if cause.outputs else None
-    if made is None or not made.low or not cause.inputs or not attribution.written(cause):
+class Steepness:
+    """The steep functions of a part of a run."""
+
+    def __init__(self, observation: Observation, readers: Readers) -> None:
+        self.observation, self.readers = observation, readers
+        self.asked: Counter[tuple[str, str]] = Counter()
+
+    def error(self, operation: Operation, value: Value) -> Steep | None:
+        """The error of a function's result, if three quarters of its square are one rounding's, and it is beyond what that rounding may cost.
+
+        That is four unit roundoffs, as for a cast within a function, and four times what came in: two bits.
+        """
+        line = operation.name, operation.blamed
+        if not _steep(operation, value) or self.asked[line] >= OFTEN:
+            return None
+        made = Attribution(value, self.observation.operations)
+        cast = self._written(made) or _converted(made)
+        if cast is None:
+            self.asked[line] += 1
+            return None
+        blamed = self._computing(cast) if cast.converts else cast
+        return Steep(
+            mechanism="amplified-rounding", operation=blamed, measured=value.drift / felt(value), limit=ADDED, shown=operation, off=value.drift,
+            own=attribution.own(cast, cast.outputs[0]), dtype=cast.outputs[0].dtype, table=bool(cast.converts),
+        )  # fmt: skip
+
+    def _written(self, made: Attribution) -> Operation | None:
+        """The cast of what had been computed wide, on the line whose rounding it is, by a function that goes on computing with it."""
+        cause = made.cause(attribution.written)
+        if cause is None or made.of_line(cause) < OWN:
+            return None
+        return next((each for each in made.shares if each.blamed == cause.blamed and self._goes_on(each)), None)
+
+    def _goes_on(self, cast: Operation) -> bool:
+        """What a function stores low and hands over is rounded where the precision rounds; data that it casts are as given."""
+        if not _narrowing(cast) or not attribution.written(cast) or cast.inputs[-1].maker is None or cast.inputs[-1].maker.base in ops.WHOLE_COPIES:
+            return False
+        here = self.observation.functions.get(cast.blamed)
+        readers = self.readers.get(cast.outputs[0], ())
+        return any(reader.base not in MOVING and self.observation.functions.get(reader.blamed) == here for reader in readers)
+
+    def _computing(self, cast: Operation) -> Operation:
+        """The first op that computes with what was cast: that of the user's code at which the rounding enters."""
+        followed = {cast.outputs[0]}
+        for reader in self.observation.operations:
+            if reader.number > cast.number and not followed.isdisjoint(reader.inputs):
+                if reader.base not in MOVING:
+                    return reader
+                followed.update(reader.outputs)
+        return cast
+
+
+def _steep(operation: Operation, value: Value) -> bool:
+    if len(operation.inputs) != 1 or operation.base in NOT_STEEP or operation.plain:
         return False
-    if cause.base in ops.AVERAGES:  # which add up in float32, and round at the end
-        return elements(made) == 1 or elements(made) * FEW <= max(elements(source) for source in cause.inputs)
-    return bool(cause.parameter) and len(cause.inputs) == 1 and cause.base not in MOVING
+    grown = value.drift > ADDED * felt(value) and value.drift >= GROWN * operation.drift_in > 0
+    return grown and determined(operation, value)
+
+
+def _narrowing(operation: Operation) -> bool:
+    cast = operation.base in ops.CASTS and bool(operation.inputs) and bool(operation.outputs)
+    return cast and operation.outputs[0].low and not operation.inputs[-1].low
+
+
+def _converted(made: Attribution) -> Operation | None:
+    """The conversion of a tensor that the model holds, whose rounding it is."""
+    return next((each for each, share in made.shares.items() if share >= OWN and each.converts == "held" and _narrowing(each)), None)

@@ -162,7 +162,7 @@ def _floors(job: Job, precision: Precision, done: int) -> dict[str, float]:
     noises = []
     for number in range(NOISE_RUNS):
         with doing(f"noise run {done + number + 1} of {NOISE_RUNS * len(_PLACEMENTS)}"):
-            noise = noise_for(job.model, seen, precision, seed=number + 1)
+            noise = noise_for(job.model, seen, tape, precision, seed=number + 1)
             noises.append(run(job, reference(torch.float32, precision, follows=tape, disturbance=noise, functions=True)))
     return {key: spread / precision.roundoff for key, spread in drift.spreads(plain, noises).items()}
 

@@ -77,6 +77,8 @@ def _behind(
     finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None
 ) -> tuple[Finding, Operation | None]:
     """A finding of the boundaries, with the op behind it where it has one, and the op that shows it; `record` is the tensor that it is about."""
+    if finding.rule == "lost-update":
+        return culprit.written(finding, observation), None
     wanted = finding.severity == "error" and finding.rule in EFFECTS
     return culprit.explained(finding, observation, candidates, record) if wanted else (finding, None)
 

@@ -52,6 +52,12 @@ def explained(
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), showing
 
 
+def written(finding: Finding, observation: Observation) -> Finding:
+    """A finding on a weight whose steps do not arrive, at the line of the user's own that writes the weight, where there is one."""
+    line = next((update.wrote for update in observation.updates if update.parameter == finding.tensor), "")
+    return dataclasses.replace(finding, source=shortened(line)) if line and not finding.source else finding
+
+
 def _made(value: Value, observation: Observation) -> tuple[Operation | None, Operation | None]:
     """The op that is to be mended for a value's error, and the one that shows it most; None where there is none."""
     whose = Attribution(value, observation.operations)

@@ -36,7 +36,7 @@ def judged(
         report.facts["excused"] = sorted({*explained, *unstable})  # keys of records that are beyond their limits for a reason
         report.facts["unstable"] = sorted({*unstable} - {*explained})  # of these, where float32 is no reference; rounding explains the others
     report.boundaries, report.losses = table(rows), losses(rows)
-    moved = displacements(rows)
+    moved = displacements(rows, seen.aged)
     report.updates = [
         {"parameter": each.record.name, "steps": each.record.step, "arrived": each.arrived, "uncertainty": each.uncertainty} for each in moved
     ]

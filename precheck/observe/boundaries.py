@@ -32,6 +32,9 @@ class Disturbance(Protocol):
 
     def input(self, value: torch.Tensor) -> torch.Tensor: ...
 
+    def read(self, value: torch.Tensor) -> torch.Tensor:
+        """What the low-precision run reads in place of an input that it has cast."""
+
     def output(self, key: str, tensor: torch.Tensor) -> None:
         """In place: what follows, and what autograd saved, see the disturbed values, as they would see rounded ones."""
 

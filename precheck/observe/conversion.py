@@ -6,13 +6,15 @@ script is then done here, on storage of the run's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
 from precheck.observe import state
 from precheck.sparse import place
 
+Table = tuple[torch.nn.Module, str]
+"""A buffer: the module that holds it, and its name there."""
 _SHORT = {torch.bfloat16: "bfloat16", torch.float16: "half"}
 _PLAIN = ("torch.", "precheck.")
 """Packages whose methods convert every floating tensor, or as `keep_in_float32` says, which is known otherwise."""
@@ -54,6 +56,26 @@ def converted(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
     assert convert is not None
     state.refresh(model, parameter=_cloned, buffer=_cloned)
     convert()
+
+
+def tables(model: torch.nn.Module, dtype: torch.dtype, kept: Collection[int]) -> list[Table]:
+    """Buffers that a conversion to `dtype` rounds, but for those that lie where `kept` says. Statistics of torch's own modules are none."""
+    found = []
+    for module in model.modules():
+        own = not type(module).__module__.startswith(_PLAIN)
+        for name, value in module._buffers.items() if own else ():
+            if value is not None and value.dtype is torch.float32 and place(value) not in kept and bool((value.to(dtype) != value).any()):
+                found.append((module, name))
+    return found
+
+
+def rounded(held: Sequence[Table], dtype: torch.dtype) -> None:
+    """Converts these, each tensor once."""
+    seen = dict[int, torch.Tensor]()
+    for module, name in held:
+        value = module._buffers[name]
+        assert value is not None
+        module._buffers[name] = seen.setdefault(id(value), value.to(dtype)) if id(value) not in seen else seen[id(value)]
 
 
 def _cloned(value: torch.Tensor) -> torch.Tensor:

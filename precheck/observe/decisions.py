@@ -23,8 +23,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
 from precheck.observe.boundaries import LOW, Position
+from precheck.observe.marks import Path, Storages, arguments
 from precheck.observe.profiling import UncompiledMode, unprofiled
 from precheck.observe.shadow.source import Frames
+from precheck.observe.structure import tensors
 from precheck.observe.substitutes import SUBSTITUTED, substitute
 from precheck.torch_internals import address, in_backward, innermost_mode, overload, schema, storage_key, without_innermost_mode
 
@@ -45,10 +47,12 @@ class Tape:
     drawn: set[Key] = dataclasses.field(default_factory=set)  # entries that are random draws
     meant: set[tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=set)  # lines and shapes of round trips, `x.half().float()`
     narrowed: dict[Key, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # backward ops that read gradients cast low: which arguments
+    entered: dict[Key, tuple[Path, ...]] = dataclasses.field(default_factory=dict)  # ops that read inputs of the run cast low: which arguments
+    recorded: bool = False  # whether a run has filled it
 
     def draws(self) -> Tape:
         """The random draws alone, for a run that decides for itself."""
-        return Tape({key: self.entries[key] for key in self.drawn}, self.rounded, self.drawn, self.meant, self.narrowed)
+        return dataclasses.replace(self, entries={key: self.entries[key] for key in self.drawn})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,9 +111,11 @@ class Recording(UncompiledMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape, self.places, self.position = tape, Places(position), position
         self.results = Places(position)
+        tape.recorded = True
         self.frames = Frames()
         self.casts: dict[int, tuple[StorageWeakRef, str]] = {}  # what was cast low, by storage, and on which line
-        self.narrow: dict[int, StorageWeakRef] = {}  # gradients that were cast low, by storage
+        self.narrow = Storages()  # gradients that were cast low
+        self.given, self.entered = Storages(), Storages()  # what the model was called with, as it is or moved about; the same cast low
 
     def marked(self) -> Callable[[], None]:
         """The way back to where its numbering of ops is now, for a step that is run again: the reference runs it once."""
@@ -153,20 +159,29 @@ class Recording(UncompiledMode):
                 self._cast(args[0], outputs[0])
         if (kind.moves or func.overloadpacket is aten._to_copy) and args and isinstance(args[0], torch.Tensor) and in_backward():
             self._narrow(args[0], outputs[0])
+        if self.given and (kind.moves or func.overloadpacket is aten._to_copy) and continuous(outputs[0]):
+            self._enter(args, outputs)
         return result
+
+    def gives(self, inputs: Any) -> None:
+        """The model is called with these."""
+        for _, tensor in tensors(inputs):
+            if continuous(tensor) and tensor.dtype not in LOW:
+                self.given.add(tensor)
+
+    def _enter(self, args: Any, outputs: list[torch.Tensor]) -> None:
+        """An input is moved about, or cast to a low format. As for gradients, the noise belongs to what reads the cast, and to nothing else."""
+        sources = [tensor for _, tensor in arguments(args)]
+        entered = any(tensor in self.entered for tensor in sources)
+        given = not entered and any(tensor in self.given for tensor in sources)
+        for output in outputs if entered or given else ():
+            (self.entered if entered or output.dtype in LOW else self.given).add(output)
 
     def _narrow(self, source: torch.Tensor, output: torch.Tensor) -> None:
         """A gradient is cast to a low format. That rounds it, and the reference has no such op: the noise belongs to what reads it."""
         lowered = output.dtype in LOW and source.dtype not in LOW
-        if (lowered or self._narrowed(source)) and output.layout is torch.strided:
-            storage = output.untyped_storage()
-            self.narrow[address(storage)] = StorageWeakRef(storage)
-
-    def _narrowed(self, value: Any) -> bool:
-        if not isinstance(value, torch.Tensor) or not continuous(value) or value.layout is not torch.strided:
-            return False
-        known = self.narrow.get(storage_key(value))
-        return known is not None and not known.expired()
+        if lowered or source in self.narrow:
+            self.narrow.add(output)
 
     def _cast(self, source: torch.Tensor, output: torch.Tensor) -> None:
         """A cast there and back on one line is a rounding that the program means, in any precision."""
@@ -182,9 +197,13 @@ class Recording(UncompiledMode):
         key = self.results.key(func, tuple(output.shape))
         roundings = _roundings(kind, args, output) if output.dtype in LOW else 0
         if self.narrow and not kind.mutable and func.overloadpacket is not aten._to_copy and in_backward():
-            places = tuple(place for place, arg in enumerate(args) if self._narrowed(arg))
+            places = tuple(place for place, arg in enumerate(args) if arg in self.narrow)
             if places:
                 self.tape.narrowed[key] = places
+        if self.entered and not kind.mutable and func.overloadpacket is not aten._to_copy:
+            paths = tuple(path for path, tensor in arguments(args) if tensor in self.entered)
+            if paths:
+                self.tape.entered[key] = paths
         if roundings:
             self.tape.rounded.add(key)
             if not in_backward():

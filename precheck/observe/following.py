@@ -11,6 +11,7 @@ from precheck import ops
 from precheck.observe.boundaries import LOW, Position
 from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
 from precheck.observe.listeners import Progress
+from precheck.observe.marks import replaced
 from precheck.observe.profiling import UncompiledMode, unprofiled
 from precheck.observe.shadow.source import Frames
 from precheck.torch_internals import schema
@@ -20,7 +21,8 @@ class Following(UncompiledMode):
     """Takes the decisions of a tape in a reference run, and carries that run out in `dtype` wherever the code says lower.
 
     A cast or factory that names a lower dtype in the user's own code is lifted to `dtype`: the reference is what the program
-    means, without the rounding it asks for. `disturb` is applied to the results that the recorded run stored low.
+    means, without the rounding it asks for. `disturb` is applied to the results that the recorded run stored low, and `read` gives what it
+    made of its inputs where it read them cast low.
 
     What this run would have decided itself goes to `own`, and is counted against `rival` (by default the tape it follows):
     `flips` holds, by module call and op, how many of how many forward decisions differ.
@@ -33,12 +35,14 @@ class Following(UncompiledMode):
         dtype: torch.dtype,
         *,
         disturb: Callable[[torch.Tensor], None] | None = None,
+        read: Callable[[torch.Tensor], torch.Tensor] | None = None,
         own: Tape | None = None,
         rival: Tape | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape, self.places, self.dtype = tape, Places(position), dtype
         self.results, self.disturb = Places(position), disturb
+        self.read = read if tape.entered else None
         self.own, self.rival = own, rival if rival is not None else tape
         self.lower = {torch.float32: LOW, torch.float64: (*LOW, torch.float32)}[dtype]
         self.flips: dict[str, tuple[int, int]] = {}
@@ -66,12 +70,8 @@ class Following(UncompiledMode):
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         outputs = outputs_of(result)
-        if self.disturb is not None and outputs and not kind.moves and continuous(outputs[0]):
-            key = self.results.key(func, tuple(outputs[0].shape))
-            if key in self.tape.narrowed:
-                result, outputs = self._on_rounded(func, args, kwargs, self.tape.narrowed[key])
-            if key in self.tape.rounded:
-                self.disturb(outputs[0])
+        if (self.disturb is not None or self.read is not None) and outputs and not kind.moves and continuous(outputs[0]):
+            result, outputs = self._disturbed(func, args, kwargs, result, outputs)
         if not outputs or not (decides(func, args, outputs) or kind.draws):
             return result
         key = self.places.key(func, tuple(outputs[0].shape))
@@ -81,6 +81,20 @@ class Following(UncompiledMode):
         if recorded is None or [r is None or r.shape == o.shape for r, o in zip(recorded, outputs, strict=False)].count(False):
             return result
         return self._followed(func, args, kwargs, result, outputs, recorded)
+
+    def _disturbed(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any, outputs: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
+        """The result with the noise of what the recorded run rounded there."""
+        key = self.results.key(func, tuple(outputs[0].shape))
+        if self.read is not None and key in self.tape.entered:
+            args = replaced(args, self.tape.entered[key], self.read)
+            result = func(*args, **kwargs)
+            outputs = outputs_of(result)
+        if self.disturb is not None:
+            if key in self.tape.narrowed:
+                result, outputs = self._on_rounded(func, args, kwargs, self.tape.narrowed[key])
+            if key in self.tape.rounded:
+                self.disturb(outputs[0])
+        return result, outputs
 
     def _on_rounded(self, func: Any, args: Any, kwargs: dict[str, Any], places: tuple[int, ...]) -> tuple[Any, list[torch.Tensor]]:
         """The result of the op where the arguments at these places are disturbed: gradients that the recorded run had cast low."""

@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck.formats import FP16, Format
 from precheck.recipes import Recipe
 from precheck.sparse import with_values
-from precheck.torch_internals import in_backward, no_dispatch
+from precheck.torch_internals import address, in_backward, no_dispatch, version
 
 ONE_ROUNDING = 0.42
 """Root mean square error of one rounding to nearest, in unit roundoffs, relative to the Euclidean norm."""
@@ -27,11 +28,21 @@ _UNIFORM = ONE_ROUNDING * math.sqrt(3)  # half-width of the uniform distribution
 _DRAWN = 1 << 15  # 64-bit draws at a time, which stay in the cache
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Twin:
+    """A storage's content, disturbed: of which storage, as often as that had been written."""
+
+    owner: StorageWeakRef
+    written: int
+    flat: torch.Tensor
+
+
 @dataclasses.dataclass(slots=True)
 class Noise:
     """Multiplicative noise of `roundoff` at the places that `rounded` names (record key of an output: roundings).
 
-    `parameters` are the names disturbed (None: all). With `chained`, an output that took n roundings inside its module gets
+    `parameters` are the names disturbed (None: all). `inputs` are disturbed as they come in, where they are stored low; else by `read`, where the
+    run reads them cast. With `chained`, an output that took n roundings inside its module gets
     n roundings' worth: each of unit gain, they add up in quadrature. With `everywhere`, every op's result that the run stored
     low is disturbed, inside modules too. `gemm` adds noise to the operands of matrix products. `bottom` is the format
     whose lower end is modelled too; gradients reach it at their value times the loss `scale`.
@@ -47,6 +58,7 @@ class Noise:
     gemm: Format | Recipe | None = None
     bottom: Format | None = None
     scale: float = 1.0
+    _twins: dict[int, _Twin] = dataclasses.field(default_factory=dict)  # of storages that were read cast
     _generators: dict[str, torch.Generator] = dataclasses.field(default_factory=dict)
 
     def parameter(self, name: str, value: torch.Tensor) -> torch.Tensor:
@@ -60,6 +72,19 @@ class Noise:
         if not value.is_complex() and _whole(value):
             return value
         return self._disturbed(value).detach().requires_grad_(value.requires_grad)
+
+    def read(self, value: torch.Tensor) -> torch.Tensor:
+        """An input as whoever reads its cast has it: each element is rounded once, whoever reads it, and is as it was for who reads it uncast."""
+        if self.inputs or not value.is_floating_point() or value.layout is not torch.strided:
+            return value
+        with no_dispatch():
+            storage = value.untyped_storage()
+            known = self._twins.get(address(storage))
+            if known is None or known.owner.expired() or known.written != version(value):
+                flat = torch.empty(0, dtype=value.dtype, device=value.device).set_(storage)
+                disturbed = flat if _whole(flat) else self._disturbed(flat)
+                known = self._twins[address(storage)] = _Twin(StorageWeakRef(storage), version(value), disturbed)
+            return known.flat.as_strided(value.size(), value.stride(), value.storage_offset())
 
     def output(self, key: str, tensor: torch.Tensor) -> None:
         if key in self.rounded and not _exempt(tensor):

@@ -99,7 +99,10 @@ def _ran(job: Job, setting: Setting) -> Trace:
             sampled=job.sampled, weighs=setting.weighs, loss=job.loss, functions=setting.functions,
             compiled=setting.compiled, unmeasured=setting.unmeasured,
         )  # fmt: skip
-        prepare(job, setting)
+        tables = prepare(job, setting)
+        if tables and setting.shadow is not None and setting.dtype is not None:
+            with setting.shadow:  # alone: what is recorded of a run begins with its inputs
+                conversion.rounded(tables, setting.dtype)
         with _modes(setting, job.device, boundaries.position, trace) as recording, boundaries.attached():
             training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision, recording=recording, early=setting.early)
             training.steps()
@@ -119,8 +122,11 @@ def observed(job: Job, setting: Setting, judge: Judge | None = None) -> tuple[Tr
     return trace, shadow.finish()
 
 
-def prepare(job: Job, setting: Setting) -> None:
-    """Fresh storage under the model's tensors, and the seed. Modules that are kept in float32 are neither rounded nor disturbed."""
+def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
+    """Fresh storage under the model's tensors, and the seed. Modules that are kept in float32 are neither rounded nor disturbed.
+
+    The buffers that it gives back are in float32 yet: their rounding is for a shadow to see.
+    """
     copy = state.floats_to(setting.dtype) if setting.dtype is not None else (lambda value: value.detach().clone())
     apart = exemption.kept(job.model)
     kept = exemption.storage(apart) | conversion.left_alone(job.model, setting.buffers if setting.buffers in LOW else None)
@@ -134,10 +140,18 @@ def prepare(job: Job, setting: Setting) -> None:
         return copy(value) if disturb is None else disturb.parameter(names.get(place(value), ""), copy(value))
 
     stored = state.rounded_to(setting.buffers) if setting.buffers is not None else (lambda value: value)
+    tables: list[conversion.Table] = []
     if conversion.conversion(job.model, setting.dtype) is not None:
         conversion.converted(job.model, setting.dtype)
     else:
-        state.refresh(job.model, parameter=parameter, buffer=lambda value: wide(value) if place(value) in kept else copy(stored(value)))
+        if setting.shadow is not None and setting.dtype in LOW:
+            tables = conversion.tables(job.model, setting.dtype, kept)
+        later = {place(module.get_buffer(name)) for module, name in tables}
+
+        def buffer(value: torch.Tensor) -> torch.Tensor:
+            return wide(value) if place(value) in kept or place(value) in later else copy(stored(value))
+
+        state.refresh(job.model, parameter=parameter, buffer=buffer)
     if setting.dtype is not None:
         exemption.converted(apart, setting.dtype)
     state.seed(job.seed)
@@ -145,6 +159,7 @@ def prepare(job: Job, setting: Setting) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(job.seed % 2**32)
+    return tables
 
 
 @contextlib.contextmanager
@@ -169,7 +184,8 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
         following = None
         if setting.follows is not None and setting.dtype is not None:
             disturb = setting.disturbance.result if setting.disturbance and setting.disturbance.everywhere else None
-            mode = Following(setting.follows, position, setting.dtype, disturb=disturb, own=setting.decides, rival=setting.rival)
+            read = setting.disturbance.read if setting.disturbance is not None else None
+            mode = Following(setting.follows, position, setting.dtype, disturb=disturb, read=read, own=setting.decides, rival=setting.rival)
             following = stack.enter_context(mode)
         if setting.shadow is not None:
             stack.enter_context(setting.shadow)  # last, so that it sees an op before it is rounded or recorded

@@ -37,8 +37,7 @@ class Training:
         early: bool = False,
     ) -> None:  # fmt: skip
         self.job, self.boundaries, self.recorder, self.trace = job, boundaries, boundaries.recorder, boundaries.trace
-        self.recording, self.early = recording, early  # the latter: to end with the first loss
-        self.storage, self.precision = storage, precision  # no precision: plain arithmetic in `storage`
+        self.recording, self.early, self.storage, self.precision = recording, early, storage, precision  # the second: to end with the first loss
         self.parameters = dict(job.model.named_parameters())
         self.named = {name: param for name, param in self.parameters.items() if param.requires_grad}
         self.leaves = {id(param) for param in self.named.values()}
@@ -102,6 +101,8 @@ class Training:
         inputs = mapped(job.inputs, lambda value: state.copied(value, self.storage, model=job.model))
         if self.boundaries.disturbance is not None:
             inputs = mapped(inputs, self.boundaries.disturbance.input)
+        if self.recording is not None:
+            self.recording.gives(inputs)
         if self.scaler.is_enabled() or step > 1:  # only then may the forward have to be repeated
             self._rewind = self._checkpoint()
         with self._autocast(), self.boundaries.forward():
@@ -131,12 +132,11 @@ class Training:
             torch.clear_autocast_cache()
 
     def _checkpoint(self) -> Callable[[], None]:
-        model, numbering = state.checkpoint(self.job.model), self.recording.marked() if self.recording else None
+        model, numbering = state.checkpoint(self.job.model), self.recording.marked() if self.recording else lambda: None
 
         def rewind() -> None:
             model()
-            if numbering is not None:
-                numbering()
+            numbering()
 
         return rewind
 

@@ -112,7 +112,7 @@ class Side:
 
     def _noise(self, dtype: torch.dtype, number: int, *, everywhere: bool) -> Seen:
         seen = self.low()
-        disturbance = noise_for(self.job.model, seen.trace, self.precision, seed=number + 1)
+        disturbance = noise_for(self.job.model, seen.trace, self.tape, self.precision, seed=number + 1)
         if self.precision.compute is FP64:
             disturbance.roundoff = FLOAT64_ROUNDOFF
         tape = self.tape

@@ -13,6 +13,7 @@ from precheck.report.facts import allowances, excused_keys, unstable_keys
 
 UNSTABLE = "float32 and float64 differ as much"
 ROUNDINGS = "the roundings on the way to it add up to as much"
+UNTOLD = "nobody can tell: noise of one rounding makes Inf or NaN of it"
 EITHER = f"{ROUNDINGS}, or {UNSTABLE}"
 """Of a report that does not say which of the two."""
 LATER = "later steps of float32 itself may differ as much"
@@ -50,6 +51,8 @@ class Reasons:
         for finding in [*own, *others]:
             if finding.severity == "warning":
                 return f"a warning: {UNSTABLE if finding.rule == 'unstable-reference' else finding.rule}"
+            if finding.severity == "note" and finding.rule == "unstable-reference":
+                return UNTOLD
             if finding.rule in allowed:
                 return f"allowed: {allowed[finding.rule]}"
         return f"explained: {LATER}" if self.report.precision == "32-true" and row.step > 1 else ""

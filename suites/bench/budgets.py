@@ -146,7 +146,7 @@ def noise(millions: int, kind: str, device: str) -> Contestant:
     def recording() -> None:
         run(asked, reference(torch.float32, precision, follows=tape))
         for number in range(NOISE):
-            disturbance = noise_for(asked.model, seen, precision, seed=number + 1)
+            disturbance = noise_for(asked.model, seen, tape, precision, seed=number + 1)
             run(asked, reference(torch.float32, precision, follows=tape, disturbance=disturbance))
 
     return Contestant(recording, lambda: weights(asked.model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -168,3 +169,30 @@ def test_rows_for_reports_leave_updates_out() -> None:
     table = traces.table([off_by(2.5), off_by(1.0, kind="update", name="w")])
     assert [(row.tensor, row.kind, round(row.r, 1), row.failed) for row in table] == [("a", "output", 2.5, False)]
     assert noise.WARN < table[0].r < noise.FAIL
+
+
+def endless(floors: float) -> list[Comparison]:
+    """A row so many floors off, of which one noise run is NaN."""
+    row, values = off_by(floors), VALUES.clone()
+    values[0] = math.nan
+    noises = [trace(record("output", "a", VALUES)), trace(record("output", "a", values))]
+    untold = drift.untold(trace(row.reference), noises)
+    return drift.compare(trace(row.record), trace(row.reference), {}, BF16, samples=2, untold=untold)
+
+
+def test_a_noise_run_that_is_not_finite_tells_nothing() -> None:
+    (row,) = endless(9.0)
+    assert (row.untold, row.failed, row.doubtful) == (True, False, False)
+    (found,) = beside(DRIFT, BF16, [row])
+    assert (found.rule, found.severity, found.tensor) == ("unstable-reference", "note", "a")
+    assert "whether rounding explains that, nobody can tell: noise of one rounding makes Inf or NaN of it" in found.message
+
+
+def test_what_is_within_its_limit_needs_no_noise_run() -> None:
+    assert beside(DRIFT, BF16, endless(1.5)) == []
+
+
+def test_what_the_run_itself_makes_infinite_is_an_error_whatever_noise_does() -> None:
+    (row,) = endless(1.0)
+    infinite = dataclasses.replace(row, record=record("output", "a", VALUES.masked_fill(VALUES > 3, math.inf)))
+    assert infinite.failed

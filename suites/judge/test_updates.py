@@ -148,3 +148,25 @@ def test_few_steps_are_judged_by_what_becomes_of_them(aged: tuple[float, int], g
     assert bool(found) is gone
     if gone:
         assert "arrived in bfloat16, and 10% would after 300;" in found[0].message
+
+
+def turned(size: float) -> list[drift.Comparison]:
+    """An update that did not arrive, of a gradient that rounding made another: as large as float32's, times `size`."""
+    gradient = normal(SIZE, seed=3)
+    low, reference = record("parameter-gradient", "net.w", normal(SIZE, seed=4) * size), record("parameter-gradient", "net.w", gradient)
+    found = drift.compare(trace(low), trace(reference), {low.key: low.norm}, PRECISIONS["bf16-true"], samples=2)
+    return [*rows(nearest, SMALL), *found]
+
+
+@pytest.mark.parametrize(("arrived", "is_lost"), [(0.0, True), (0.95, False)])
+def test_of_a_gradient_that_rounding_turned_the_optimizer_alone_tells(arrived: float, is_lost: bool) -> None:
+    (found,) = displacements.displacements(turned(1.0), {"net.w": (arrived, 500)})
+    assert (found.arrived, found.lost) == (arrived, is_lost)
+
+
+def test_nobody_tells_of_a_weight_that_moved_under_such_a_gradient() -> None:
+    assert displacements.displacements(turned(1.0)) == []
+
+
+def test_a_gradient_that_is_nothing_but_rounding_has_nothing_to_lose() -> None:
+    assert displacements.displacements(turned(2.0**13), {"net.w": (0.0, 500)}) == []

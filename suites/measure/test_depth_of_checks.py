@@ -19,11 +19,10 @@ class Rotated(nn.Module):
     def __init__(self, dtype: torch.dtype, width: int = 32) -> None:
         super().__init__()
         self.dtype, self.qkv, self.out = dtype, nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.register_buffer("frequencies", 1e4 ** (-torch.arange(8) / 8))
 
     def turned(self, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", enabled=False):
-            angles = torch.outer(torch.arange(x.shape[2], dtype=self.dtype).float(), self.frequencies.float())  # culprit
+            angles = torch.outer(torch.arange(x.shape[2], dtype=self.dtype).float(), 1e4 ** (-torch.arange(8) / 8))  # culprit
             cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         a, b = x.chunk(2, -1)
         return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)

@@ -60,7 +60,7 @@ def test_noise_on_every_op_reaches_what_reads_it(precision: str) -> None:
         return distance(trace.records[SLOPE].sketch, plain.records[SLOPE].sketch)
 
     def noisy(number: int, follows: Tape) -> float:
-        noise = dataclasses.replace(noise_for(job.model, seen, chosen, seed=number), everywhere=True)
+        noise = dataclasses.replace(noise_for(job.model, seen, tape, chosen, seed=number), everywhere=True)
         return off(run(job, reference(torch.float32, chosen, follows=follows, disturbance=noise)))
 
     least = max(noisy(number, dataclasses.replace(tape, narrowed={})) for number in (1, 2, 3))

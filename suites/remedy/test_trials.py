@@ -16,6 +16,7 @@ from torch.nn import functional
 import precheck
 from precheck.analysis.placement import noise_for
 from precheck.observe import exemption
+from precheck.observe.decisions import Tape
 from precheck.observe.job import Job
 from precheck.observe.run import low, reference, run
 from precheck.precisions import resolve
@@ -227,7 +228,7 @@ def test_weights_that_are_kept_are_neither_rounded_nor_disturbed(precision: str)
     def weight_in(noisy: bool) -> torch.Tensor:
         trace = run(it, low(chosen))
         if noisy:
-            run(it, reference(torch.float32, chosen, disturbance=noise_for(it.model, trace, chosen, seed=1)))
+            run(it, reference(torch.float32, chosen, disturbance=noise_for(it.model, trace, Tape(), chosen, seed=1)))
         return seen["weight"]
 
     assert weight_in(False).dtype is chosen.compute_dtype

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from precheck.findings import Finding, Report, Row
-from precheck.report.reasons import ROUNDINGS, UNSTABLE, Reasons
+from precheck.report.reasons import ROUNDINGS, UNSTABLE, UNTOLD, Reasons
 from precheck.report.terminal import entry, summary
 
 
@@ -35,6 +35,7 @@ def test_explained_tensors_are_counted_by_reason_and_the_closest_is_another() ->
         (Report("bf16-mixed", [Finding("accumulated-drift", "warning", "m; 1 more", tensor="first", measured=9.0)]), "a warning: accumulated-drift"),
         (Report("32-true", [Finding("unstable-reference", "warning", "m", tensor="far", measured=9.0)]), f"a warning: {UNSTABLE}"),
         (Report("bf16-mixed", [Finding("accumulated-drift", "note", "m; allowed: w")], facts={"allowed": {"accumulated-drift": "w"}}), "allowed: w"),
+        (Report("bf16-mixed", [Finding("unstable-reference", "note", "m", tensor="far", measured=9.0)]), UNTOLD),
         (Report("bf16-mixed"), "the report gives no reason"),
         (Report("bf16-mixed", [Finding("nan", "error", "m")]), ""),
         (Report("bf16-mixed", facts={"excused": ["output:far@1"]}), f"explained: {ROUNDINGS}, or {UNSTABLE}"),

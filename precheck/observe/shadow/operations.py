@@ -147,7 +147,7 @@ class Operation:
     parts: float | None = None  # drift of what it reads, where that is part of a storage and so not what `inputs` tell of
     recording: bool = True  # whether autograd was on
     reads: int = 0  # numbers that Python took from its input
-    converts: bool = False  # of what a module holds, as model.to(dtype) does, or of what a measurement is given
+    converts: str = ""  # "held" or "given": what a module holds, as model.to(dtype) does, or what a measurement is given
     call: int = 0  # of a user's function, that it belongs to
     plain: bool = False  # of a module of torch's own, whose result is rounded since the precision asks for it
     instruction: int = 0  # of a cast, where in the code of its line it is

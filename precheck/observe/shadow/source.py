@@ -18,20 +18,22 @@ from typing import Any, NamedTuple
 import torch
 
 from precheck import autocast
+from precheck.observe.conversion import rounded
 from precheck.observe.state import copied
 from precheck.torch_internals import CONVERSION, backward_node, next_sequence_number, sequence_number
 
 PRECHECK = str(Path(__file__).resolve().parents[2]) + os.sep
 TORCH = str(Path(torch.__file__).resolve().parent)
-RUNNER = str(Path("observe") / "training.py")
-"""Of precheck, what runs the user's model: beyond it lies the code that asked for a measurement, which is not part of the run."""
+RUNNER = tuple(str(Path("observe") / name) for name in ("training.py", "conversion.py"))
+"""Of precheck, what converts and runs the user's model: beyond it lies the code that asked for a measurement, which is not part of the run."""
 AUTOCAST = autocast.__file__
 INSTALLED = tuple({str(Path(path).resolve()) for name in ("purelib", "platlib", "stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
 _NAMELESS = frozenset({"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 _PASSED_OVER = ("<", str(Path(contextlib.__file__)))
 REMEMBERED = 1 << 17
 """Forward ops whose lines are remembered for the backward pass: more than any one step of a model of 10 000 layers has."""
-CONVERSIONS = frozenset({CONVERSION, copied.__code__})
+CONVERSIONS = {CONVERSION: "held", rounded.__code__: "held", copied.__code__: "given"}
+"""Code that converts what a model holds, and what a measurement is given."""
 
 
 class _Place(NamedTuple):
@@ -125,14 +127,14 @@ class Frames:
         """`caller`, for an op that is at `line`: itself, where that is the user's own."""
         return (line, False) if line and self.kind(line.rpartition(":")[0]) == "user" else self.caller(depth + 1)
 
-    def converting(self, depth: int) -> bool:
-        """Whether the op converts what nothing has asked for yet: a module's `to(dtype)`, or the inputs of a measurement."""
+    def converting(self, depth: int) -> str:
+        """Whether the op converts what nothing has asked for yet: what a module holds, by its `to(dtype)`, or what a measurement is given."""
         frame: Any = sys._getframe(depth)
         while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
             if frame.f_code in CONVERSIONS:
-                return True
+                return CONVERSIONS[frame.f_code]
             frame = frame.f_back
-        return False
+        return ""
 
     def instruction(self, depth: int) -> int:
         """Where the frame of the deepest line is in its code."""

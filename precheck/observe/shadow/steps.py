@@ -100,6 +100,7 @@ class Update:
     absorbed: float = 0.0  # share of what should have moved at a step and did not, on average over steps
     mass: float = 0.0  # share of Σ |meant| that lies there
     rate: float = 0.0  # learning rate, at the first step
+    wrote: str = ""  # the user's own line that wrote the weight, or led to it
     aged: float | None = None  # of the displacement after `horizon` steps of the optimizer alone, where few steps did not tell
     horizon: int = 0
     states: dict[str, State] = dataclasses.field(default_factory=dict)  # the optimizer's low-format tensors of it, by name

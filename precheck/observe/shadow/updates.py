@@ -197,6 +197,7 @@ class Updates:
             return
         if seen is None:
             update = Update(name, tuple(mine.shape), cell.value.dtype, operation, rate=rate(optimizer() if optimizer else None, parameter))
+            update.wrote = cell.value.maker.blamed if cell.value.maker is not None else ""
             seen = every[number] = _Seen(update, self.identity.refer(parameter), optimizer)
         gradient = was.gradient
         if gradient is None and parameter.grad is not None:  # a closure's

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 from precheck.analysis.calls import ADDED, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
+from precheck.analysis.exponentials import FEW, Exponent
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import percent, placed
 from precheck.analysis.reach import DEAD as SHOWN
 from precheck.analysis.reach import GARBAGE, ROUNDINGS
 from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, Misrounded
-from precheck.analysis.steep import FEW, Exponent
+from precheck.analysis.steep import Steep
 from precheck.rules.amplified_rounding.about import ABOUT
 from precheck.rules.rule import HEALED, Candidate, Rule
 
@@ -47,6 +48,8 @@ class AmplifiedRounding(Rule):
             made = fact.operation.outputs[0]
             return (f"stores {list(made.shape)} in {made.dtype}, off by {percent(fact.own)} %; they are the exponent of {placed(fact.shown)}, whose "
                     f"result is {percent(fact.off)} % off: so few numbers cost nothing in float32")  # fmt: skip
+        if isinstance(fact, Steep):
+            return _steep(fact)
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):
             return super().words(fact)
         value = fact.value
@@ -58,3 +61,12 @@ class AmplifiedRounding(Rule):
     def own_error(self, fact: OwnError) -> str:
         rounded = fact.operation.outputs[0].dtype
         return f"a rounding to {rounded} here ({fact.own:.2g} relative) is amplified {fact.off / fact.own:.0f} times by {placed(fact.shown)}"
+
+
+def _steep(fact: Steep) -> str:
+    """What a function makes of a cast, or of a table that the conversion of the model has rounded."""
+    what = (f"this computes with a tensor that the conversion of the model to {fact.dtype} has rounded ({fact.own:.2g} relative), which" if fact.table
+            else f"a rounding to {fact.dtype} here ({fact.own:.2g} relative)")  # fmt: skip
+    cure = "; keep that tensor in float32: override _apply, or make it anew after the conversion" if fact.table else ""
+    return (f"{what} is amplified {fact.off / fact.own:.0f} times by {placed(fact.shown)}: {fact.measured:.0f} unit roundoffs, most of them of this "
+            f"one rounding{cure}")  # fmt: skip

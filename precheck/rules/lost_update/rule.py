@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import ClassVar
 
 from precheck import formats
-from precheck.analysis.displacements import AIMLESS, LOST, LUCK, Displacement, displacements, is_lost, placed_at, update_share
+from precheck.analysis.displacements import AIMLESS, LOST, LUCK, NOTHING, Displacement, displacements, is_lost, placed_at, update_share
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.labels import module_of
 from precheck.analysis.limit import Limit
@@ -27,7 +27,7 @@ INTENDED = Limit(
 
 class LostUpdate(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (LOST, LUCK, AIMLESS, STALLED_STEPS, INTENDED)
+    limits: ClassVar[tuple[Limit, ...]] = (LOST, LUCK, AIMLESS, NOTHING, STALLED_STEPS, INTENDED)
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
         yield from _unarrived(part.observation)
@@ -43,7 +43,7 @@ class LostUpdate(Rule):
         return [each for each in kept if not isinstance(each, Undecayed) or each.operation.source not in sums]
 
     def beside(self, run: Compared) -> list[Finding]:
-        return lost(displacements(run.rows), run.seen.aged)
+        return lost(displacements(run.rows, run.seen.aged), run.seen.aged)
 
 
 class Unarrived(Candidate):

@@ -33,10 +33,21 @@ class UnstableReference(Rule):
 
     def beside(self, run: Compared) -> Iterator[Finding]:
         yield from self._vague(run)
+        yield from self._untold(run)
         for row in Sorted.of(run.rows, run.precision, run.explained, run.unstable).unstable[:1]:
             text = (f"{label(row.record.kind, row.record.name)}: off by {row.r:.3g} noise floors under {run.precision}, but float32 and float64 "
                     "disagree there about as much")  # fmt: skip
             yield at(row.record, "unstable-reference", "warning", text, measured=row.r, limit=row.allowed)
+
+    @staticmethod
+    def _untold(run: Compared) -> Iterator[Finding]:
+        """What is beyond its limit by the last rounding alone, where noise runs say nothing."""
+        beyond = [row for row in run.rows if row.untold and row.r > row.allowed and not row.excess_nonfinite and row.record.kind != "update"]
+        for row in beyond[:1]:
+            text = (f"{label(row.record.kind, row.record.name)}: off by {row.relative:.2%} of its norm under {run.precision}; whether rounding "
+                    "explains that, nobody can tell: noise of one rounding makes Inf or NaN of it, as where it leaves the domain of a function"
+                    f"{f'; {len(beyond) - 1} more so' if len(beyond) > 1 else ''}")  # fmt: skip
+            yield at(row.record, "unstable-reference", "note", text, measured=row.r, limit=row.allowed)
 
     @staticmethod
     def _vague(run: Compared) -> Iterator[Finding]:

@@ -1,0 +1,66 @@
+"""Roundings in an exponent: what an argument is off by absolutely, its exponential is off by relatively.
+
+So an exponent of ten makes ten roundings of one rounding. Where activations make the exponent, that is what their format means: a sharp softmax
+errs by six unit roundoffs. Where the rounding is that of a few numbers, of a loss, of a row's sum, of a function of a weight alone, it need not be
+there at all: to keep these in float32 costs nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from precheck import ops
+from precheck.analysis import attribution, causes
+from precheck.analysis.attribution import Attribution
+from precheck.analysis.calls import ADDED, OWN
+from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import MOVING, elements, felt
+from precheck.analysis.reach import normalised
+from precheck.observe.shadow.operations import Observation, Operation, Value
+
+FEW = Limit(
+    16, "times",
+    """fewer elements than what they are made of, from which numbers are so few that float32 for them costs an eighth, at most, of what it costs to
+    read what they are made of.""",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Exponent(Fact):
+    """A rounding of few numbers, of which an exponential makes a relative error. `operation` is where these are stored low."""
+
+    shown: Operation  # the exponential
+    value: Value
+    off: float  # relative, of its elements
+    own: float  # what storing the few numbers costs
+
+
+def exponent(operation: Operation, value: Value, observation: Observation, readers: Readers) -> Exponent | None:
+    """Of an exponential whose argument is off by one such rounding, more than a cast may cost that its author wrote."""
+    written = operation.phase in ("forward", "data") and not operation.derived
+    if operation.base not in ops.EXPONENTIALS or not written or value.nonfinite or not operation.inputs:
+        return None
+    argument = operation.inputs[0]
+    off = causes.absolute(argument)
+    if not ADDED * felt(argument) < off < 1 or not argument.roundoff:
+        return None
+    made = Attribution(argument, observation.operations)
+    cause = made.cause(_needless)
+    theirs = sum(share for each, share in made.shares.items() if _needless(each))
+    if cause is None or theirs < OWN or normalised(value, readers):
+        return None
+    return Exponent(
+        mechanism="amplified-rounding", operation=cause, measured=off / felt(argument), limit=ADDED, shown=operation, value=value, off=off,
+        own=causes.own(cause.outputs[0]),
+    )  # fmt: skip
+
+
+def _needless(cause: Operation) -> bool:
+    """Whether an op of the user's stores few numbers low that it need not: a statistic, or what it makes of a weight alone."""
+    made = cause.outputs[0] if cause.outputs else None
+    if made is None or not made.low or not cause.inputs or not attribution.written(cause):
+        return False
+    if cause.base in ops.AVERAGES:  # which add up in float32, and round at the end
+        return elements(made) == 1 or elements(made) * FEW <= max(elements(source) for source in cause.inputs)
+    return bool(cause.parameter) and len(cause.inputs) == 1 and cause.base not in MOVING

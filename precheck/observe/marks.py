@@ -1,0 +1,61 @@
+"""Tensors that are marked while a run goes on, by their storages, and where they are among an op's arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from precheck.torch_internals import address, storage_key
+
+Path = tuple[int, ...]
+"""Where a tensor is among an op's arguments: its place, and its place in a list there."""
+
+
+class Storages:
+    """Marked storages, as long as they live: a tensor is among them with all its views."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, StorageWeakRef] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.known)
+
+    def __contains__(self, value: Any) -> bool:
+        if not self.known or not isinstance(value, torch.Tensor) or not _continuous(value) or value.layout is not torch.strided:
+            return False
+        known = self.known.get(storage_key(value))
+        return known is not None and not known.expired()
+
+    def add(self, tensor: torch.Tensor) -> None:
+        if tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            self.known[address(storage)] = StorageWeakRef(storage)
+
+
+def arguments(args: Any) -> Iterator[tuple[Path, torch.Tensor]]:
+    """The tensors among an op's arguments, in lists too, and where they are."""
+    for place, arg in enumerate(args):
+        if isinstance(arg, torch.Tensor):
+            yield (place,), arg
+        elif isinstance(arg, (list, tuple)):
+            yield from (((place, index), item) for index, item in enumerate(arg) if isinstance(item, torch.Tensor))
+
+
+def replaced(args: Any, paths: Iterable[Path], change: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
+    """The arguments of an op with others in these places."""
+    made: list[Any] = list(args)
+    for place, *index in paths:
+        if place >= len(made):
+            continue
+        if index and isinstance(made[place], (list, tuple)) and index[0] < len(made[place]):
+            made[place] = [*made[place][: index[0]], change(made[place][index[0]]), *made[place][index[0] + 1 :]]
+        elif isinstance(made[place], torch.Tensor):
+            made[place] = change(made[place])
+    return made
+
+
+def _continuous(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

@@ -1,0 +1,131 @@
+"""A rounding in one function that another makes large: told where its author could leave it out, and not where the precision asks for it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+import precheck
+from precheck.findings import Finding
+
+LOW = torch.bfloat16
+FEATURES, PROTOTYPES = (functional.normalize(torch.randn(rows, 16, generator=torch.Generator().manual_seed(rows)), dim=-1) for rows in (24, 64))
+GIVEN = FEATURES.to(LOW)
+
+
+def errors(code: Callable[[], object]) -> list[Finding]:
+    with precheck.watch() as report:
+        kept = code()
+    del kept
+    return report.errors
+
+
+def line_of(function: Callable[..., object], text: str) -> str:
+    """The number of the first line of a function that has that text in it."""
+    lines, start = inspect.getsourcelines(function)
+    return str(start + next(number for number, line in enumerate(lines) if text in line))
+
+
+def softened(scores: torch.Tensor) -> torch.Tensor:
+    return functional.softmax(scores.float(), dim=-1)
+
+
+def targets(features: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    scores = features.float() @ PROTOTYPES.T
+    return softened(scores.to(low) / 0.02)  # cast, then softened
+
+
+def sharpened(features: torch.Tensor) -> torch.Tensor:
+    return (features.float() @ PROTOTYPES.T / 0.02).to(LOW)
+
+
+def test_a_cast_that_another_function_exponentiates() -> None:
+    (found,) = errors(lambda: targets(GIVEN, LOW))
+    assert found.rule == "amplified-rounding"
+    assert found.source.endswith(f"test_steep.py:{line_of(targets, 'cast, then')}")
+    assert "a rounding to bfloat16 here (" in found.message
+    assert "times by aten._softmax.default at " in found.message
+    assert found.message.endswith("unit roundoffs, most of them of this one rounding")
+
+
+def test_the_same_without_the_cast() -> None:
+    assert errors(lambda: targets(GIVEN, torch.float32)) == []
+
+
+def test_what_a_function_hands_over_low_is_rounded_where_the_precision_rounds() -> None:
+    assert errors(lambda: softened(sharpened(GIVEN))) == []
+
+
+def test_data_that_is_cast_is_as_given() -> None:
+    def called(data: torch.Tensor) -> torch.Tensor:
+        return softened(data.to(LOW) / 0.02)
+
+    assert errors(lambda: called(FEATURES @ PROTOTYPES.T)) == []
+
+
+class Rotary(nn.Module):
+    """Positions times a table of frequencies that the module holds."""
+
+    def __init__(self, positions: int = 400) -> None:
+        super().__init__()
+        self.positions = positions
+        self.embed = nn.Linear(8, 16)
+        self.register_buffer("frequencies", 10000.0 ** -(torch.arange(0, 16, 2) / 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.embed(x)
+        angles = torch.arange(self.positions, dtype=torch.float32)[:, None] * self.frequencies.float()  # positions times the table
+        return torch.cat([angles.cos(), angles.sin()], -1).to(y.dtype) * y
+
+
+class Kept(Rotary):
+    """The same, whose conversion leaves the table in float32."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        table = self.frequencies
+        super()._apply(fn, recurse)
+        self.frequencies = table
+        return self
+
+
+def measured(model: nn.Module, rows: int, precision: str = "bf16-true") -> precheck.Report:
+    torch.manual_seed(0)
+    return precheck.measure(model, torch.randn(rows, 8), precision=precision)
+
+
+def test_a_table_that_the_conversion_rounds() -> None:
+    (found,) = measured(Rotary(), 400).errors
+    assert found.rule == "amplified-rounding"
+    assert found.source.endswith(f"test_steep.py:{line_of(Rotary.forward, 'positions times')}")
+    assert "this computes with a tensor that the conversion of the model to bfloat16 has rounded (" in found.message
+    assert found.message.endswith("; keep that tensor in float32: override _apply, or make it anew after the conversion")
+
+
+def test_a_table_that_its_author_keeps() -> None:
+    assert measured(Kept(), 400).errors == []
+
+
+def test_few_positions_make_little_of_it() -> None:
+    assert measured(Rotary(4), 4).errors == []
+
+
+def test_autocast_leaves_the_table_alone() -> None:
+    assert measured(Rotary(), 400, "bf16-mixed").errors == []
+
+
+def test_a_table_of_sines_is_rounded_once() -> None:
+    class Sines(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.sin(torch.arange(400)[:, None] / 7 * torch.arange(1, 9)))
+            self.mix = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return functional.softmax(self.mix(x + self.table), dim=-1)
+
+    assert measured(Sines(), 400).errors == []
