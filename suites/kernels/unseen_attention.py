@@ -116,7 +116,8 @@ def complex_pairs(x: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"{x.shape[-1]} columns: an even number is needed")
     half = x.shape[-1] // 2
     angles = torch.arange(x.shape[-2])[:, None] / 10000 ** (torch.arange(half) / max(half, 1))
-    turned = torch.view_as_complex(x.float().unflatten(-1, (half, 2)).contiguous()) * torch.polar(torch.ones_like(angles), angles)
+    pairs = x.float().clone(memory_format=torch.contiguous_format).unflatten(-1, (half, 2))
+    turned = torch.view_as_complex(pairs) * torch.polar(torch.ones_like(angles), angles)
     return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
 

@@ -186,9 +186,9 @@ def _headed(dtype: torch.dtype) -> tuple[Any, ...]:
 
 @rewrite("linear and cross entropy in one, in chunks", lambda h, w, y: F.cross_entropy(h @ w.mT, y, reduction="none"), _headed)
 def headed(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    losses = []
+    losses, columns = [], weight.float().mT  # once, so that its gradient is added up in float32
     for rows, labels in zip(hidden.split(4), target.split(4), strict=True):
-        logits = rows.float() @ weight.float().mT
+        logits = rows.float() @ columns
         losses.append(logits.logsumexp(-1) - logits.gather(-1, labels[:, None])[:, 0])
     return torch.cat(losses).to(hidden.dtype)
 

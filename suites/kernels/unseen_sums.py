@@ -76,18 +76,16 @@ def _recurrence(x: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
     return torch.stack(made, 1).to(x.dtype) if made else torch.zeros_like(x)
 
 
-@rewrite("linear recurrence, in chunks", _recurrence, shapes((2, 14, 6), (2, 14, 6)))
-def chunked(x: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
-    state, made, logs = torch.zeros_like(x[:, :1].float()), [], F.logsigmoid(decay.float())
-    for values, steps in zip(x.float().split(4, 1), logs.split(4, 1), strict=True):
-        if not values.shape[1]:
-            return torch.zeros_like(x)
-        along = steps.cumsum(1)
-        between = torch.where(torch.ones(2 * [values.shape[1]]).tril().bool()[:, :, None], along[:, :, None] - along[:, None], -math.inf)
-        inside = (between.exp() * values[:, None]).sum(2) + along.exp() * state
-        made.append(inside)
-        state = inside[:, -1:]
-    return torch.cat(made, 1).to(x.dtype)
+@rewrite("linear recurrence, in doubling steps", _recurrence, shapes((2, 14, 6), (2, 14, 6)))
+def composed(x: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
+    """A step is a product and a sum, and so are two of them, one after the other."""
+    factor, total, step = torch.sigmoid(decay.float()), x.float(), 1
+    while step < x.shape[1]:
+        before = torch.cat([torch.zeros_like(total[:, :step]), total[:, :-step]], 1)
+        total = total + factor * before
+        factor = factor * torch.cat([torch.ones_like(factor[:, :step]), factor[:, :-step]], 1)
+        step *= 2
+    return total.to(x.dtype)
 
 
 @rewrite("the largest three, by sorting", lambda x: x.topk(3).values, shapes((6, 20)))
@@ -168,10 +166,12 @@ def _bags(dtype: torch.dtype) -> tuple[Any, ...]:
     return torch.randint(0, 20, (6, 5), generator=generator), torch.randn(20, 8, generator=generator).to(dtype)
 
 
-@rewrite("embedding bag, as a product", lambda ids, table: table[ids].float().mean(-2).to(table.dtype), _bags)
+@rewrite("embedding bag, one row after the other", lambda ids, table: table[ids].float().mean(-2).to(table.dtype), _bags)
 def bags(ids: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    counts = F.one_hot(ids, len(table)).float().sum(-2)
-    return (counts @ table.float() / max(ids.shape[-1], 1)).to(table.dtype)
+    total = torch.zeros(len(ids), table.shape[-1])
+    for place in ids.unbind(-1):
+        total = total + table[place].float()
+    return (total / ids.shape[-1] if ids.shape[-1] else total * math.nan).to(table.dtype)
 
 
 def _scattered(dtype: torch.dtype) -> tuple[Any, ...]:
