@@ -54,8 +54,9 @@ def compare_kernels(
 
     Returns:
         A report. An error's rule is its class: kernel-rounding, -accumulation, -edge, -stride, -mask, -stale, -mutation, -gradient,
-        -nondeterminism, -constant, -contract; kernel-fallback is a warning. `verdict` is "rounding" or "different"; `facts["code"]` rebuilds
-        the smallest inputs that fail, and `facts["speed"]` has milliseconds of both.
+        -nondeterminism, -constant, -contract; kernel-fallback is a warning. `verdict` is "rounding", "different", or
+        "not judged" of a kernel that this machine cannot run as it is meant, with the reason as a warning; `facts["code"]` rebuilds the
+        smallest inputs that fail, and `facts["speed"]` has milliseconds of both.
 
     Raises:
         InputError: Inputs cannot be used, or the reference raises on them or draws random numbers.
@@ -75,7 +76,8 @@ def compare_kernels(
             if found[-1].cause is not None:
                 break
         report = told.report(found, benches, chosen.name if chosen else "")
-        completed(report, found[-1], benches[-1])
+        if not found[-1].unjudged:
+            completed(report, found[-1], benches[-1])
     allowances.apply(report, allowed)
     return report
 

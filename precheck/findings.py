@@ -193,7 +193,8 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Of two compared: "bitwise", "rounding", "less accurate", "different" or "undecidable", the gravest of any tensor; else ""."""
+        """Of two compared: "bitwise", "rounding", "less accurate", "different" or "undecidable", the gravest of any tensor;
+        of a kernel that cannot be run here "not judged"; else ""."""
         return str(self.facts.get("verdict", ""))
 
     @property

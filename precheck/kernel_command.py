@@ -52,11 +52,14 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
         raise Trouble(str(error)) from None
     if options.save and "code" in report.facts:
         _save(options, report.facts["code"])
-    return (1 if report.errors else 0), json.dumps(json.loads(report.to_json())) if options.json else _text(report)
+    status = 1 if report.errors else 2 if report.verdict == "not judged" else 0
+    return status, json.dumps(json.loads(report.to_json())) if options.json else _text(report)
 
 
 def _text(report: Any) -> str:
-    speed = report.facts["speed"]
+    speed = report.facts.get("speed")
+    if speed is None:
+        return str(report.summary())
     timed = (f"candidate {speed['candidate_ms']:.3g} ms, reference {speed['reference_ms']:.3g} ms: {speed['times_as_fast']:.3g} times as fast, "
              f"with at most {speed['r']:.3g} of the error that correct implementations reach")  # fmt: skip
     code = ["", "the smallest inputs that fail:", *report.facts["code"].splitlines()[:30]] if "code" in report.facts else []

@@ -43,6 +43,8 @@ try:  # needed
     AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
     is_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # inside vmap, grad and their like
     OpOverload = torch._ops.OpOverload
+    OpOverloadPacket = torch._ops.OpOverloadPacket
+    CustomOpDef = torch._library.custom_ops.CustomOpDef  # what torch.library.custom_op makes
     CAST = torch.ops.aten._to_copy.default  # what `tensor.to(dtype)` runs
     CONVERSION = torch.nn.Module._apply.__code__  # what `model.to(...)` and its like run
     MODULE_CALLS = frozenset({torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__})  # what calling a module runs

@@ -38,6 +38,7 @@ class Bench:
         self.candidate, self.reference, self.example, self.dimensions, self.wishes = candidate, reference, example, dimensions, wishes
         self.linked: dict[tuple[tuple[str, int], ...], Trial | None] = {}
         self.with_numbers: set[tuple[tuple[str, int], ...]] = set()
+        self.steps: dict[str, int] = {}
         self.references: dict[Trial, Reference] = {}
         self.ladder: tuple[int, ...] = LADDER
         self.exact_in = "float64"
@@ -71,6 +72,25 @@ class Bench:
         return None if found is None else trial.but(sizes=found.sizes)
 
     def _accepted(self, trial: Trial) -> Trial | None:
+        found = self._as_asked(trial)
+        if found is not None or len(trial.sizes) != 1:
+            return found
+        name, size = trial.sizes[0]
+        step = self._step(name)
+        return self._as_asked(trial.but(sizes=((name, size + -size % step),))) if size and step > 1 and size % step else None
+
+    def _step(self, name: str) -> int:
+        """What sizes of a dimension have to be a multiple of, as of groups or heads: the least divisor of the example's that may be added to it."""
+        if name not in self.steps:
+            self.steps[name] = 1
+            old = self.dimensions.sizes[name]
+            divisors = (each for each in range(2, old + 1) if old % each == 0)
+            taken = (each for each in divisors if self._as_asked(Trial(seed=13, sizes=((name, old + each),))) is not None)
+            self.steps[name] = next(taken, 1)
+        return self.steps[name]
+
+    def _as_asked(self, trial: Trial) -> Trial | None:
+        """The trial as the reference takes it: with these sizes, or with others that are multiples of them too."""
         probe = trial.but(family="plain", layout="contiguous", upstream="random", only=None, seed=trial.seed + 77)
         wishes = dataclasses.replace(self.wishes, gradients=False)
         wider = self.dimensions.multiples(*trial.sizes[0]) if len(trial.sizes) == 1 else None

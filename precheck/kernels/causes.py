@@ -168,7 +168,8 @@ class Search:
             if self.bench.dimensions.elements(dict.fromkeys(names, size)) > _PLENTY:
                 continue
             trial = Trial(seed=17, sizes=tuple((name, size) for name in names))
-            if names and not self.late() and self.passes(trial) and self.passes(trial.but(seed=18)):
+            beside = trial.but(sizes=tuple((name, size - 3) for name in names))  # where it is that all sizes are equal that helps, this passes too
+            if names and not self.late() and self.passes(trial) and self.passes(trial.but(seed=18)) and not self.passes(beside):
                 yield size
 
     def _constant(self, judged: Judged) -> bool:

@@ -43,8 +43,10 @@ def _normal(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
 
 def _real(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> tuple[torch.Tensor, bool]:
     finite = example[example.isfinite()]
-    if finite.numel() == 0 or example.dim() == 0:
-        return example.expand(shape).clone() if example.dim() == 0 else _normal(shape, generator), False
+    if example.dim() == 0:
+        return _single(example, generator), False
+    if finite.numel() == 0:
+        return _normal(shape, generator), False
     if finite.numel() < example.numel():
         return _masked(example, _real_free(finite, shape, generator), generator), False
     made = _structured(example, shape, generator)
@@ -57,6 +59,11 @@ def _real(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Genera
     if finite.numel() >= FEW and (least >= 0 or most <= 0) and not chance:
         return _uniform(shape, least, most, generator), False
     return _real_free(finite, shape, generator), True
+
+
+def _single(example: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A scale, a limit or a share that is passed as a tensor: between half of the example's and all of it, which whatever bounds it allows too."""
+    return example * _uniform((), 0.5, 1.0, generator) if bool(example.isfinite()) else example.clone()
 
 
 def _real_free(finite: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:

@@ -23,7 +23,8 @@ MANY = 1 / 16
 class Fault:
     """What is wrong with a candidate in one trial.
 
-    `kind`: "values", "lost", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten" or "unlike".
+    `kind`: "values", "lost", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten",
+    "unlike" or "registered".
     """
 
     kind: str

@@ -70,7 +70,7 @@ class _Masked(Exact):
         """The mask of an attention, its own causal one too, moved."""
         rows, columns, added = args[0].shape[-2], args[1].shape[-2], kwargs.get("attn_mask")
         causal = len(args) > 4 and args[4] is True
-        if added is None and not causal:
+        if (added is None and not causal) or (added is not None and self.changed):  # what the mask was made of has been moved
             return None
         hidden = torch.ones(rows, columns, dtype=torch.bool).triu(1) if added is None else added == float("-inf")
         moved = _shifted(hidden, self.way)
@@ -89,6 +89,8 @@ def _shifted(mask: torch.Tensor, way: str) -> torch.Tensor | None:
     """A mask moved along its columns, as one that begins at another corner is; None where that is the same one."""
     if mask.dim() < 2 or not mask.shape[-1]:
         return None
+    if way in _WINDOWS:
+        return _resized(mask, *_WINDOWS[way])
     rows, columns = mask.shape[-2:]
     step = {"next": 1, "last": -1, "corner": rows - columns, "other corner": columns - rows}[way]
     apart = torch.arange(columns, device=mask.device) - torch.arange(rows, device=mask.device)[:, None]
@@ -101,8 +103,25 @@ def _shifted(mask: torch.Tensor, way: str) -> torch.Tensor | None:
     return mask[..., places] if step else None
 
 
+def _resized(mask: torch.Tensor, edge: int, step: int) -> torch.Tensor | None:
+    """A window, whose mask hangs on how far a column is from its row alone, with one of its two edges moved; None of what is no window."""
+    rows, columns = mask.shape[-2:]
+    places = torch.arange(columns, device=mask.device) - torch.arange(rows, device=mask.device)[:, None] + rows - 1
+    along = torch.zeros(rows + columns - 1, dtype=torch.bool, device=mask.device)
+    along[places.expand(mask.shape)[mask]] = True
+    edges = (along[1:] != along[:-1]).nonzero().flatten().tolist()
+    if len(edges) < 2 or not torch.equal(along[places].expand(mask.shape), mask):
+        return None
+    last = edges[edge]  # of the diagonals before the edge
+    along[last + 1 if step > 0 else last] = along[last if step > 0 else last + 1].clone()
+    return along[places].expand(mask.shape)
+
+
+_WINDOWS = {"early": (0, -1), "late": (0, 1), "ends early": (-1, -1), "ends late": (-1, 1)}
 _SHIFTS = {"next": "a mask one column further", "last": "a mask one column less far", "corner": "a mask from the first corner",
-           "other corner": "a mask from the last corner"}  # fmt: skip
+           "other corner": "a mask from the last corner", "early": "a window that begins one column earlier",
+           "late": "a window that begins one column later", "ends early": "a window that ends one column earlier",
+           "ends late": "a window that ends one column later"}  # fmt: skip
 _WAYS = _SHIFTS | {
     "later": "a triangle one further", "earlier": "a triangle one less far", "bound": "a bound taken in that is left out, or the other way round",
     "none": "no mask", "all": "everything masked", "inverted": "the mask inverted", "weak": "a mask of 0 in place of its value",

@@ -128,15 +128,22 @@ class Rounded(UncompiledMode):
         return exact.scatter_add(dim, output.argmax(dim, keepdim=True), left.to(exact.dtype))
 
     def _one_of_equals(self, same: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """Which elements are the largest, as a derivative asks: of several that are, any may get the whole gradient, or each its share."""
+        """Which elements are the largest, as a derivative asks: of several that are, any may get the whole gradient, or each its share.
+
+        The largest was disturbed and rounded, so that it may be none of them any more: it is then the one that is nearest.
+        """
         small = one if one.numel() < other.numel() else other
         whole = (1,) * (same.dim() - small.dim()) + tuple(small.shape)
         axes = [axis for axis in range(same.dim()) if same.shape[axis] > 1 and whole[axis] == 1]
-        if not axes:
+        if not axes or not same.numel():
             return same
+        gap = (one.double() - other.double()).abs()
+        moved = max(4 * ROUNDINGS * self.fine, 2 * torch.finfo(small.dtype).eps)
+        near = (gap == gap.amin(axes, keepdim=True)) & (gap <= moved * other.double().abs())
+        same = torch.where(same.sum(axes, keepdim=True) == 0, near, same)
         tied = same.sum(axes, keepdim=True) > 1
-        kept = torch.rand(same.shape, generator=self.generator) < 1 / same.sum(axes, keepdim=True).clamp(min=1)
-        return torch.where(tied, same & kept, same)
+        kept = same & (torch.rand(same.shape, generator=self.generator) < 1 / same.sum(axes, keepdim=True).clamp(min=1))
+        return torch.where(tied & (kept.sum(axes, keepdim=True) > 0), kept, same)  # where none is drawn each has its share
 
     def _store(self, result: Any, exact: Any, *, rounds: bool) -> None:
         if not isinstance(result, torch.Tensor) or not isinstance(exact, torch.Tensor) or result.shape != exact.shape:

@@ -24,7 +24,7 @@ _PATIENCE = 3.0
 def completed(report: Report, told: Told, bench: Bench) -> None:
     """Adds code and speed to the facts of a report."""
     if told.judged is not None and told.cause is not None:
-        if told.judged.fault is not None and told.judged.fault.kind not in ("touched", "aliased", "overwritten", "unlike"):
+        if told.judged.fault is not None and told.judged.fault.kind not in ("touched", "aliased", "overwritten", "unlike", "registered"):
             told.judged = shrunk(bench, told.judged)
         code = _code(bench, told.judged.trial)
         if code:

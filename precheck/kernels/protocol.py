@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ import torch
 from precheck.kernels import memory, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.judged import Fault, Judged
+from precheck.kernels.profiled import profiled
 from precheck.kernels.trials import Trial, buffers
 from precheck.observe.structure import call
 
@@ -142,7 +141,7 @@ def calls_reference(bench: Bench) -> bool:
             seen.append(event)
 
     trial = Trial(given=True, fill="")
-    with _profiled(watch):
+    with profiled(watch):
         made = bench.make(trial)
         running.run(bench.candidate, bench.example, made.values, made.numbers, dataclasses.replace(bench.wishes_of(trial), gradients=False))
     return bool(seen)
@@ -155,12 +154,3 @@ def _codes(function: Any) -> set[Any]:
         codes.add(getattr(type(function).forward, "__code__", None))
     return codes - {None}
 
-
-@contextlib.contextmanager
-def _profiled(watch: Callable[[Any, str, Any], None]) -> Iterator[None]:
-    before = sys.getprofile()
-    sys.setprofile(watch)
-    try:
-        yield
-    finally:
-        sys.setprofile(before)

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from precheck.kernels import plan, protocol
+from precheck.kernels import interpreted, plan, protocol, registration
 from precheck.kernels.bench import MOST, Bench
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.judged import Fault, Judged
@@ -33,6 +33,7 @@ class Told:
     unchecked: int = 0  # inputs that the reference refuses and the candidate takes
     skipped: int = 0  # for want of time
     unconfirmed: list[str] = dataclasses.field(default_factory=list)
+    unjudged: str = ""  # why nothing could be tried
     told_by: set[str] = dataclasses.field(default_factory=set)  # subjects of which zeros would have been refused
 
 
@@ -60,12 +61,20 @@ class Session:
             ("Inf and NaN", lambda: self._trials(plan.special(self.bench))),
             ("other sizes", lambda: self._trials(plan.sized(self.bench))),
             ("long sums", lambda: self._trials(plan.long(self.bench))),
+            ("how it is registered", self._registered),
         )
+        self.told.unjudged = interpreted.unjudged(self.bench)
         for words, stage in stages:
             with doing(words):
-                if stage():
+                if self.told.unjudged or stage():
                     break
         return self.told
+
+    def _registered(self) -> bool:
+        fault, warning = registration.checked(self.bench)
+        if warning:
+            self.told.warnings.append(("kernel-contract", warning))
+        return self._failed(fault, "kernel-contract")
 
     def _trials(self, planned: Iterable[Trial]) -> bool:
         for trial in planned:
@@ -129,8 +138,9 @@ class Session:
         if judged.reference is None:
             return
         for name, floored in judged.reference.floors.items():
-            real = floored.exact.is_floating_point() and floored.exact.numel() > 0
-            if name not in self.told.told_by and real and bool((floored.exact.abs() > floored.bound()).any()):
+            if name in self.told.told_by or not floored.exact.is_floating_point() or floored.unknown is None:
+                continue
+            if bool(((floored.exact.abs() > floored.bound()) & ~floored.unknown).any()):
                 self.told.told_by.add(name)
 
     def _confirmed(self, judged: Judged) -> bool:

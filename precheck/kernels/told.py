@@ -23,7 +23,8 @@ def report(told: Sequence[Told], benches: Sequence[Bench], precision: str) -> Re
         made.add(_findings(one, bench))
         made.boundaries += _rows(one)
     wrong = any(one.cause is not None for one in told)
-    made.facts = {"verdict": "different" if wrong else "rounding", "exact": benches[0].exact_in, **_counts(told)}
+    judged = any(not one.unjudged for one in told)
+    made.facts = {"verdict": "different" if wrong else "rounding" if judged else "not judged", "exact": benches[0].exact_in, **_counts(told)}
     return made
 
 
@@ -41,6 +42,8 @@ def _counts(told: Sequence[Told]) -> dict[str, Any]:
 
 def _findings(told: Told, bench: Bench) -> list[Finding]:
     found = [kernel.finding(rule, "warning", text) for rule, text in told.warnings]
+    if told.unjudged:
+        found.append(kernel.finding("kernel-contract", "warning", f"not judged: {told.unjudged} (inputs: {described(Trial(given=True), bench)})"))
     if told.cause is not None and told.judged is not None:
         found.append(_error(told.judged, told.cause, bench))
     elif told.refused:

@@ -77,8 +77,12 @@ class CheckKernel(_Pair):
     name = "check_kernel"
 
     def __call__(self, candidate: Any, reference: Any, inputs: Any, **given: Any) -> Report:
-        """`precheck.compare_kernels` on inputs as they are, or under the precision that is given; fails the test if there are errors."""
+        """`precheck.compare_kernels` on inputs as they are, or under the precision that is given; fails the test if there are errors, and skips
+        it if nothing could be judged here."""
         __tracebackhide__ = True
         from precheck.comparing_kernels import compare_kernels
 
-        return self._judged(lambda: compare_kernels(candidate, reference, inputs, **given))
+        report = self._judged(lambda: compare_kernels(candidate, reference, inputs, **given))
+        if report.verdict == "not judged":
+            pytest.skip(next(finding.message for finding in report.findings if finding.message.startswith("not judged")))
+        return report

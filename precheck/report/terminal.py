@@ -115,6 +115,8 @@ def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list
 def _headline(report: Report) -> str:
     if report.errors:
         return _line(report.errors[0])
+    if report.verdict == "not judged":
+        return "nothing was judged here"
     well, under = _well(report), f" under {report.precision}" if report.precision else ""
     if not report.boundaries and "shadowed" in report.facts:
         reference = report.facts.get("reference", "float32")

@@ -2,6 +2,7 @@
 
     python suites/kernels/benchmark.py results.json            # some twenty minutes
     python suites/kernels/benchmark.py results.json --write docs/kernels.md
+    python suites/kernels/benchmark.py unseen.json --set unseen          # the set that was frozen before it was tried; a quarter of an hour
 """
 
 from __future__ import annotations
@@ -20,9 +21,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import broken_first  # noqa: F401
 import broken_second  # noqa: F401
+import broken_third  # noqa: F401
 import database
 import judges
-from broken_cases import ALL
+import rewrites
+import unseen_attention  # noqa: F401
+import unseen_broken  # noqa: F401
+import unseen_broken_more  # noqa: F401
+import unseen_norms  # noqa: F401
+import unseen_sums  # noqa: F401
+from broken_cases import ALL, UNSEEN
 
 import precheck
 
@@ -32,14 +40,15 @@ PAIRS = 200
 Row = dict[str, Any]
 
 
-def judged(candidate: Callable[..., Any], reference: Callable[..., Any], inputs: Any, *, budget: float, gradients: bool = True) -> Row:
-    """The rules of errors, or else of warnings; the seconds; what others say."""
+def judged(candidate: Callable[..., Any], reference: Callable[..., Any], inputs: Any, *, budget: float, gradients: bool = True,
+           others: bool = True) -> Row:  # fmt: skip
+    """The rules of errors, or else of warnings; the seconds; what others say, where they are asked."""
     begun = time.monotonic()
     report = precheck.compare_kernels(candidate, reference, inputs, budget=budget, gradients=gradients)
     errors = [finding.rule for finding in report.errors]
     warned = [finding.rule for finding in report.findings if finding.severity == "warning"]
     row: Row = {"errors": errors, "warnings": warned, "seconds": round(time.monotonic() - begun, 1), "trials": report.facts["trials"]}
-    row["others"] = judges.verdicts(candidate, reference, inputs, gradients=gradients)
+    row["others"] = judges.verdicts(candidate, reference, inputs, gradients=gradients) if others else {}
     row["text"] = [str(finding)[:400] for finding in report.findings]
     return row
 
@@ -66,6 +75,23 @@ def healthy(chosen: str) -> list[Row]:
         if pair is not None:
             row = {"name": pair.name, "wrong": False, "rule": ""}
             rows.append(row | judged(pair.candidate, pair.reference, pair.inputs, budget=1.5, gradients=pair.gradients))
+            _say(rows[-1])
+    return rows
+
+
+def unseen(chosen: str) -> list[Row]:
+    """The set that was frozen before it was tried: broken kernels, their twins, and rewrites in three formats."""
+    rows: list[Row] = []
+    for each in UNSEEN.values():
+        for wrong in (True, False):
+            if chosen in each.name:
+                row = {"name": each.name, "wrong": wrong, "rule": each.rule, "link": each.link}
+                rows.append(row | judged(each.kernel(wrong), each.reference, each.inputs(), budget=5, others=False))
+                _say(rows[-1])
+    for name, pair, dtype in rewrites.pairs(rewrites.UNSEEN):
+        if chosen in name:
+            row = {"name": name, "wrong": False, "rule": ""}
+            rows.append(row | judged(pair.candidate, pair.reference, pair.inputs(dtype), budget=5, others=False))
             _say(rows[-1])
     return rows
 
@@ -102,12 +128,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--only", default="", help="part of a name")
-    parser.add_argument("--set", choices=("kernels", "healthy", "both"), default="both")
+    parser.add_argument("--set", choices=("kernels", "healthy", "both", "unseen"), default="both")
     parser.add_argument("--write", type=Path, help="the page that gets the table")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.write is None:
-        rows = (kernels(options.only) if options.set != "healthy" else []) + (healthy(options.only) if options.set != "kernels" else [])
+        rows = unseen(options.only) if options.set == "unseen" else []
+        rows += kernels(options.only) if options.set in ("kernels", "both") else []
+        rows += healthy(options.only) if options.set in ("healthy", "both") else []
         options.results.write_text(json.dumps(rows, indent=1), encoding="utf8")
         return
     page = options.write.read_text(encoding="utf8")

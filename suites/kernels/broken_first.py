@@ -55,7 +55,7 @@ def _rms(wrong_stride: bool = False, wrong_sum: bool = False) -> Callable[..., A
     return Norm.apply
 
 
-@case("rms norm: dy read as contiguous", "kernel-stride", "flagos-ai/FlagGems/pull/1080", rms, drawn((6, 32), (32,)))
+@case("rms norm: dy read as contiguous", "kernel-stride", "pytorch/pytorch/issues/194719", rms, drawn((6, 32), (32,)))
 def dy_contiguous(wrong: bool) -> Callable[..., Any]:
     return _rms(wrong_stride=wrong)
 
@@ -173,7 +173,7 @@ def over_logits(wrong: bool) -> Callable[..., Any]:
     return _entropy("mutated" if wrong else "")
 
 
-@case("cross entropy: ignored rows counted", "kernel-mask", "flagos-ai/FlagGems/pull/264", cross_entropy, _labels(ignored=True))
+@case("cross entropy: ignored rows counted", "kernel-mask", "flagos-ai/FlagGems/pull/73", cross_entropy, _labels(ignored=True))
 def ignored_counted(wrong: bool) -> Callable[..., Any]:
     return _entropy("ignored" if wrong else "")
 
@@ -187,7 +187,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     return x.softmax(-1)
 
 
-@case("softmax: last tile padded with 0", "kernel-edge", "tensorflow/tensorflow/pull/108244", softmax, drawn((5, 64)))
+@case("softmax: last tile padded with 0", "kernel-edge", "tenstorrent/tt-metal/pull/20008", softmax, drawn((5, 64)))
 def padded_zero(wrong: bool) -> Callable[..., Any]:
     def kernel(x: torch.Tensor) -> torch.Tensor:
         padded = F.pad(x, (0, -x.shape[-1] % 4), value=0.0 if wrong else -math.inf)
@@ -197,7 +197,7 @@ def padded_zero(wrong: bool) -> Callable[..., Any]:
     return kernel
 
 
-@case("softmax: no maximum subtracted", "kernel-rounding", "flashinfer-ai/flashinfer/pull/4401", softmax, drawn((5, 64)))
+@case("softmax: no maximum subtracted", "kernel-rounding", "deeplearning4j/deeplearning4j/issues/6039", softmax, drawn((5, 64)))
 def no_maximum(wrong: bool) -> Callable[..., Any]:
     def kernel(x: torch.Tensor) -> torch.Tensor:
         powers = x.exp() if wrong else (x - x.amax(-1, keepdim=True)).exp() if x.shape[-1] else x
@@ -252,7 +252,7 @@ def finite_sentinel(wrong: bool) -> Callable[..., Any]:
     return kernel
 
 
-@case("relu: NaN becomes 0", "kernel-contract", "tracel-ai/burn/issues/5609", F.relu, drawn((6, 20)))
+@case("relu: NaN becomes 0", "kernel-contract", "tracel-ai/burn/pull/5658", F.relu, drawn((6, 20)))
 def lost_nan(wrong: bool) -> Callable[..., Any]:
     return lambda x: torch.where(x > 0, x, 0.0) if wrong else torch.where(x <= 0, 0.0, x)
 
@@ -272,7 +272,7 @@ def packed_weight(wrong: bool) -> Callable[..., Any]:
     return kernel
 
 
-@case("gelu: one output buffer for all calls", "kernel-stale", "pytorch/helion/pull/2536", F.gelu, drawn((4, 12)))
+@case("gelu: one output buffer for all calls", "kernel-stale", "ROCm/torch_migraphx/pull/247", F.gelu, drawn((4, 12)))
 def one_buffer(wrong: bool) -> Callable[..., Any]:
     class Gelu(torch.autograd.Function):
         held: dict[tuple[int, ...], torch.Tensor] = {}  # noqa: RUF012

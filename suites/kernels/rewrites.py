@@ -11,6 +11,8 @@ import torch
 F = torch.nn.functional
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ALL: dict[str, Rewrite] = {}
+UNSEEN: dict[str, Rewrite] = {}
+"""Those of `unseen_norms`, `unseen_attention` and `unseen_sums`: written when the judge was finished, and frozen before it saw any of them."""
 
 
 class Rewrite(NamedTuple):
@@ -29,17 +31,18 @@ def shapes(*sizes: tuple[int, ...]) -> Callable[[torch.dtype], tuple[Any, ...]]:
     return make
 
 
-def rewrite(name: str, reference: Callable[..., Any], inputs: Callable[[torch.dtype], tuple[Any, ...]]) -> Callable[[Any], Any]:
+def rewrite(name: str, reference: Callable[..., Any], inputs: Callable[[torch.dtype], tuple[Any, ...]], *,
+            into: dict[str, Rewrite] = ALL) -> Callable[[Any], Any]:  # fmt: skip
     def enter(candidate: Callable[..., Any]) -> Callable[..., Any]:
-        ALL[name] = Rewrite(reference, candidate, inputs)
+        into[name] = Rewrite(reference, candidate, inputs)
         return candidate
 
     return enter
 
 
-def pairs() -> Iterator[tuple[str, Rewrite, torch.dtype]]:
+def pairs(found: dict[str, Rewrite] = ALL) -> Iterator[tuple[str, Rewrite, torch.dtype]]:
     """Each rewrite in each format."""
-    for name, each in ALL.items():
+    for name, each in found.items():
         for dtype in DTYPES:
             yield f"{name}/{str(dtype).removeprefix('torch.')}", each, dtype
 

@@ -9,6 +9,7 @@ import os
 
 import broken_first  # noqa: F401
 import broken_second  # noqa: F401
+import broken_third  # noqa: F401
 import pytest
 import rewrites
 import torch

@@ -8,10 +8,15 @@ from typing import Any
 import pytest
 import torch
 
+import precheck
 from precheck.analysis import kernel_floor
-from precheck.kernels import contents, dimensions, examples, memory, running
-from precheck.kernels.running import Wishes
+from precheck.kernels import contents, dimensions, examples, masks, memory, running
+from precheck.kernels.bench import Bench
+from precheck.kernels.judged import Judged, Reference
+from precheck.kernels.running import Outcome, Wishes
+from precheck.kernels.session import Session
 from precheck.kernels.states import State
+from precheck.kernels.trials import Trial, made
 
 
 @pytest.mark.parametrize("layout", ["contiguous", *memory.LAYOUTS])
@@ -51,8 +56,6 @@ def test_numbers_are_like_the_example(example: torch.Tensor, kept: Any) -> None:
 def test_indices_stay_below_a_size_that_shrinks() -> None:
     example = examples.read((torch.arange(6).repeat(2), torch.randn(6, 4)), None, True)[0]
     known = dimensions.of(example)
-    from precheck.kernels.trials import Trial, made
-
     ids, table = made(example, known, Trial(sizes=(("=6", 2),))).values
     assert table.shape == (2, 4)
     assert int(ids.max()) < 2
@@ -113,3 +116,60 @@ def test_what_a_candidate_remembers_is_put_back() -> None:
     with state.restored():
         assert candidate(5) == 5
     assert candidate(7) == 3
+
+
+def test_the_largest_has_a_gradient_in_noise_runs_too() -> None:
+    """It is disturbed and rounded, and then equal to none; and of equals one is drawn, or all."""
+    x = torch.randn(6, 4, 16, generator=torch.Generator().manual_seed(0))
+    x[:, 2] = x[:, 1]
+    example = examples.read(x, None, True)[0]
+    for seed in range(1, 4):
+        outcome, ambiguous = running.noise(lambda x: x.amax(-2), example, [x], {}, Wishes(), seed, 2.0**-24)
+        gradient = outcome.values["gradient of inputs"]
+        assert gradient is not None
+        assert not ambiguous
+        assert bool(gradient.isfinite().all())
+        assert bool(((gradient != 0).sum(-2) >= 1).all())
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_the_floor_does_not_know_tells_nothing(known: bool) -> None:
+    """Zeros would be refused for a number that is beyond its bound, but not where noise runs are NaN and the bound is for nothing."""
+    x = torch.ones(4, 6)
+    example = examples.read(x, None, False)[0]
+    bench = Bench(torch.clone, torch.clone, example, dimensions.of(example), Wishes(gradients=False))
+    session = Session(bench, State(torch.clone), 0.0)
+    floor = kernel_floor.combined(x.double(), x.dtype, [x, x if known else x * torch.nan])
+    session._power(Judged(Trial(), reference=Reference(Outcome(), Outcome(), {"output": floor})))
+    assert session.told.told_by == ({"output"} if known else set())
+
+
+@pytest.mark.parametrize(("way", "first", "last"), [("early", 4, 0), ("late", 2, 0), ("ends early", 3, -1), ("ends late", 3, 1)])
+def test_a_window_is_moved_at_one_of_its_edges(way: str, first: int, last: int) -> None:
+    away = torch.arange(9) - torch.arange(9)[:, None]
+    moved = masks._shifted((away > 0) | (away < -3), way)
+    assert moved is not None
+    assert torch.equal(moved, (away > last) | (away < -first))
+    assert masks._shifted(away > 0, way) is None  # a triangle has one edge
+
+
+def test_a_size_that_the_reference_refuses_becomes_the_next_that_it_takes() -> None:
+    """Groups of three channels are seen, although no size on the list has them."""
+    seen = set()
+
+    def groups(x: torch.Tensor) -> torch.Tensor:
+        seen.add(x.shape[1])
+        return torch.nn.functional.group_norm(x * 1, 4)
+
+    x = torch.randn(2, 16, 5, generator=torch.Generator().manual_seed(0))
+    precheck.compare_kernels(groups, lambda x: torch.nn.functional.group_norm(x, 4), x, budget=3)
+    assert {size % 4 for size in seen} == {0}
+    assert any((size // 4) & (size // 4 - 1) for size in seen)
+
+
+def test_a_tensor_without_dimensions_varies_below_the_example() -> None:
+    drawn = [float(contents.like(torch.tensor(-0.5), (), torch.Generator().manual_seed(seed), contents.Bounds())[0]) for seed in range(5)]
+    assert len(set(drawn)) == 5
+    assert all(-0.5 <= each <= -0.25 for each in drawn)
+    kept = [torch.tensor(float("-inf")), torch.tensor(7)]
+    assert [contents.like(each, (), torch.Generator(), contents.Bounds())[0].item() for each in kept] == [each.item() for each in kept]
