@@ -137,7 +137,7 @@ def zero_origin(value: Value) -> tuple[str, Operation]:
         if value.past is not None and value.past.zeros is not None:
             return value.past.zeros
         scalars = [abs(scalar) for scalar in operation.scalars if scalar]
-        if (operation.base in GUARDS or constant(operation)) and scalars and min(scalars) <= half_tiniest(value):
+        if (operation.base in GUARDS | ops.FILLING or constant(operation)) and scalars and min(scalars) <= half_tiniest(value):
             return "vanished-constant", operation
         share = zero_share(value)
         given = () if operation.base in DRAWN else operation.inputs

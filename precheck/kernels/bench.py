@@ -198,6 +198,8 @@ class Bench:
             if native is None or exact is None or got is None or not exact.is_floating_point() or got.shape != exact.shape:
                 continue
             lost = ~got.isfinite() & exact.isfinite() & native.isfinite()
+            if judged.trial.family == "NaN" and bool(lost.any()):
+                lost &= ~(got.isnan() & self._depends(judged.trial, name))  # a NaN that the reference hides, as torch 2.15's attention does
             if bool(lost.any()):
                 among = families.WORDS[judged.trial.family]
                 text = f"{name}: not finite in {counted(int(lost.sum()), 'element')} where the reference is, with {among} among the inputs"

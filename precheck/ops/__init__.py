@@ -99,6 +99,8 @@ ORDERINGS = where(lambda op: op.kind in (Kind.ORDER, Kind.BOUND))
 """Ops that ask which of two is larger, which means something only where both have one scale."""
 COMPARED = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.TEST, Kind.LOGICAL))
 """Ops that give a yes or no for each element."""
+FILLING = where(lambda op: op.name in ("masked_fill", "index_fill"))
+"""Ops that put a number into some places of a tensor."""
 CHOOSING_OR_FILLING = COMPARED | where(lambda op: op.name in ("where", "masked_fill") or op.name.startswith("nan"))
 """Ops that ask for NaN, or leave it out, or put something else in its place."""
 ASKING = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.QUESTION))

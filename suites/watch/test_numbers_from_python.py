@@ -44,6 +44,13 @@ def guarded(eps: float) -> torch.Tensor:
     return weights.log()
 
 
+def test_an_eps_that_is_filled_in_and_vanishes() -> None:
+    weights = torch.tensor([0.0, 1.0], dtype=HALF)
+    finding = seen(lambda: weights.masked_fill(weights == 0, 1e-8).log()).errors[0]
+    assert finding.rule == "vanished-constant"
+    assert "1e-08 is zero in float16 and guards nothing" in finding.message
+
+
 def test_an_eps_that_is_put_into_a_tensor_and_vanishes() -> None:
     finding = seen(lambda: guarded(1e-8)).errors[0]
     assert finding.rule == "vanished-constant"
@@ -117,7 +124,7 @@ def added(x: torch.Tensor) -> torch.Tensor:
     return x + torch.tensor([0.1, 0.2], dtype=torch.bfloat16)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 def test_torchscript_compiles_what_calls_them() -> None:
     with precheck.watch():
         result = torch.jit.script(added)(torch.ones(2, dtype=LOW))
