@@ -124,3 +124,25 @@ def test_what_an_accumulator_is_given_is_the_run_s_not_the_shadow_s() -> None:
         for _ in range(8):
             held.add_(wrong)
     assert [finding.rule for finding in report.errors] == ["absorption"]
+
+
+def test_adam_s_second_moment_is_right_for_the_gradients_that_it_is_given() -> None:
+    """A critic close to its targets, whose gradients are noise in bfloat16."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(10, 64), torch.nn.ReLU(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)]
+    critic = torch.nn.Sequential(*layers).to(LOW)
+    optimizer = torch.optim.Adam(critic.parameters(), lr=1e-3)
+    exact = {weight: torch.zeros(weight.shape, dtype=torch.float64) for weight in critic.parameters()}
+    with precheck.watch() as report:
+        for _ in range(6):
+            states = torch.randn(64, 10).to(LOW)
+            with torch.no_grad():
+                targets = critic(states) + torch.randn(64, 1).to(LOW) * 0.001
+            (critic(states) - targets).square().mean().backward()
+            for weight, moment in exact.items():
+                moment.mul_(0.999).addcmul_(weight.grad.double(), weight.grad.double(), value=0.001)
+            optimizer.step()
+            optimizer.zero_grad()
+    moments = [(optimizer.state[weight]["exp_avg_sq"].double(), moment) for weight, moment in exact.items()]
+    assert all((own - moment).norm() < 0.02 * moment.norm() for own, moment in moments)
+    assert not [finding for finding in report.findings if finding.rule == "absorption"], report.summary()
