@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from precheck.kernels.bench import Bench, checked_reference
 from precheck.kernels.drawing import drawn
 from precheck.kernels.outcome import completed
 from precheck.kernels.running import Wishes
-from precheck.kernels.session import Session
+from precheck.kernels.smaller import tried
 from precheck.kernels.states import State
 from precheck.observe.job import InputError
 from precheck.observe.listeners import doing
@@ -49,7 +48,8 @@ def compare_kernels(
         precision: None takes inputs as they are, *-true casts them, *-mixed runs both under autocast.
         gradients: Whether gradients are compared; "double" compares those of gradients too.
         sizes: Names of the dimensions of each tensor, as in ("rows columns", "columns"). Without it sizes that are equal vary together.
-        budget: Seconds that the trials of one example may take.
+        budget: Seconds that the trials of one example may take. An example of more than 65 536 elements is tried in smaller shapes, and at the
+            end as it is, if as many seconds again are enough for that.
         allow: Rules whose errors become notes, each with your reason.
 
     Returns:
@@ -70,14 +70,16 @@ def compare_kernels(
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), doing("judging the kernel"):
         warnings.simplefilter("ignore")
         for example in examples.read(drawn(inputs), chosen, bool(gradients)):
-            benches.append(Bench(candidate, reference, example, dimensions.of(example, sizes), wishes))
-            checked_reference(benches[-1])
-            found.append(Session(benches[-1], state, time.monotonic() + budget).run())
+            whole = Bench(candidate, reference, example, dimensions.of(example, sizes), wishes)
+            checked_reference(whole)
+            one, bench = tried(whole, state, budget, sizes)
+            found.append(one)
+            benches.append(bench)
             if found[-1].cause is not None:
                 break
         report = told.report(found, benches, chosen.name if chosen else "")
         if not found[-1].unjudged:
-            completed(report, found[-1], benches[-1])
+            completed(report, found[-1], benches[-1], whole)
     allowances.apply(report, allowed)
     return report
 

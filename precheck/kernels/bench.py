@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from precheck.analysis import kernel_floor as floor
-from precheck.kernels import families, memory, running, trials
+from precheck.kernels import beside, families, memory, running, trials
 from precheck.kernels.dimensions import Dimensions
 from precheck.kernels.examples import Example
 from precheck.kernels.judged import Fault, Judged, Reference, distances, form, values_of
@@ -233,6 +233,10 @@ class Bench:
                 judged.skipped = "which of two writes to one place comes last decides"
                 return
             judged.distances = distances(outcome, reference)
+            if judged.ratio > 1 and not judged.everywhere and reference.runs >= sum(QUICK) and not reference.sampled:
+                reference.sampled = True
+                beside.sampled(self, judged.trial, reference)
+                judged.distances = distances(outcome, reference)
             if judged.ratio <= 1 or (reference.runs >= sum(QUICK) and judged.everywhere):
                 break
         judged.fault = values_of(judged, outcome, reference)

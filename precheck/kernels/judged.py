@@ -71,6 +71,7 @@ class Reference:
     runs: int = 0
     made: Made | None = None  # inputs that are no trial's own
     ambiguous: bool = False
+    sampled: bool = False  # its own error, at inputs beside these
 
 
 def distances(outcome: Outcome, reference: Reference) -> dict[str, Distance]:

@@ -18,18 +18,18 @@ _TURNS = 5
 """Calls of each side that are timed, in turns; the median counts."""
 _SMALL = (1, 2, 3, 4, 5, 7, 9, 13, 17, 33)
 _PATIENCE = 3.0
-"""Seconds that shrinking may take."""
+"""Seconds that shrinking may take, and timing after its first turn."""
 
 
-def completed(report: Report, told: Told, bench: Bench) -> None:
-    """Adds code and speed to the facts of a report."""
+def completed(report: Report, told: Told, bench: Bench, whole: Bench) -> None:
+    """Adds code and speed to the facts of a report: of the trial that failed, and of the example as it was given."""
     if told.judged is not None and told.cause is not None:
         if told.judged.fault is not None and told.judged.fault.kind not in ("touched", "aliased", "overwritten", "unlike", "registered"):
             told.judged = shrunk(bench, told.judged)
         code = _code(bench, told.judged.trial)
         if code:
             report.facts["code"] = code
-    report.facts["speed"] = _speed(bench, report)
+    report.facts["speed"] = _speed(whole, report)
 
 
 def shrunk(bench: Bench, judged: Judged) -> Judged:
@@ -66,10 +66,13 @@ def _speed(bench: Bench, report: Report) -> dict[str, Any]:
     trial = Trial(given=True, fill="")
     made, wishes = bench.make(trial), bench.wishes_of(trial)
     sides: dict[str, list[float]] = {"candidate": [], "reference": []}
-    for _ in range(_TURNS):
+    until = time.monotonic() + _PATIENCE
+    for turn in range(_TURNS):
+        if turn and time.monotonic() > until:
+            break
         for name, function in (("candidate", bench.candidate), ("reference", bench.reference)):
             sides[name].append(1000 * running.run(function, bench.example, made.values, made.numbers, wishes).seconds)
-    candidate, reference = (sorted(times)[_TURNS // 2] for times in sides.values())
+    candidate, reference = (sorted(times)[len(times) // 2] for times in sides.values())
     worst = max((row.r for row in report.boundaries), default=0.0)
     faster = round(reference / max(candidate, 1e-9), 3)
     return {"candidate_ms": round(candidate, 4), "reference_ms": round(reference, 4), "times_as_fast": faster, "r": worst}

@@ -12,7 +12,7 @@ from precheck.kernels.causes import Cause, Search
 from precheck.kernels.judged import Fault, Judged
 from precheck.kernels.states import State
 from precheck.kernels.trials import Trial
-from precheck.observe.listeners import doing
+from precheck.observe.listeners import Progress, doing
 
 _STEEP = 2.0
 """With what power of a size its cost is taken to grow, as attention's does."""
@@ -34,6 +34,7 @@ class Told:
     skipped: int = 0  # for want of time
     unconfirmed: list[str] = dataclasses.field(default_factory=list)
     unjudged: str = ""  # why nothing could be tried
+    whole_left_out: bool = False  # the example was tried in smaller shapes alone
     told_by: set[str] = dataclasses.field(default_factory=set)  # subjects of which zeros would have been refused
 
 
@@ -47,6 +48,7 @@ class Session:
         self.itself = Bench(bench.reference, bench.reference, bench.example, bench.dimensions, bench.wishes)
         self.itself.with_numbers = bench.with_numbers
         self.search = Search(bench, state)
+        self.first = 0.0  # seconds of the first trial
 
     def late(self) -> bool:
         """Whether the budget is spent."""
@@ -76,8 +78,15 @@ class Session:
             self.told.warnings.append(("kernel-contract", warning))
         return self._failed(fault, "kernel-contract")
 
+    def as_given(self) -> None:
+        """The example's own numbers alone."""
+        with doing("the example as it is"):
+            self._trials([Trial(given=True, fill="")])
+
     def _trials(self, planned: Iterable[Trial]) -> bool:
+        progress = Progress("trial")
         for trial in planned:
+            progress.op()
             if self.late() and self.told.trials >= 3:
                 self.told.skipped += 1
                 continue
@@ -87,12 +96,13 @@ class Session:
             begun = time.monotonic()
             judged = self.bench.judge(taken)
             self._cost(trial, time.monotonic() - begun)
+            self.first = self.first or time.monotonic() - begun
             if self._noted(judged) and self._confirmed(judged):
                 return True
         return False
 
     def _affordable(self, trial: Trial) -> bool:
-        if self.bench.dimensions.elements(dict(trial.sizes)) > MOST:
+        if not trial.given and self.bench.dimensions.elements(dict(trial.sizes)) > MOST:
             self.told.skipped += 1
             return False
         left = self.until - time.monotonic()
@@ -175,6 +185,9 @@ class Session:
         if protocol.calls_reference(self.bench):
             self.told.warnings.append(("kernel-fallback", "the candidate calls the reference, so that nothing of it is judged but that call"))
         for judged in self._sequences():
+            if self.late():
+                self.told.skipped += 1
+                return False
             self._noted(judged)
             if judged.fault is not None and self._stale(judged):
                 return True

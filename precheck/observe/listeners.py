@@ -58,18 +58,18 @@ def otherwise(words: str) -> contextlib.AbstractContextManager[None]:
 
 
 class Progress:
-    """Told of each op of a run, and tells on whoever listens how many there were, where nothing was said for a while."""
+    """Told of each op of a run, or of whatever is counted, and tells on whoever listens how many there were, where nothing was said for a while."""
 
-    __slots__ = ("hears", "last", "ops", "outer")
+    __slots__ = ("hears", "last", "ops", "outer", "what")
 
-    def __init__(self) -> None:
-        self.hears, self.outer, self.ops, self.last = _hears.get(), _doing.get(), 0, monotonic()
+    def __init__(self, what: str = "op") -> None:
+        self.hears, self.outer, self.ops, self.last, self.what = _hears.get(), _doing.get(), 0, monotonic(), what
 
     def op(self) -> None:
         self.ops += 1
         if self.hears is not None and self.outer and monotonic() - self.last >= SILENCE:
             self.last = monotonic()
-            self.hears(f"{': '.join(self.outer)}, at op {self.ops}")
+            self.hears(f"{': '.join(self.outer)}, at {self.what} {self.ops}")
 
 
 @contextlib.contextmanager

@@ -1,0 +1,44 @@
+"""The error of a reference itself on inputs a little smaller: more samples of what a correct implementation does.
+
+A reference rounds what it stores, and one run shows one case of that. A kernel that stores the same (the result of attention, which its backward pass
+reads) has another case, and may be unlucky where the reference was not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from precheck.kernels import running
+from precheck.kernels.trials import Made, Trial
+
+if TYPE_CHECKING:
+    from precheck.kernels.bench import Bench
+    from precheck.kernels.judged import Reference
+
+SAMPLES = 8
+"""As many as make it unlikely (2^-8) that a coin falls on one side alone."""
+
+
+def sampled(bench: Bench, trial: Trial, reference: Reference) -> None:
+    """Adds them to the floors of a reference: each is held against the exact result of the same moved inputs."""
+    made = reference.made or bench.make(trial)
+    for seed in range(SAMPLES):
+        generator = torch.Generator().manual_seed(7919 + seed)
+        moved = Made([_moved(each, generator) for each in made.values], made.numbers)
+        native = running.run(bench.reference, bench.example, moved.values, moved.numbers, bench.wishes_of(trial))
+        exact = native if native.error else bench.exact_of(trial, moved)
+        for name, floored in reference.floors.items():
+            value, right = native.values.get(name), exact.values.get(name)
+            if exact.error or value is None or right is None or not right.is_floating_point() or right.shape != floored.exact.shape:
+                continue
+            error = value.double() - right.double()
+            floored.add(floored.exact + torch.where(error.isfinite(), error, 0.0))
+
+
+def _moved(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A little smaller, by up to a 32nd that all elements share, so that averages round anew too; and stored again."""
+    if not value.is_floating_point():
+        return value
+    return value * (1 - float(torch.rand((), generator=generator, dtype=torch.float64)) / 32)

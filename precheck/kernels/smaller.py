@@ -1,0 +1,70 @@
+"""A large example in fewer elements, so that a budget is enough for all that is tried."""
+
+from __future__ import annotations
+
+import time
+
+from precheck.kernels import dimensions, running
+from precheck.kernels.bench import Bench
+from precheck.kernels.examples import Example, Leaf
+from precheck.kernels.session import Session, Told
+from precheck.kernels.states import State
+from precheck.kernels.trials import Trial
+
+ENOUGH = 2**16
+"""Elements of the largest tensor, beyond which trials are made of a smaller example: of so many one takes some hundredths of a second, of 2^23 some
+twenty seconds."""
+_LEAST = 32
+"""What no size is halved below."""
+
+
+def tried(bench: Bench, state: State, budget: float, named: object) -> tuple[Told, Bench]:
+    """All trials of one example, and the bench that the last was made on. A large one is tried as it is at the end, if the budget can bear it."""
+    small = smaller(bench, named)
+    session = Session(small or bench, state, time.monotonic() + budget)
+    told = session.run()
+    if small is None or told.cause is not None or told.unjudged:
+        return told, session.bench
+    if session.first * _seconds(bench) / max(_seconds(small), 1e-6) > budget / 2:
+        told.whole_left_out = True
+        return told, small
+    last = Session(bench, state, time.monotonic() + budget)
+    last.told = told
+    last.as_given()
+    return told, small if told.cause is None else bench
+
+
+def smaller(bench: Bench, named: object) -> Bench | None:
+    """The same kernel on numbers like the example's in smaller shapes; None where those are small, or the reference takes no smaller ones."""
+    halved = _halved(bench.dimensions)
+    for kept in ("", *halved):  # where the reference refuses them, a size that must stay may be the reason
+        sizes = tuple(sorted((name, size) for name, size in halved.items() if name != kept))
+        taken = bench.takes(Trial(seed=5, sizes=sizes)) if sizes else None
+        if taken is not None:
+            made = bench.make(taken)
+            leaves = tuple(Leaf(leaf.path, value, leaf.wanted) for leaf, value in zip(bench.example.leaves, made.values, strict=True))
+            example = Example(bench.example.filled(made.values, made.numbers), leaves)
+            return Bench(bench.candidate, bench.reference, example, dimensions.of(example, named), bench.wishes)
+    return None
+
+
+def _halved(known: dimensions.Dimensions) -> dict[str, int]:
+    """Sizes under which no tensor is large: the largest is halved again and again. None becomes equal to another: they would vary together then."""
+    sizes, changed = dict(known.sizes), set()
+    while known.elements(sizes) > ENOUGH:
+        large = [name for name in sizes if sizes[name] >= 2 * _LEAST]
+        if not large:
+            break
+        name = max(large, key=lambda each: sizes[each])
+        sizes[name] //= 2
+        changed.add(name)
+        while any(sizes[name] == size for other, size in sizes.items() if other != name):
+            sizes[name] -= sizes[name] // 4
+    return {name: sizes[name] for name in changed}
+
+
+def _seconds(bench: Bench) -> float:
+    """Of the reference on the example, with its gradients."""
+    trial = Trial(given=True, fill="")
+    made = bench.make(trial)
+    return min(running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(trial)).seconds for _ in range(2))
