@@ -72,11 +72,12 @@ class Search:
         return next((cause for way in ways if (cause := way(judged)) is not None), None) or self._plain(judged)
 
     def _remembered(self, judged: Judged) -> Cause | None:
+        trial = judged.trial.but(fill=judged.trial.fill or "NaN")  # what nobody writes is the same each time, and no chance
         with self.state.restored():
-            fresh = self.bench.judge(judged.trial)
+            fresh = self.bench.judge(trial)
         if fresh.fault is None and not fresh.skipped:
             return Cause("kernel-stale", "on the same inputs it is right where nothing was run before")
-        again = self.bench.judge(judged.trial)
+        again = self.bench.judge(trial)
         if again.fault is None and fresh.fault is not None and not again.skipped:
             return Cause("kernel-nondeterminism", "on the same inputs it is right at another time")
         if differ(fresh, again) and not explained(fresh, again):

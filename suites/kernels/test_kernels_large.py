@@ -1,0 +1,96 @@
+"""Large examples are tried in smaller shapes; and what the reference's own error says of a candidate's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import unseen_attention  # noqa: F401
+from rewrites import UNSEEN
+
+import precheck
+from precheck.kernels import dimensions, examples, noise, smaller
+from precheck.kernels.bench import Bench
+from precheck.kernels.running import Wishes
+from precheck.kernels.trials import Trial
+from precheck.observe.listeners import telling
+
+
+def bench(candidate: object, reference: object, inputs: object) -> Bench:
+    example = examples.read(inputs, None, True)[0]
+    return Bench(candidate, reference, example, dimensions.of(example), Wishes())  # type: ignore[arg-type]
+
+
+def chosen(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    return x.gather(-1, ids[:, None])[:, 0]
+
+
+def test_a_large_example_becomes_smaller_and_stays_what_it_is() -> None:
+    x, ids = torch.randn(512, 1024), torch.randint(0, 1024, (512,))
+    small = smaller.smaller(bench(chosen, chosen, (x, ids)), None)
+    assert small is not None
+    columns, places = (leaf.tensor for leaf in small.example.leaves)
+    assert columns.numel() <= smaller.ENOUGH
+    assert len(places) == len(columns)
+    assert len(set(columns.shape)) == 2  # which would vary together if they were equal
+    assert int(places.max()) < columns.shape[1]
+    assert smaller.smaller(bench(chosen, chosen, (x[:8], ids[:8])), None) is None
+
+
+def test_a_size_that_has_to_stay_stays() -> None:
+    def heads(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[-1] != 768:
+            raise ValueError(f"{x.shape[-1]} columns: 768 are needed")
+        return x.softmax(-1)
+
+    small = smaller.smaller(bench(heads, heads, torch.randn(900, 768)), None)
+    assert small is not None
+    assert small.example.leaves[0].tensor.shape[0] < 900
+
+
+def test_the_example_is_judged_as_it_is_too() -> None:
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 + 1 if x.shape == (301, 600) else x * 2
+
+    x = torch.randn(301, 600, generator=torch.Generator().manual_seed(0))
+    report = precheck.compare_kernels(wrong, lambda x: x + x, x, budget=2)
+    assert [finding.rule for finding in report.errors] == ["kernel-contract"]
+    assert "(301, 600)" in report.errors[0].message
+    assert not precheck.compare_kernels(lambda x: x * 2, lambda x: x + x, x, budget=2).errors
+
+
+def test_who_looks_on_is_told_of_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("precheck.observe.listeners.SILENCE", 0.0)
+    heard: list[str] = []
+    with telling(heard.append):
+        precheck.compare_kernels(lambda x: x * 2, lambda x: x + x, torch.randn(3, 4), budget=0.5)
+    assert "judging the kernel: in the example's shapes, at trial 2" in heard
+
+
+def test_attention_may_begin_its_backward_pass_from_the_stored_result() -> None:
+    """As torch's own does: what its rounding does to a row is chance, and the reference's single run may have been lucky there."""
+    pair = UNSEEN["attention, derived from its result"]
+    inputs = tuple(torch.randn(2, 8, 48, 64, generator=torch.Generator().manual_seed(place)).bfloat16() for place in range(3))
+    judged = bench(pair.candidate, pair.reference, inputs).judge(Trial(seed=4, family="offset"))
+    assert judged.fault is None, judged.fault
+    assert judged.reference is not None
+    assert judged.reference.sampled  # else this test shows nothing
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x.view_as(x)
+
+        @staticmethod
+        def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * 1.25
+
+    wrong = bench(lambda q, k, v: pair.candidate(q, Twice.apply(k), v), pair.reference, inputs)
+    assert wrong.judge(Trial(seed=4)).fault is not None
+
+
+def test_terms_that_are_equal_round_alike_in_a_chain() -> None:
+    drawn = torch.randn(3, 400, generator=torch.Generator().manual_seed(0))
+    assert noise._repeats_along(drawn, 1) == 1
+    assert noise._repeats_along(drawn[:, :4].repeat(1, 100), 1) == pytest.approx(10)
+    assert noise._repeats_along(torch.ones(3, 400), 1) == pytest.approx(20)
+    assert noise._repeats_along(torch.ones(0, 400), 1) == 1
