@@ -134,4 +134,4 @@ def _luck(update: Update) -> float:
 def placed_at(update: Update) -> Operation:
     """The op of an update, at the line that wrote the weight, in the module that holds it."""
     found = dataclasses.replace(update.operation, module=module_of(update.parameter, "update") or update.operation.module)
-    return dataclasses.replace(found, source=update.wrote, caller="") if update.wrote else found
+    return dataclasses.replace(found, source=update.wrote, caller="") if update.wrote not in ("", found.blamed) else found

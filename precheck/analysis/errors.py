@@ -139,7 +139,7 @@ class Errors:
         steep = self.steepness.error(operation, value) if fact is None or fact.healed else None
         if steep is not None:
             self.suspects.append(steep)
-            self.under[value], self.excuses[steep] = (steep,), (value, [made_good])
+            self.under[value], self.excuses[steep] = above if steep.table else (steep,), (value, [made_good])
             return
         if fact is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):
             self.suspects.append(fact)

@@ -58,6 +58,7 @@ class Steepness:
         return Steep(
             mechanism="amplified-rounding", operation=blamed, measured=value.drift / felt(value), limit=ADDED, shown=operation, off=value.drift,
             own=attribution.own(cast, cast.outputs[0]), dtype=cast.outputs[0].dtype, table=bool(cast.converts),
+            severity="note" if cast.converts else "error",  # a converted table is as the format stores it, and few positions make little of it
         )  # fmt: skip
 
     def _written(self, made: Attribution) -> Operation | None:
