@@ -198,12 +198,11 @@ class Bench:
             if native is None or exact is None or got is None or not exact.is_floating_point() or got.shape != exact.shape:
                 continue
             lost = ~got.isfinite() & exact.isfinite() & native.isfinite()
-            if judged.trial.family == "NaN" and bool(lost.any()):
-                lost &= ~(got.isnan() & self._depends(judged.trial, name))  # a NaN that the reference hides, as torch 2.15's attention does
+            if judged.trial.family == "NaN" and bool(lost.any()):  # a NaN that the reference hides, as torch 2.15's attention does
+                lost &= ~(got.isnan() & self._depends(judged.trial, name))
             if bool(lost.any()):
-                among = families.WORDS[judged.trial.family]
-                text = f"{name}: not finite in {counted(int(lost.sum()), 'element')} where the reference is, with {among} among the inputs"
-                judged.fault = Fault("lost", name, text)
+                among, where = families.WORDS[judged.trial.family], counted(int(lost.sum()), "element")
+                judged.fault = Fault("lost", name, f"{name}: not finite in {where} where the reference is, with {among} among the inputs")
                 return
             if judged.trial.family == "NaN":
                 gone = native.isnan() & ~got.isnan() & self._depends(judged.trial, name)
