@@ -82,10 +82,9 @@ class Bench:
     def _step(self, name: str) -> int:
         """What sizes of a dimension have to be a multiple of, as of groups or heads: the least divisor of the example's that may be added to it."""
         if name not in self.steps:
-            self.steps[name] = 1
-            old = self.dimensions.sizes[name]
-            divisors = (each for each in range(2, old + 1) if old % each == 0)
-            taken = (each for each in divisors if self._as_asked(Trial(seed=13, sizes=((name, old + each),))) is not None)
+            self.steps[name], old = 1, self.dimensions.sizes[name]
+            taken = (each for each in range(2, old + 1)
+                     if old % each == 0 and self._as_asked(Trial(seed=13, sizes=((name, old + each),))) is not None)  # fmt: skip
             self.steps[name] = next(taken, 1)
         return self.steps[name]
 
