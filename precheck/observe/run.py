@@ -24,6 +24,7 @@ from precheck.observe.records import Trace
 from precheck.observe.selections import Selection, Selections
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.reference import Reference
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.shadow.window import Judge
 from precheck.observe.substitutes import substituted
@@ -112,14 +113,27 @@ def _ran(job: Job, setting: Setting) -> Trace:
     return trace
 
 
-def observed(job: Job, setting: Setting, judge: Judge | None = None) -> tuple[Trace, Observation]:
-    """Runs `job` under shadow execution: every op, beside the reference precision. `judge` is asked for what a long run lets go."""
+@dataclasses.dataclass(slots=True)
+class Observed:
+    """A run whose ops were watched. `reference` has the records of the reference run, where they were asked for and no second run is needed."""
+
+    trace: Trace
+    observation: Observation
+    reference: Trace | None = None
+
+
+def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: bool = False) -> Observed:
+    """Runs `job` under shadow execution: every op, beside the reference precision. `judge` is asked for what a long run lets go. `refers`: the
+    shadows of what is recorded are recorded too."""
     where = Whereabouts(job.model)
     wide = setting.precision is not None and setting.precision.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32}), judge=judge) if wide else Shadow(where, judge=judge)
+    stored = setting.precision is not None and setting.precision.autocasts and not setting.precision.gemm
+    reference = Reference(shadow, shadow.exponents) if refers and stored else None
     with interrupts.held(), where.followed(), shadow.watched():
-        trace = run(job, dataclasses.replace(setting, shadow=shadow))
-    return trace, shadow.finish()
+        trace = run(job, dataclasses.replace(setting, shadow=shadow, witness=reference))
+    observation = shadow.finish()
+    return Observed(trace, observation, None if reference is None else reference.complete(trace))
 
 
 def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
