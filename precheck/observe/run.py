@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import random
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ from precheck.observe.substitutes import substituted
 from precheck.observe.training import Training
 from precheck.precisions import Precision
 from precheck.sparse import explained, place
+from precheck.torch_internals import without_modes
 
 
 @dataclasses.dataclass(slots=True)
@@ -224,9 +226,13 @@ def undisturbed(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rnn_kernels(job: Job, setting: Setting) -> Iterator[None]:
-    """oneDNN has no float16 recurrent kernel for training; without it torch takes its own, as on hardware that has none."""
-    half = setting.precision is not None and setting.precision.compute_dtype is torch.float16
-    if not half or job.device != "cpu" or not any(isinstance(module, torch.nn.RNNBase) for module in job.model.modules()):
+    """Where oneDNN cannot train a recurrent layer in the format, torch takes its own kernels, as on hardware that has none.
+
+    Of float16 it has no such kernel. Of bfloat16 it has none for a processor without AVX-512, and torch raises there.
+    """
+    dtype = setting.precision.compute_dtype if setting.precision is not None else torch.float32
+    recurrent = any(isinstance(module, torch.nn.RNNBase) for module in job.model.modules())
+    if dtype not in LOW or job.device != "cpu" or not recurrent or _trains_recurrent(dtype):
         yield
         return
     before, *_ = torch.backends.mkldnn.set_flags(_enabled=False)
@@ -234,3 +240,19 @@ def rnn_kernels(job: Job, setting: Setting) -> Iterator[None]:
         yield
     finally:
         torch.backends.mkldnn.set_flags(_enabled=before)
+
+
+@functools.cache
+def _trains_recurrent(dtype: torch.dtype) -> bool:
+    """Whether torch's LSTM runs on this CPU under autocast to that dtype, backward too. Nothing is drawn for it."""
+    with torch.inference_mode(False), torch.enable_grad(), without_modes():
+        layer = torch.nn.LSTM(1, 1, device="meta").to_empty(device="cpu")
+        for parameter in layer.parameters():
+            torch.nn.init.zeros_(parameter)
+        try:
+            with torch.autocast("cpu", dtype=dtype):
+                result = layer(torch.zeros(1, 1, 1))[0]
+            result.sum().backward()
+        except RuntimeError:
+            return False
+    return True
