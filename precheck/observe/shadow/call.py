@@ -246,8 +246,8 @@ class Call:
             kept = self.plan.argument("p", self.args, self.kwargs)
             scale = 1 / (1 - kept) if kept < 1 else 0.0
             return [self.shadows[id(self.floats[0])] * outputs[1] * scale, outputs[1]]
-        self.mode.observation.led += outputs[0].dtype in self.mode.low
         drawn = draws.refined(self, outputs[0])
+        self.mode.observation.led += drawn is not None
         return None if drawn is None else [drawn]
 
     def store(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor] | None, seconds: list[torch.Tensor] | None) -> None:

@@ -46,7 +46,7 @@ class Reference:
 
     def complete(self, low: Trace) -> Trace | None:
         """What the reference run would have recorded beside the run `low`; None where that takes a run of its own."""
-        if self.observation.opaque or self.observation.led or low.skipped or low.collapsed or low.elsewhere:
+        if self.observation.opaque or self.observation.led or low.collapsed or low.elsewhere:
             return None
         self.recorder.unscale(low.scale)
         if self.trace.records.keys() != low.records.keys():
