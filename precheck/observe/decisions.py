@@ -11,7 +11,6 @@ booleans decides (comparisons, top-k, argmax, sort, bucketize, casts to int), an
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 from collections import Counter
@@ -23,18 +22,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
 from precheck.observe.boundaries import LOW, Position
+from precheck.observe.decision_modes import DecisionMode
 from precheck.observe.marks import Path, Storages, arguments
-from precheck.observe.profiling import UncompiledMode, unprofiled
+from precheck.observe.profiling import unprofiled
 from precheck.observe.shadow.source import Frames
 from precheck.observe.structure import tensors
 from precheck.observe.substitutes import SUBSTITUTED, substitute
-from precheck.torch_internals import address, in_backward, innermost_mode, overload, schema, storage_key, without_innermost_mode
+from precheck.torch_internals import address, in_backward, overload, schema, storage_key
 
 aten = torch.ops.aten
-UNDECIDED = {torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adagrad,
-             torch.optim.Adadelta, torch.optim.RMSprop, torch.optim.ASGD}  # fmt: skip
-"""Torch's own optimizers that compare nothing and draw nothing."""
-
 Key = tuple[str, str, tuple[int, ...], int]
 
 
@@ -104,11 +100,11 @@ class Places:
         return (*place, self.seen[place])
 
 
-class Recording(UncompiledMode):
+class Recording(DecisionMode):
     """Fills a tape from the low-precision run, and counts the results that each module call rounds to a low format."""
 
     def __init__(self, tape: Tape, position: Position) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.tape, self.places, self.position = tape, Places(position), position
         self.results = Places(position)
         tape.recorded = True
@@ -127,19 +123,10 @@ class Recording(UncompiledMode):
 
         return back
 
-    def aside(self, optimizer: torch.optim.Optimizer) -> contextlib.AbstractContextManager[Any]:
-        """The context for a step of that optimizer: without this mode where it would find nothing, since each op of it costs."""
-        stands_last = innermost_mode() is self
-        return without_innermost_mode() if stands_last and type(optimizer) in UNDECIDED else contextlib.nullcontext()
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
     @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs, kind = kwargs or {}, nature(func)
-        if kind.view:
+        if kind.view or self.rests:
             return func(*args, **kwargs)
         mask = gradient_mask(func, args) if kind.masked else None
         result = substitute(func, args, kwargs) if kind.substituted else func(*args, **kwargs)

@@ -9,15 +9,16 @@ import torch
 
 from precheck import ops
 from precheck.observe.boundaries import LOW, Position
+from precheck.observe.decision_modes import DecisionMode
 from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
 from precheck.observe.listeners import Progress
 from precheck.observe.marks import replaced
-from precheck.observe.profiling import UncompiledMode, unprofiled
+from precheck.observe.profiling import unprofiled
 from precheck.observe.shadow.source import Frames
 from precheck.torch_internals import schema
 
 
-class Following(UncompiledMode):
+class Following(DecisionMode):
     """Takes the decisions of a tape in a reference run, and carries that run out in `dtype` wherever the code says lower.
 
     A cast or factory that names a lower dtype in the user's own code is lifted to `dtype`: the reference is what the program
@@ -39,7 +40,7 @@ class Following(UncompiledMode):
         own: Tape | None = None,
         rival: Tape | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.tape, self.places, self.dtype = tape, Places(position), dtype
         self.results, self.disturb = Places(position), disturb
         self.read = read if tape.entered else None
@@ -48,13 +49,11 @@ class Following(UncompiledMode):
         self.flips: dict[str, tuple[int, int]] = {}
         self.frames, self.progress = Frames(), Progress()
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
-
     @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         self.progress.op()
+        if self.rests:
+            return func(*args, **(kwargs or {}))
         if nature(func).view and not kwargs and not any(isinstance(arg, torch.dtype) for arg in args):
             return func(*args)
         meant = self._meant(func, args, kwargs or {}) if self.tape.meant and func.overloadpacket is aten._to_copy else None

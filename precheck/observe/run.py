@@ -106,8 +106,10 @@ def _ran(job: Job, setting: Setting) -> Trace:
         if tables and setting.shadow is not None and setting.dtype is not None:
             with setting.shadow:  # alone: what is recorded of a run begins with its inputs
                 conversion.rounded(tables, setting.dtype)
-        with _modes(setting, job.device, boundaries.position, trace) as recording, boundaries.attached():
-            training = Training(job, boundaries, storage=setting.dtype, precision=setting.precision, recording=recording, early=setting.early)
+        with _modes(setting, job.device, boundaries.position, trace) as (recording, following), boundaries.attached():
+            training = Training(
+                job, boundaries, storage=setting.dtype, precision=setting.precision, recording=recording, following=following, early=setting.early
+            )
             training.steps()
         judged = setting.shadow is None or setting.records is not None
         if setting.precision is not None and setting.disturbance is None and judged and not setting.unmeasured:
@@ -179,8 +181,8 @@ def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
 
 
 @contextlib.contextmanager
-def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> Iterator[Recording | None]:
-    """What a run is watched, recorded and led by; gives the recording, if there is one."""
+def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> Iterator[tuple[Recording | None, Following | None]]:
+    """What a run is watched, recorded and led by; gives what records and what leads, if there is any."""
     recording = None
     with contextlib.ExitStack() as stack:
         if setting.precision is not None:
@@ -205,7 +207,7 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
             following = stack.enter_context(mode)
         if setting.shadow is not None:
             stack.enter_context(setting.shadow)  # last, so that it sees an op before it is rounded or recorded
-        yield recording
+        yield recording, following
         if following is not None:
             trace.flips = following.flips
 

@@ -11,6 +11,7 @@ import torch
 
 from precheck.observe import state
 from precheck.observe.boundaries import LOW, Boundaries
+from precheck.observe.decision_modes import DecisionMode, undecided
 from precheck.observe.decisions import Recording
 from precheck.observe.halvings import fewest
 from precheck.observe.job import EXAMPLE, InputError, Job
@@ -34,10 +35,10 @@ class Training:
 
     def __init__(
         self, job: Job, boundaries: Boundaries, *, storage: torch.dtype | None, precision: Precision | None, recording: Recording | None = None,
-        early: bool = False,
+        following: DecisionMode | None = None, early: bool = False,
     ) -> None:  # fmt: skip
         self.job, self.boundaries, self.recorder, self.trace = job, boundaries, boundaries.recorder, boundaries.trace
-        self.recording, self.early, self.storage, self.precision = recording, early, storage, precision  # the second: to end with the first loss
+        self.recording, self.following, self.storage, self.precision, self.early = recording, following, storage, precision, early
         self.parameters = dict(job.model.named_parameters())
         self.named = {name: param for name, param in self.parameters.items() if param.requires_grad}
         self.leaves = {id(param) for param in self.named.values()}
@@ -200,10 +201,8 @@ class Training:
     def _told_by_weights(self) -> set[int]:
         """Parameters, by id, that are Inf or NaN after the step where their gradient was before it. A glance asks no more of such gradients
         than a sample tells: all weights are asked after each step."""
-        if not self.boundaries.glance or self.optimizer is None or type(self.optimizer) not in _CARRYING:
-            return set()
-        if has_step_hooks(self.optimizer):  # which may mend a gradient
-            return set()
+        if not self.boundaries.glance or self.optimizer is None or type(self.optimizer) not in _CARRYING or has_step_hooks(self.optimizer):
+            return set()  # a hook may mend a gradient
         return {id(param) for group in self.optimizer.param_groups if not group.get("fused") for param in group["params"]}
 
     def _masters(self) -> dict[str, torch.nn.Parameter]:
@@ -236,7 +235,7 @@ class Training:
             param = self.named[name]
             if master is not param:
                 master.grad = None if param.grad is None else param.grad.float()
-        with self.recording.aside(self.optimizer) if self.recording is not None else contextlib.nullcontext():
+        with undecided(self.optimizer, self.recording, self.following):
             self.scaler.step(self.optimizer)
         self.scaler.update()
         with torch.no_grad():

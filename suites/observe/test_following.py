@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 
 import precheck
 from precheck.observe.boundaries import Position
-from precheck.observe.decisions import UNDECIDED, Recording, Tape
+from precheck.observe.decision_modes import UNDECIDED, undecided
+from precheck.observe.decisions import Recording, Tape
 from precheck.observe.following import Following
 
 Model = Callable[[torch.Tensor], torch.Tensor]
@@ -257,6 +259,19 @@ def test_optimizers_that_are_left_out_decide_and_draw_nothing(kind: type[torch.o
             with Recording(tape, Position()):
                 optimizer.step()
         assert not tape.entries, (options, tape.entries.keys())
+
+
+def test_who_leads_a_run_lets_such_a_step_pass_and_leads_again() -> None:
+    """With another mode before it, as the shadow is, it stays where it is and does nothing."""
+    weight = torch.nn.Parameter(normal(4))
+    for around in (contextlib.nullcontext(), Recording(Tape(), Position())):
+        with Following(Tape(), Position(), torch.float32) as following, around:
+            with undecided(torch.optim.SGD([weight]), following, None):
+                passed = normal(3).to(torch.bfloat16)
+            with undecided(torch.optim.Rprop([weight]), following):
+                led = normal(3).to(torch.bfloat16)
+            after = normal(3).to(torch.bfloat16)
+        assert (passed.dtype, led.dtype, after.dtype) == (torch.bfloat16, torch.float32, torch.float32)
 
 
 def test_a_step_of_rprop_decides_and_is_recorded_and_the_mode_comes_back() -> None:
