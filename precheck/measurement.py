@@ -26,6 +26,7 @@ from precheck.observe.decisions import Tape
 from precheck.observe.guests import received
 from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_inputs
 from precheck.observe.listeners import doing
+from precheck.observe.programs import alike
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
 from precheck.observe.selections import Selection
@@ -142,6 +143,7 @@ class Measurement:
         self.early: list[Trace] = []  # noise runs after these, which end with the first step's loss
         self.closer: dict[tuple[bool, bool], list[Trace]] = {}  # those with more roundings, by whether of every op and whether they end so
         self.own = Tape()  # what float32 would have decided
+        self.borrowed = self.seen.reference is not None  # whether the shadow of the run serves as the reference
 
     def report(self) -> Report:
         report = self._report()
@@ -201,7 +203,7 @@ class Measurement:
         return moved(rows, exact, made, self.precision)
 
     def _refer(self) -> None:
-        if self.seen.reference is not None:
+        if self.borrowed and self.seen.reference is not None:
             self.reference = self.seen.reference
             return
         self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape, decides=self.own, functions=self.functions))
@@ -228,6 +230,9 @@ class Measurement:
         for number in range(len(self.noises), samples):
             with doing(f"noise run {number + 1} of {max(samples, FIRST_LOOK)}"):
                 self.noises.append(self._noise_run(number))
+            if self.borrowed and not alike(self.low.steps, self.noises[0].steps):
+                self.borrowed = False  # float32 goes another way through the program than the run, whose way its shadow goes
+                self._refer()
         return self._beside(self.noises)
 
     def narrowed(self, rows: list[drift.Comparison], *, early: bool) -> list[drift.Comparison]:
@@ -258,7 +263,7 @@ class Measurement:
             disturbance = dataclasses.replace(disturbance, chained=True, everywhere=everywhere, bottom=self.precision.compute, scale=self.low.scale)
         job = dataclasses.replace(self.job, optimizer=None, steps=1) if everywhere or early else self.job
         setting = reference(self.dtype, self.precision, follows=self.tape, disturbance=disturbance, rival=self.own, functions=self.functions)
-        return run(job, dataclasses.replace(setting, early=early))
+        return run(job, dataclasses.replace(setting, early=early, steps=self.borrowed and not self.noises))
 
     def _flips(self) -> list[decisions.Place]:
         """The places with more flips than rounding at boundaries explains, if they make a difference."""

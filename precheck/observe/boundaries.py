@@ -51,9 +51,10 @@ class Disturbance(Protocol):
 
 
 class Position:
-    """Which module call is running, and how many low-format results its own code has made so far."""
+    """Which module call is running, and how many low-format results its own code has made so far. `inside`: whether model or loss run at all."""
 
     def __init__(self) -> None:
+        self.inside = False
         self.stack: list[tuple[str, int]] = [("", 0)]
         self.rounded: Callable[[], None] = lambda: None  # told of each
 
@@ -114,12 +115,19 @@ class Boundaries:
                 handle.remove()
             self._let_go()
 
-    def forward(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def forward(self) -> Iterator[None]:
         """Goes around a forward pass and its loss."""
-        if self.functions is None or not self.enabled:
-            return contextlib.nullcontext()
-        self.functions.step = self.step
-        return self.functions.watched()
+        self.position.inside = True
+        try:
+            if self.functions is None or not self.enabled:
+                yield
+                return
+            self.functions.step = self.step
+            with self.functions.watched():
+                yield
+        finally:
+            self.position.inside = False
 
     def forward_done(self, result: Any) -> None:
         """Marks what belongs to the model's own result, and lets go of the forward's tensors."""

@@ -25,6 +25,7 @@ from precheck.observe.boundaries import LOW, Position
 from precheck.observe.decision_modes import DecisionMode
 from precheck.observe.marks import Path, Storages, arguments
 from precheck.observe.profiling import unprofiled
+from precheck.observe.programs import Program
 from precheck.observe.shadow.source import Frames
 from precheck.observe.structure import tensors
 from precheck.observe.substitutes import SUBSTITUTED, substitute
@@ -103,10 +104,11 @@ class Places:
 class Recording(DecisionMode):
     """Fills a tape from the low-precision run, and counts the results that each module call rounds to a low format."""
 
-    def __init__(self, tape: Tape, position: Position) -> None:
+    def __init__(self, tape: Tape, position: Position, program: Program | None = None) -> None:
         super().__init__()
         self.tape, self.places, self.position = tape, Places(position), position
         self.results = Places(position)
+        self.program = program
         tape.recorded = True
         self.frames = Frames()
         self.casts: dict[int, tuple[StorageWeakRef, str]] = {}  # what was cast low, by storage, and on which line
@@ -116,16 +118,21 @@ class Recording(DecisionMode):
     def marked(self) -> Callable[[], None]:
         """The way back to where its numbering of ops is now, for a step that is run again: the reference runs it once."""
         marks = [(places, places.seen.copy()) for places in (self.places, self.results)]
+        taken = None if self.program is None else self.program.steps.copy()
 
         def back() -> None:
             for places, seen in marks:
                 places.seen = seen.copy()
+            if self.program is not None and taken is not None:
+                self.program.steps = taken.copy()
 
         return back
 
     @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs, kind = kwargs or {}, nature(func)
+        if self.program is not None and not self.rests:
+            self.program.took(kind.name, args, kwargs)
         if kind.view or self.rests:
             return func(*args, **kwargs)
         mask = gradient_mask(func, args) if kind.masked else None

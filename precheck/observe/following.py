@@ -14,6 +14,7 @@ from precheck.observe.decisions import Key, Places, Tape, aten, continuous, deci
 from precheck.observe.listeners import Progress
 from precheck.observe.marks import replaced
 from precheck.observe.profiling import unprofiled
+from precheck.observe.programs import Program
 from precheck.observe.shadow.source import Frames
 from precheck.torch_internals import schema
 
@@ -39,11 +40,13 @@ class Following(DecisionMode):
         read: Callable[[torch.Tensor], torch.Tensor] | None = None,
         own: Tape | None = None,
         rival: Tape | None = None,
+        program: Program | None = None,
     ) -> None:
         super().__init__()
         self.tape, self.places, self.dtype = tape, Places(position), dtype
         self.results, self.disturb = Places(position), disturb
         self.read = read if tape.entered else None
+        self.program = program
         self.own, self.rival = own, rival if rival is not None else tape
         self.lower = {torch.float32: LOW, torch.float64: (*LOW, torch.float32)}[dtype]
         self.flips: dict[str, tuple[int, int]] = {}
@@ -54,6 +57,8 @@ class Following(DecisionMode):
         self.progress.op()
         if self.rests:
             return func(*args, **(kwargs or {}))
+        if self.program is not None:
+            self.program.took(nature(func).name, args, kwargs or {})
         if nature(func).view and not kwargs and not any(isinstance(arg, torch.dtype) for arg in args):
             return func(*args)
         meant = self._meant(func, args, kwargs or {}) if self.tape.meant and func.overloadpacket is aten._to_copy else None

@@ -7,12 +7,15 @@ counts. The same records are compared in memory (`precheck.measure`) and written
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import numpy
+
+    from precheck.observe.programs import Step
 
 Kind = Literal["input", "handed", "returned", "output", "gradient", "parameter-gradient", "loss", "update"]
 """`handed` is what a module's own code made and gives to another module, `returned` what a function of the user's returns, `output` a
@@ -71,6 +74,7 @@ class Trace:
     flips: dict[str, tuple[int, int]] = field(default_factory=dict)  # "call|op": decisions otherwise than the rival's, of how many
     even: set[str] = field(default_factory=set)  # records of which a sample tells as much as the whole, where that was asked
     aged: dict[str, tuple[float, int]] = field(default_factory=dict)  # what the optimizer alone brings home to low weights, after how many steps
+    steps: Counter[Step] = field(default_factory=Counter)  # the ops that it consisted of, where that was asked
     optimizer: str = ""  # "AdamW lr=0.001 betas=(0.9, 0.999) ..."
 
     def add(self, record: Record) -> None:

@@ -20,6 +20,7 @@ from precheck.observe.decisions import Recording, Tape
 from precheck.observe.following import Following
 from precheck.observe.job import Job, named
 from precheck.observe.listeners import otherwise
+from precheck.observe.programs import Program
 from precheck.observe.recorder import Witness
 from precheck.observe.records import Trace
 from precheck.observe.selections import Selection, Selections
@@ -57,6 +58,7 @@ class Setting:
     unmeasured: bool = False  # whether the witness alone looks at numbers: records say what passed, and in which format
     compiled: bool = False  # whether what torch.compile made runs as such, with no hooks but the whole model's
     beside: contextlib.AbstractContextManager[Any] | None = None  # what else watches its ops
+    steps: bool = False  # whether to write down which ops the run consists of
     selections: list[Selection] | None = None  # where to list products that only move values, which are carried out exactly then
 
 
@@ -135,7 +137,7 @@ def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: 
     stored = setting.precision is not None and setting.precision.autocasts and not setting.precision.gemm
     reference = Reference(shadow, shadow.exponents) if refers and stored else None
     with interrupts.held(), where.followed(), shadow.watched():
-        trace = run(job, dataclasses.replace(setting, shadow=shadow, witness=reference))
+        trace = run(job, dataclasses.replace(setting, shadow=shadow, witness=reference, steps=reference is not None))
     observation = shadow.finish()
     return Observed(trace, observation, None if reference is None else reference.complete(trace))
 
@@ -183,7 +185,7 @@ def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
 @contextlib.contextmanager
 def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> Iterator[tuple[Recording | None, Following | None]]:
     """What a run is watched, recorded and led by; gives what records and what leads, if there is any."""
-    recording = None
+    recording, program = None, Program(position) if setting.steps else None
     with contextlib.ExitStack() as stack:
         if setting.precision is not None:
             stack.enter_context(setting.precision.step(device))
@@ -196,20 +198,24 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
         if setting.disturbance is not None:
             stack.enter_context(setting.disturbance.products())
         if setting.records is not None:
-            recording = stack.enter_context(Recording(setting.records, position))
+            recording = stack.enter_context(Recording(setting.records, position, program))
         elif setting.precision is not None and setting.shadow is None and device == "cpu" and not setting.compiled:
             stack.enter_context(substituted())
         following = None
         if setting.follows is not None and setting.dtype is not None:
             disturb = setting.disturbance.result if setting.disturbance and setting.disturbance.everywhere else None
             read = setting.disturbance.read if setting.disturbance is not None else None
-            mode = Following(setting.follows, position, setting.dtype, disturb=disturb, read=read, own=setting.decides, rival=setting.rival)
+            mode = Following(
+                setting.follows, position, setting.dtype, disturb=disturb, read=read, own=setting.decides, rival=setting.rival, program=program
+            )
             following = stack.enter_context(mode)
         if setting.shadow is not None:
             stack.enter_context(setting.shadow)  # last, so that it sees an op before it is rounded or recorded
         yield recording, following
         if following is not None:
             trace.flips = following.flips
+        if program is not None:
+            trace.steps = program.steps
 
 
 @contextlib.contextmanager

@@ -71,7 +71,7 @@ def test_a_measurement_tells_of_noise_runs_and_a_remedy_of_its_trials() -> None:
     told: list[str] = []
     with telling(told.append):
         assert precheck.measure(Overflows(), torch.ones(2, 8), precision="16-mixed").errors
-    words = ["looking at every op", "running the model as a reference", "noise run 1 of 2", "noise run 2 of 2", "running the model under 16-mixed"]
+    words = ["looking at every op", "noise run 1 of 2", "noise run 2 of 2", "running the model under 16-mixed", "running the model as a reference"]
     assert list(dict.fromkeys(each.partition(":")[0] for each in told if each)) == words
     told.clear()
     with telling(told.append):
