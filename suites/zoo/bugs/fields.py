@@ -42,10 +42,10 @@ def convolved(wide: bool) -> torch.Tensor:
 def neighbours(places: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """For each atom the four next to it in the sequence and eight that are near in space, as a sorted list without repetition."""
     count = len(places)
-    distance = torch.cdist(places, places).to(dtype)
+    distance = torch.cdist(places, places).to(dtype)  # culprit: sentinel-indices
     order = torch.arange(count)
     beside = (order[:, None] - order).abs() <= 2
-    near = distance.masked_fill(beside, float("inf")).topk(8, largest=False).indices
+    near = distance.masked_fill(beside, float("inf")).topk(8, largest=False).indices  # culprit: sentinel-indices
     wanted = beside.scatter(1, near, True)
     listed = torch.where(wanted, order.to(distance.dtype), torch.full_like(distance, count))  # culprit: sentinel-indices
     return listed.sort(-1).values[:, :12].long().clamp(max=count - 1)  # culprit: sentinel-indices
@@ -93,12 +93,12 @@ def denoised(wide: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("degree-sum", "dmlc/dgl#4674", ("absorption", "local-drift"), "aten.index_add_.default", lambda: convolved(False),
-        lambda: convolved(True), module="GraphConv"),
-    Bug("sentinel-indices", "RosettaCommons/foundry#236", ("integer-rounding",), "aten._to_copy.default", lambda: attended(False),
+    Bug("degree-sum", "dmlc/dgl#4674", ("local-drift", "absorption"), "aten.index_add_.default", lambda: convolved(False),
+        lambda: convolved(True)),
+    Bug("sentinel-indices", "RosettaCommons/foundry#236", ("decision-flip", "integer-rounding"), "aten.topk.default", lambda: attended(False),
         lambda: attended(True)),
     Bug("reference-energies", "torchmd/torchmd-net#275", ("cancellation", "amplified-rounding", "unstable-reference"), "aten.sub.Tensor",
         lambda: formation_energies(False), lambda: formation_energies(True), precision="32-true"),
-    Bug("timestep-features", "apache/tvm#15811", ("amplified-rounding",), "aten.cos.default", lambda: denoised(False),
+    Bug("timestep-features", "apache/tvm#15811", ("amplified-rounding",), "aten.mul.Tensor", lambda: denoised(False),
         lambda: denoised(True)),
 )  # fmt: skip

@@ -155,14 +155,14 @@ def resumed(skipped: tuple[str, ...]) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("micro-batches", "mlnomadpy/flaxchat#6", ("absorption", "accumulated-drift"), "aten.add_.Tensor", lambda: accumulated(False),
+    Bug("micro-batches", "mlnomadpy/flaxchat#6", ("accumulated-drift", "absorption"), "aten.add_.Tensor", lambda: accumulated(False),
         lambda: accumulated(True)),
-    Bug("mini-updates", "zyushun/Adam-mini#26", ("lost-update", "absorption"), "aten.add_.Tensor", lambda: finetuned(False),
-        lambda: finetuned(True)),
-    Bug("soap-factors", "kozistr/pytorch_optimizer#335", ("absorption", "accumulated-drift", "amplified-rounding"), "aten.lerp_.Scalar",
+    Bug("mini-updates", "zyushun/Adam-mini#26", ("lost-update", "absorption"), "", lambda: finetuned(False), lambda: finetuned(True),
+        phase="optimizer", module="0"),
+    Bug("soap-factors", "kozistr/pytorch_optimizer#335", ("amplified-rounding", "absorption", "accumulated-drift"), "aten._to_copy.default",
         lambda: soap(False), lambda: soap(True)),
     Bug("sequence-ratio", "billy-enrizky/openbrowser-ai#63", ("amplified-rounding", "cancellation"), "aten._log_softmax.default",
         lambda: policy_step(False), lambda: policy_step(True)),
     Bug("resumed-adapter", "huggingface/finetrainers#246", ("underflow", "lost-update", "local-drift"), "aten.copy_.default",
-        lambda: resumed(()), lambda: resumed(("down", "up"))),
+        lambda: resumed(()), lambda: resumed(("down", "up")), phase="data", step=13),
 )  # fmt: skip
