@@ -29,8 +29,10 @@ ADDITIVE = ops.ADDITIVE
 """Ops into whose result an input brings its absolute error. All others bring it its relative one."""
 MIXED = frozenset({"lerp"})
 SCALED = frozenset({"mul", "div"})
-UNCHANGING = SUMS | SCALED | ops.CASTS
-"""Ops whose result has the error that an input brings, relative or, of sums, absolute, if only one of them brings any, and the rest is a number."""
+SIZED = SUMS | ops.STEADY
+"""Ops whose result has the absolute error that an input brings: what a softmax's logarithms are off by is what its scores are."""
+UNCHANGING = SIZED | SCALED | ops.CASTS
+"""Ops whose result has the error that an input brings, relative or absolute, if only one of them brings any, and the rest is a number."""
 
 
 Errors = Callable[[Value], float]
@@ -150,7 +152,7 @@ def _added(operation: Operation, value: Value, brought: Collection[Value], error
     if operation.base not in UNCHANGING or (operation.base in SCALED and len(operation.inputs) > 1):
         return 0.0
     before, after = _brought(operation, value, source, error), error(value)
-    if operation.base in SUMS:
+    if operation.base in SIZED:
         after *= value.norm / math.sqrt(elements(value) or 1)
     return max(0.0, 1 - (before / after) ** 2)
 
@@ -169,7 +171,7 @@ def _evened(value: Value, source: Value, error: Errors) -> float:
 
 def _brought(operation: Operation, value: Value, source: Value, error: Errors) -> float:
     """What an input's error is in the result: for a sum of tensors as many elements of it as the result has, since it may be a part of a storage."""
-    if operation.base in SUMS | MIXED:
+    if operation.base in SIZED | MIXED:
         return error(source) * _times(operation, source) * source.norm / math.sqrt(elements(source) or 1)
     return error(source) * (source.norm if operation.base in ADDITIVE else 1.0)
 

@@ -1,8 +1,8 @@
 """Roundings in an exponent: what an argument is off by absolutely, its exponential is off by relatively.
 
 So an exponent of ten makes ten roundings of one rounding. Where activations make the exponent, that is what their format means: a sharp softmax
-errs by six unit roundoffs. Where the rounding is that of a few numbers, of a loss, of a row's sum, of a function of a weight alone, it need not be
-there at all: to keep these in float32 costs nothing.
+errs by six unit roundoffs. Where the rounding is that of a few numbers, of a loss, of a row's sum, of a function of a weight alone, of the logarithms
+of a softmax of which one in a row is taken, it need not be there at all: to keep these in float32 costs nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Exponent(Fact):
     value: Value
     off: float  # relative, of its elements
     own: float  # what storing the few numbers costs
+    taken: int  # how many they are
 
 
 def exponent(operation: Operation, value: Value, observation: Observation, readers: Readers) -> Exponent | None:
@@ -46,21 +47,35 @@ def exponent(operation: Operation, value: Value, observation: Observation, reade
     if not ADDED * felt(argument) < off < 1 or not argument.roundoff:
         return None
     made = Attribution(argument, observation.operations)
-    cause = made.cause(_needless)
-    theirs = sum(share for each, share in made.shares.items() if _needless(each))
+    few = {each: _needless(each) or _picked(each, readers) for each in made.shares}
+    needless = {each for each, count in few.items() if count}
+    cause = made.cause(needless.__contains__)
+    theirs = sum(share for each, share in made.shares.items() if each in needless)
     if cause is None or theirs < OWN or normalised(value, readers):
         return None
     return Exponent(
         mechanism="amplified-rounding", operation=cause, measured=off / felt(argument), limit=ADDED, shown=operation, value=value, off=off,
-        own=causes.own(cause.outputs[0]),
+        own=causes.own(cause.outputs[0]), taken=few[cause],
     )  # fmt: skip
 
 
-def _needless(cause: Operation) -> bool:
-    """Whether an op of the user's stores few numbers low that it need not: a statistic, or what it makes of a weight alone."""
+def _needless(cause: Operation) -> int:
+    """How many numbers an op of the user's stores low that it need not: a statistic, or what it makes of a weight alone; 0 where they are not few."""
     made = cause.outputs[0] if cause.outputs else None
     if made is None or not made.low or not cause.inputs or not attribution.written(cause):
-        return False
+        return 0
     if cause.base in ops.AVERAGES:  # which add up in float32, and round at the end
-        return elements(made) == 1 or elements(made) * FEW <= max(elements(source) for source in cause.inputs)
-    return bool(cause.parameter) and len(cause.inputs) == 1 and cause.base not in MOVING
+        few = elements(made) == 1 or elements(made) * FEW <= max(elements(source) for source in cause.inputs)
+    else:
+        few = bool(cause.parameter) and len(cause.inputs) == 1 and cause.base not in MOVING
+    return elements(made) if few else 0
+
+
+def _picked(cause: Operation, readers: Readers) -> int:
+    """How many logarithms of a softmax are taken of those that an op of the user's stores low; 0 where they are not few, or another op reads them."""
+    made = cause.outputs[0] if cause.outputs else None
+    if made is None or cause.base not in ops.SOFTMAXES or not made.low or not attribution.written(cause):
+        return 0
+    taking = [reader for reader in readers.get(made, ()) if reader.phase in ("forward", "data")]
+    taken = sum(elements(part) for reader in taking for part in reader.outputs)
+    return taken if all(reader.base in MOVING for reader in taking) and taken * FEW <= elements(made) else 0

@@ -136,7 +136,9 @@ class Misroundings:
         plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and felt_there
         if brought and operation.base not in MOVING and (loses_digits or plainly):
             return self._one_op(operation, value, gain, loses_digits=loses_digits)
-        return self._gradual(operation, value) if spread else None
+        if not spread:
+            return None
+        return self._below_normal(operation, value) if causes.subnormal(value) >= causes.HALF * value.drift else self._gradual(operation, value)
 
     @staticmethod
     def gain(operation: Operation, value: Value) -> float:
@@ -175,19 +177,33 @@ class Misroundings:
         cause = causes.entered(term, self.causes) if causes.kin(operation) else None
         if cause is None:  # a difference of near-equals is exact: what it is off by, its terms were off by when they were stored
             stored = self._storing(operation, term)
-            cause = stored if not value.low or (stored is not None and self._handed_over(stored, operation)) else None
+            cause = stored if not value.low or (stored is not None and self._handed_over(stored, operation)) else self._before(operation, term)
         mechanism = "cancellation" if cause is None or cause is operation else causes.kind(cause)
         return self._fact(mechanism, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity)
 
+    def _before(self, operation: Operation, term: Value) -> Operation | None:
+        """The difference that the term of this one is, if it has made the error larger by more: what both make of it is the product of the two."""
+        first = causes.entered(term, self.causes)
+        if first is None or first is operation or first.base not in SUMS or not attribution.written(first):
+            return None
+        return first if self.gain(first, first.outputs[0]) >= self.gain(operation, operation.outputs[0]) else None
+
     def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded:
         """An op that makes what comes in larger. A note where that is made good: log and then exp, a step small beside its weight."""
-        severity: Severity = "error" if value in self._shown or averaged(value, self.readers) else "note"
+        severity = self._severity(value)
         if causes.subnormal(value) >= causes.HALF * value.drift:
             return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
         cause = self._stored(causes.entered(operation.drifting, self.causes) or operation)
         how: How = "digits lost" if loses_digits else "amplified"
         measured, limit = (value.dead, DEAD) if loses_digits else (gain, PLAIN)
         return self._fact("amplified-rounding", how, operation, value, measured, limit, cause=cause, severity=severity, gain=gain)
+
+    def _below_normal(self, operation: Operation, value: Value) -> Misrounded:
+        """What is stored below the format's normal numbers: what came in had its digits, and the spacing there has taken them."""
+        return self._fact("underflow", "subnormal", operation, value, value.dead, GONE, severity=self._severity(value))
+
+    def _severity(self, value: Value) -> Severity:
+        return "error" if value in self._shown or averaged(value, self.readers) else "note"
 
     def _storing(self, operation: Operation, term: Value) -> Operation | None:
         """The op that stored the term of a difference, asked about once for all turns of a loop."""

@@ -15,7 +15,7 @@ from precheck.analysis.lineage import PRODUCTS, SUMS, compensating, elements
 from precheck.observe.shadow.operations import Operation, Value
 
 SCALING = ops.SCALING | frozenset({"lerp"})
-LARGEST = ops.EXTREMES | frozenset({"amax", "amin", "logsumexp", "logaddexp"})
+LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)
 DIRECT = ADDING | SCALING | LARGEST | frozenset(ops.FUSED_SUMS) | ops.SCATTERING
 """Ops that make a state of the state before, element by element, or of the largest of its elements: these keep an error that all have."""
 ADDED_TO = frozenset(ops.FUSED_SUMS) & ops.PRODUCTS

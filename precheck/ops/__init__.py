@@ -39,6 +39,8 @@ AVERAGING = AVERAGES & where(lambda op: bool(op.linear))
 """Of these, those that add elements up and no more: of independent errors a root is left of their number."""
 ADDITIVE = where(lambda op: op.kind in _SUMMED and bool(op.linear)) | REDUCED
 """Ops into whose result an operand brings its absolute error, since all operands are of one scale in it. Others bring their relative one."""
+STEADY = where(lambda op: op.steady)
+"""Ops that no error grows in: what an operand is off by absolutely, the result is off by at most twice."""
 POLYNOMIAL = SUMS | where(lambda op: op.kind in (*_SUMMED, *_MULTIPLIED, Kind.MOVE) and bool(op.linear) and not op.poles)
 """Ops that make neither Inf nor NaN of a zero and finite numbers."""
 ACCUMULATING = where(lambda op: op.accumulates in ("adds", "scales", "scatters", "statistics"))
@@ -69,6 +71,8 @@ DRAWN = where(lambda op: op.kind is Kind.DRAW and op.real)
 """Draws of real numbers."""
 UNIFORM = where(lambda op: op.uniform)
 """Draws of numbers that are as frequent everywhere in an interval."""
+POSITIVE = where(lambda op: op.positive)
+"""Draws of numbers above zero: a zero is a smaller number that was rounded."""
 OVERWRITING = REPLACING | where(lambda op: op.kind is Kind.DRAW and not op.form)
 """Ops that in place read nothing of what they write over."""
 

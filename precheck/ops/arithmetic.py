@@ -45,6 +45,7 @@ _REDUCTIONS = (
 
 _LOGARITHMS = (
     *each("log log2 log10", OpSpec("", Kind.LOGARITHM, poles=(Pole("a", 0, "value"), Pole("a", 0, "edge")))),
+    *each("logsumexp logaddexp logaddexp2", OpSpec("", Kind.LOG_SUM, steady=True)),
     OpSpec("log1p", Kind.LOGARITHM, poles=(Pole("a", -1, "value"), Pole("a", -1, "edge"))),
 )
 

@@ -15,7 +15,8 @@ _LOSSES = (
 )
 
 _LAYERS = (
-    *each("_softmax _log_softmax _safe_softmax", OpSpec("", Kind.SOFTMAX)),
+    *each("_softmax _safe_softmax", OpSpec("", Kind.SOFTMAX)),
+    OpSpec("_log_softmax", Kind.SOFTMAX, steady=True),
     *each("native_layer_norm native_group_norm", OpSpec("", Kind.NORMALIZATION, subtracts=True)),
     *each("native_batch_norm cudnn_batch_norm miopen_batch_norm",
           OpSpec("", Kind.NORMALIZATION, hidden_writes=(3, 4), accumulates="statistics", subtracts=True)),

@@ -23,6 +23,7 @@ class Kind(enum.Enum):
     NORM = "the root of a sum of powers"
     MOMENT = "the spread about a mean, which is subtracted within"
     LOGARITHM = "a logarithm"
+    LOG_SUM = "the logarithm of a sum of exponentials"
     EXPONENTIAL = "an exponential"
     POWER = "an operand to a fixed power"
     FUNCTION = "any other smooth function of each element"
@@ -78,6 +79,8 @@ class OpSpec:
         any number of operands that share their scale. "" where the result has no scale that follows from theirs.
     linear: the operands in each of which, the others held, the result is linear up to a constant; "..." for all, however many.
     poles: where it has any.
+    steady: the result moves by no more than twice what the operands' elements are moved by at most, whatever their size: an error of theirs
+        comes in absolutely.
     exact: each element of the result is an element of an operand or a number that is given, up to its sign; a cast aside, nothing is rounded.
     whole: the result is all of the operand, in another dtype or layout.
     casts: the result may have another dtype than the operand.
@@ -93,6 +96,7 @@ class OpSpec:
     constant: what it makes is a "number" that is given or named, all over, or a "range" of numbers.
     real: it draws real numbers, not whole ones.
     uniform: all numbers of an interval alike.
+    positive: it draws numbers above zero, and zero itself with no probability.
     chooses: by what it chooses: the largest or smallest elements ("extreme"), the order of all ("rank"), or a place among bounds ("place").
     values: of a choice, whether the elements at the places are a result as well, before these.
     ordered: these elements are all of the operand, and come in their order.
@@ -110,6 +114,7 @@ class OpSpec:
     law: str = ""
     linear: str = ""
     poles: tuple[Pole, ...] = ()
+    steady: bool = False
     exact: bool = False
     whole: bool = False
     casts: bool = False
@@ -123,6 +128,7 @@ class OpSpec:
     constant: Literal["", "number", "range"] = ""
     real: bool = False
     uniform: bool = False
+    positive: bool = False
     chooses: Literal["", "extreme", "rank", "place"] = ""
     values: bool = False
     ordered: bool = False

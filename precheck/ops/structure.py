@@ -47,7 +47,8 @@ _FACTORIES = (
 
 _DRAWS = (
     *each("rand uniform", OpSpec("", Kind.DRAW, real=True, uniform=True)),
-    *each("randn normal normal_functional exponential log_normal cauchy", OpSpec("", Kind.DRAW, real=True)),
+    *each("exponential log_normal", OpSpec("", Kind.DRAW, real=True, positive=True)),
+    *each("randn normal normal_functional cauchy", OpSpec("", Kind.DRAW, real=True)),
     OpSpec("rand_like", Kind.DRAW, form=True, real=True, uniform=True),
     OpSpec("randn_like", Kind.DRAW, form=True, real=True),
     OpSpec("randint_like", Kind.DRAW, form=True),
@@ -66,7 +67,7 @@ _COMPARISONS = (
 _CHOICES = (
     *each("topk max min", OpSpec("", Kind.CHOICE, "a", exact=True, chooses="extreme", values=True)),
     *each("argmax argmin", OpSpec("", Kind.CHOICE, chooses="extreme")),
-    *each("amax amin", OpSpec("", Kind.CHOICE, "a", exact=True)),
+    *each("amax amin", OpSpec("", Kind.CHOICE, "a", steady=True, exact=True)),
     OpSpec("median", Kind.CHOICE, "a", exact=True, chooses="rank", values=True),
     OpSpec("nanmedian", Kind.CHOICE, "a", exact=True, chooses="rank", values=True),
     OpSpec("sort", Kind.CHOICE, "a", exact=True, chooses="rank", values=True, ordered=True),

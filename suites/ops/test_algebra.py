@@ -77,6 +77,23 @@ def test_an_op_is_linear_nowhere_else(calls: Calls, name: str) -> None:
     assert not found, f"{name} is linear in {found}, and its row does not say so"
 
 
+@few
+@given(seed=seeds)
+@pytest.mark.parametrize("name", sorted(ops.STEADY))
+def test_no_error_grows_in_a_steady_op(calls: Calls, name: str, seed: int) -> None:
+    """Elements of any size, moved by up to thirty: the result moves by twice as much at most."""
+    tried = 0
+    for call in calls.get(name, ()):
+        for place, operand in enumerate(call.operands):
+            if not operand.numel() or not operand.isfinite().all():
+                continue
+            step = 10 * torch.randn(operand.shape, dtype=operand.dtype, generator=torch.Generator().manual_seed(seed))
+            for here, there in zip(call(), moved(call, place, step), strict=True):
+                tried += here.numel()
+                assert float((there - here).abs().max()) <= 2 * float(step.abs().max()) * (1 + TOLERANCE), f"{call.func} enlarges an error"
+    assert tried, f"no call of {name} was tried"
+
+
 def exponents(law: str, call: Call, draw: random.Random) -> tuple[list[int], float] | None:
     """Powers of two to scale the operands by, so that all terms of the law have one scale; and the power that the result has then."""
     letters = LETTERS[: len(call.operands)]

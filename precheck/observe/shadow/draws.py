@@ -4,6 +4,10 @@ A uniform draw has steps of 2^-24 in float32 and of its format's spacing here, a
 beginning: one in 512 of bfloat16's is zero (one in 256, up to torch 2.11), where a reference has one in 16 million. The reference gets a
 number of the same cell, drawn from a generator of its own. What follows is judged as any rounding is: added to data it is noise, as a
 logarithm it has no tail.
+
+An exponential number is above zero, and so is a log-normal one: zero has no probability. A zero that was drawn is a smaller number that was
+rounded, and half of what is rounded to zero lies below a quarter of the smallest number; that the reference is given, as the least that it may
+stand for is not known.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from precheck import ops
+from precheck import formats, ops
 from precheck.observe.shadow.identities import is_parameter
 from precheck.observe.shadow.remarks import Skew, Tail
 from precheck.observe.shadow.replay import LOW
@@ -34,9 +38,20 @@ def generator(known: dict[torch.device, torch.Generator], device: torch.device) 
 
 
 def refined(call: Any, output: torch.Tensor) -> torch.Tensor | None:
-    """The shadow of a uniform draw; None for any other, and for weights, which are as they were drawn."""
-    if call.plan.base not in ops.UNIFORM or output.dtype not in LOW or is_parameter(output) or output.requires_grad or call.operation.parameter:
+    """The shadow of a draw that is uniform, or above zero; None for any other, and for weights, which are as they were drawn."""
+    if output.dtype not in LOW or is_parameter(output) or output.requires_grad or call.operation.parameter:
         return None
+    if call.plan.base in ops.POSITIVE:
+        return _above_zero(output, output.to(call.mode.replay.wide(output.dtype)))
+    return _within_cells(call, output) if call.plan.base in ops.UNIFORM else None
+
+
+def _above_zero(output: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
+    return torch.where(shadow == 0, formats.of_dtype(output.dtype).min_subnormal / 4, shadow)
+
+
+def _within_cells(call: Any, output: torch.Tensor) -> torch.Tensor:
+    """Numbers each of which is drawn from what the format rounds to the one that the run has."""
     mode, wide = call.mode, call.mode.replay.wide(output.dtype)
     low, high = (_bound(call, "from", 0.0), _bound(call, "to", 1.0)) if call.plan.base == "uniform" else (0.0, 1.0)
     drawn = output.to(wide)

@@ -10,7 +10,7 @@ from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.exponentials import FEW, Exponent
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import percent, placed
+from precheck.analysis.lineage import elements, percent, placed
 from precheck.analysis.reach import DEAD as SHOWN
 from precheck.analysis.reach import GARBAGE, ROUNDINGS
 from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, Misrounded
@@ -46,8 +46,9 @@ class AmplifiedRounding(Rule):
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Exponent):
             made = fact.operation.outputs[0]
-            return (f"stores {list(made.shape)} in {made.dtype}, off by {percent(fact.own)} %; they are the exponent of {placed(fact.shown)}, whose "
-                    f"result is {percent(fact.off)} % off: so few numbers cost nothing in float32")  # fmt: skip
+            picked = f", {fact.taken} of which are read," if fact.taken < elements(made) else ""
+            return (f"stores {list(made.shape)}{picked} in {made.dtype}, off by {percent(fact.own)} %; they are the exponent of "
+                    f"{placed(fact.shown)}, whose result is {percent(fact.off)} % off: so few numbers cost nothing in float32")  # fmt: skip
         if isinstance(fact, Steep):
             return _steep(fact)
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):

@@ -11,7 +11,7 @@ from precheck.analysis.facts import Fact, Part
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import percent, placed
 from precheck.analysis.nonfinite import WRONG, Broken
-from precheck.analysis.rounding import FAIR, PLAIN, PLAIN_ROUNDINGS, STARVED, Misrounded
+from precheck.analysis.rounding import FAIR, GONE, PLAIN, PLAIN_ROUNDINGS, STARVED, Misrounded
 from precheck.analysis.zeros import LOST, Flooded
 from precheck.observe.shadow.steps import Update
 from precheck.rules.rule import HEALED, Candidate, Rule
@@ -25,7 +25,7 @@ EMPTIED = Limit(
 class Underflow(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (
-        WRONG, LOST, FAIR, STARVED, PLAIN, PLAIN_ROUNDINGS, ADDED, ROUNDED, OWNED, OWN, COARSE, EMPTIED,
+        WRONG, LOST, FAIR, STARVED, GONE, PLAIN, PLAIN_ROUNDINGS, ADDED, ROUNDED, OWNED, OWN, COARSE, EMPTIED,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
