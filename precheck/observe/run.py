@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import random
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from precheck.observe.substitutes import substituted
 from precheck.observe.training import Training
 from precheck.precisions import Precision
 from precheck.sparse import explained, place
+from precheck.torch_internals import without_modes
 
 
 @dataclasses.dataclass(slots=True)
@@ -210,9 +212,9 @@ def undisturbed(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rnn_kernels(job: Job, setting: Setting) -> Iterator[None]:
-    """oneDNN has no float16 recurrent kernel for training; without it torch takes its own, as on hardware that has none."""
-    half = setting.precision is not None and setting.precision.compute_dtype is torch.float16
-    if not half or job.device != "cpu" or not any(isinstance(module, torch.nn.RNNBase) for module in job.model.modules()):
+    """Without oneDNN, where that has no recurrent kernel for the format: torch then takes its own, and would raise otherwise."""
+    recurrent = job.device == "cpu" and any(isinstance(module, torch.nn.RNNBase) for module in job.model.modules())
+    if not recurrent or setting.precision is None or trains_recurrent(setting.precision.compute_dtype):
         yield
         return
     before, *_ = torch.backends.mkldnn.set_flags(_enabled=False)
@@ -220,3 +222,22 @@ def rnn_kernels(job: Job, setting: Setting) -> Iterator[None]:
         yield
     finally:
         torch.backends.mkldnn.set_flags(_enabled=before)
+
+
+@functools.cache
+def trains_recurrent(dtype: torch.dtype) -> bool:
+    """Whether oneDNN trains an LSTM in `dtype` on this processor. In float16 it trains none; in bfloat16 it takes AVX-512.
+
+    torch offers no answer (what it says of bfloat16 leaves out a cap that ONEDNN_MAX_CPU_ISA sets), so one LSTM of one number is tried.
+    """
+    if dtype not in LOW:
+        return True
+    with without_modes():  # the user's
+        value, state, *weights = (torch.zeros(shape, device="cpu", dtype=torch.float32) for shape in ((1, 1, 1), (1, 1, 1), (4, 1), (4, 1)))
+        weights = [weight.requires_grad_() for weight in weights]
+        try:
+            with torch.autocast("cpu", dtype, cache_enabled=False):
+                torch.lstm(value, (state, state), weights, False, 1, 0.0, True, False, False)[0].sum().backward()
+        except RuntimeError:
+            return False
+    return True
