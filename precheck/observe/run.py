@@ -25,6 +25,7 @@ from precheck.observe.records import Trace
 from precheck.observe.selections import Selection, Selections
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.reference import Reference
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.shadow.window import Judge
 from precheck.observe.substitutes import substituted
@@ -114,14 +115,27 @@ def _ran(job: Job, setting: Setting) -> Trace:
     return trace
 
 
-def observed(job: Job, setting: Setting, judge: Judge | None = None) -> tuple[Trace, Observation]:
-    """Runs `job` under shadow execution: every op, beside the reference precision. `judge` is asked for what a long run lets go."""
+@dataclasses.dataclass(slots=True)
+class Observed:
+    """A run whose ops were watched. `reference` has the records of the reference run, where they were asked for and no second run is needed."""
+
+    trace: Trace
+    observation: Observation
+    reference: Trace | None = None
+
+
+def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: bool = False) -> Observed:
+    """Runs `job` under shadow execution: every op, beside the reference precision. `judge` is asked for what a long run lets go. `refers`: the
+    shadows of what is recorded are recorded too."""
     where = Whereabouts(job.model)
     wide = setting.precision is not None and setting.precision.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32}), judge=judge) if wide else Shadow(where, judge=judge)
+    stored = setting.precision is not None and setting.precision.autocasts and not setting.precision.gemm
+    reference = Reference(shadow, shadow.exponents) if refers and stored else None
     with interrupts.held(), where.followed(), shadow.watched():
-        trace = run(job, dataclasses.replace(setting, shadow=shadow))
-    return trace, shadow.finish()
+        trace = run(job, dataclasses.replace(setting, shadow=shadow, witness=reference))
+    observation = shadow.finish()
+    return Observed(trace, observation, None if reference is None else reference.complete(trace))
 
 
 def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
@@ -212,9 +226,13 @@ def undisturbed(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rnn_kernels(job: Job, setting: Setting) -> Iterator[None]:
-    """Without oneDNN, where that has no recurrent kernel for the format: torch then takes its own, and would raise otherwise."""
-    recurrent = job.device == "cpu" and any(isinstance(module, torch.nn.RNNBase) for module in job.model.modules())
-    if not recurrent or setting.precision is None or trains_recurrent(setting.precision.compute_dtype):
+    """Where oneDNN cannot train a recurrent layer in the format, torch takes its own kernels, as on hardware that has none.
+
+    Of float16 it has no such kernel. Of bfloat16 it has none for a processor without AVX-512, and torch raises there.
+    """
+    dtype = setting.precision.compute_dtype if setting.precision is not None else torch.float32
+    recurrent = any(isinstance(module, torch.nn.RNNBase) for module in job.model.modules())
+    if dtype not in LOW or job.device != "cpu" or not recurrent or trains_recurrent(dtype):
         yield
         return
     before, *_ = torch.backends.mkldnn.set_flags(_enabled=False)
@@ -226,13 +244,11 @@ def rnn_kernels(job: Job, setting: Setting) -> Iterator[None]:
 
 @functools.cache
 def trains_recurrent(dtype: torch.dtype) -> bool:
-    """Whether oneDNN trains an LSTM in `dtype` on this processor. In float16 it trains none; in bfloat16 it takes AVX-512.
+    """Whether torch's LSTM runs on this CPU under autocast to that low dtype, backward too. Nothing is drawn for it, and no hook hears of it.
 
     torch offers no answer (what it says of bfloat16 leaves out a cap that ONEDNN_MAX_CPU_ISA sets), so one LSTM of one number is tried.
     """
-    if dtype not in LOW:
-        return True
-    with without_modes():  # the user's
+    with torch.inference_mode(False), torch.enable_grad(), without_modes():
         value, state, *weights = (torch.zeros(shape, device="cpu", dtype=torch.float32) for shape in ((1, 1, 1), (1, 1, 1), (4, 1), (4, 1)))
         weights = [weight.requires_grad_() for weight in weights]
         try:

@@ -32,11 +32,6 @@ def test_an_lstm_is_measured_on_an_older_processor(precision: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_float32_needs_nothing() -> None:
-    assert trains_recurrent(torch.float32)
-    assert not trains_recurrent(torch.float16), "no oneDNN has one"
-
-
 def test_asking_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under whatever the user has set as default; and neither random numbers nor hooks hear of it."""
     trains_recurrent.cache_clear()
