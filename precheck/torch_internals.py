@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch.utils import _python_dispatch
 
+from precheck import interrupts
+
 if dist.is_available():
     from torch._C import _distributed_c10d as _c10d
     from torch.distributed import distributed_c10d as c10d
@@ -78,6 +80,7 @@ def in_backward() -> bool:
     return bool(_graph_task() != -1)
 
 
+@interrupts.whole
 def nesting() -> int:
     """How many autocasts are about this, those that switch it off included. An op that autocast casts for is told that there is none."""
     many: int = torch.autocast_increment_nesting() - 1

@@ -12,6 +12,7 @@ from precheck.observe.listeners import doing
 from precheck.observe.timing.contestant import Contestant, borrowed
 from precheck.precisions import Precision, resolve
 from precheck.screening import Screening
+from precheck.words import counted
 
 PATIENCE, LEAST = 15.0, 0.5
 """How long a failed test waits for its cure where nobody asks for more: so many low and float32 steps of its own, or seconds if these are
@@ -115,7 +116,7 @@ class Trials:
         """Counts a trial. Raises SpentError where there is no trial or no time left."""
         late = self.ends is not None and time.perf_counter() > self.ends
         if late or self.made >= self.most:
-            ended = f"after {self.made} trials time was up; to make more: -o remedy_trials={self.most}"
-            self.spent = ended if late else f"none in {self.made} trials; to make more: -o remedy_trials={2 * self.most}"
+            ended = f"after {counted(self.made, 'trial')} time was up; to make more: -o remedy_trials={self.most}"
+            self.spent = ended if late else f"none in {counted(self.made, 'trial')}; to make more: -o remedy_trials={2 * self.most}"
             raise SpentError
         self.made += 1

@@ -18,8 +18,8 @@ from precheck.precisions import ALIASES
 PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example.py")  # which rules' pages show, as a user writes them
 FLOORS = [
-    {"formats", "ops", "torch_internals", "files", "words"},
-    {"overrides", "interrupts"},
+    {"formats", "ops", "torch_internals", "files", "words", "interrupts"},
+    {"overrides"},
     {"precisions", "findings", "autocast", "emulation", "float32", "sparse", "recipes"},
     {"observe"},
     {"analysis"},

@@ -212,7 +212,7 @@ def main() -> int:
             differs = [name for name in {**before, **after} if not same(before.get(name), after.get(name))]
             cut[subject.name] += error is not None
             if error is not None and type(error) is not KeyboardInterrupt:
-                changed[f"{subject.name}: {error!r}"[:150]] += 1
+                changed[f"{subject.name}: {error!r}"[:150] + f" ({place(error)})"] += 1
             if differs:
                 changed[f"{subject.name}: {', '.join(differs[:4])} ({place(error) if error else 'not interrupted'})"] += 1
                 subject.renew()

@@ -27,6 +27,7 @@ from precheck.measurement import job_of
 from precheck.observe import exemption
 from precheck.observe.timing.contestant import borrowed
 from precheck.precisions import resolve
+from precheck.torch_internals import nesting
 
 SWITCH = """
 import signal
@@ -161,6 +162,21 @@ def test_an_interrupt_at_any_line_leaves_nothing_changed(net: Net, block: Any, t
             cut += 1
         assert state(net) == before, number
     assert cut > 90
+
+
+def test_asking_how_deep_autocasts_nest_is_not_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch tells it only to those who make it one deeper, and then one less deep again."""
+    before, undo = nesting(), torch.autocast_decrement_nesting
+
+    def late() -> int:
+        signal.raise_signal(signal.SIGINT)
+        return undo()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "autocast_decrement_nesting", late)
+        with pytest.raises(KeyboardInterrupt), interrupts.held():
+            nesting()
+    assert nesting() == before
 
 
 def test_it_does_not_wait_for_the_end_of_the_block() -> None:

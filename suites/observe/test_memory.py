@@ -112,6 +112,35 @@ def test_casts_share_until_one_is_written() -> None:
         assert same(seen(y), normal(64) + 1 / 3)
 
 
+def cut_short(*given: object) -> None:
+    """Ctrl-C, as it comes here."""
+    raise KeyboardInterrupt
+
+
+class Cut(list[int]):
+    """A count that Ctrl-C comes before."""
+
+    __setitem__ = cut_short
+
+
+@pytest.mark.parametrize("when", ["sharing", "copying"])
+def test_an_interrupt_leaves_no_count_too_small(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what one cell still holds would be nobody's, once the others are let go."""
+    cells, x, y = Memory(), torch.ones(4, dtype=torch.bfloat16), torch.ones(4)
+    one = cells.seed(x, torch.float32, value())
+    if when == "sharing":
+        one.shared = Cut(one.shared)
+        with pytest.raises(KeyboardInterrupt):
+            cells.share(y, one, value())
+    else:
+        other = cells.share(y, one, value())
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "clone", cut_short)
+            with pytest.raises(KeyboardInterrupt):
+                other.own()
+    assert all(cell.shared[0] >= sum(each.shared is cell.shared for each in cells.cells.values()) for cell in cells.cells.values())
+
+
 def test_a_resized_storage_keeps_what_was_there() -> None:
     cells, x = Memory(), torch.tensor([1.0, 2.0], dtype=torch.bfloat16)
     cell = cells.seed(x, torch.float32, value())

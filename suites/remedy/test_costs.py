@@ -78,4 +78,4 @@ def test_out_of_trials_it_says_so() -> None:
     it = job(lambda: Stack([0, 1, 3]))
     report = measured(it, "16-true")
     assert searched(it, resolve("16-true"), report, most=1) is None
-    assert report.facts["remedy"] == "none in 1 trials; to make more: -o remedy_trials=2"
+    assert report.facts["remedy"] == "none in 1 trial; to make more: -o remedy_trials=2"

@@ -158,3 +158,10 @@ class TestNarrow:
 def test_a_short_table_leaves_no_room_below_it(browser: Browser, tmp_path: Path) -> None:
     shown(browser, session(), tmp_path)
     assert browser.value("document.querySelector('.grid').clientHeight") < 130, "two rows and a head"
+
+
+def test_an_error_that_its_test_allows_is_said_in_words_and_no_other_is_there(browser: Browser, tmp_path: Path) -> None:
+    shown(browser, of(check(finding(), rows=(row(),), tolerated={"overflow": "a mask"})), tmp_path)
+    assert "1 expected or allowed" in text(browser, "#check-facts")
+    assert "no other errors or warnings" in text(browser, "#check-facts"), "its sign stands below"
+    assert "allowed by the test: a mask" in text(browser, "#findings")

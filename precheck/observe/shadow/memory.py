@@ -33,7 +33,7 @@ class Cell:
         self._flat = held if held.dim() == 1 else None
         self.bytes = storage.nbytes()  # of the run's storage when `flat` was made
         self.twin: torch.Tensor | None = None
-        self.shared = [1]  # how many cells hold `flat`
+        self.shared = [1]  # how many cells hold `flat`, or more
         self.parameter = 0  # identity of the parameter that lives here
         self.accumulator: Any = None
         self.payload: torch.Tensor | None = None
@@ -59,8 +59,9 @@ class Cell:
     def own(self) -> None:
         """Before it is written: from now on this cell's flat is nobody else's."""
         if self.shared[0] > 1:
-            self.shared[0] -= 1
-            self.flat, self.shared = self.flat.clone(), [1]
+            self.flat, before = self.flat.clone(), self.shared
+            self.shared = [1]
+            before[0] -= 1  # last: whatever interrupts this, no count is too small
 
 
 class Memory:
@@ -140,10 +141,11 @@ class Memory:
     def share(self, tensor: torch.Tensor, source: Cell, value: Value) -> Cell:
         """A cell whose shadow is another's: the content was moved or cast, which the reference does not notice."""
         storage = tensor.untyped_storage()
-        cell = self.cells[address(storage)] = Cell(storage, source.held, tensor.dtype, value)
-        cell.shared = source.shared
-        cell.shared[0] += 1
+        cell = Cell(storage, source.held, tensor.dtype, value)
         cell.twin = None if source.twin is None else source.twin.clone()
+        source.shared[0] += 1  # first: whatever interrupts this, no count is too small
+        cell.shared = source.shared
+        self.cells[address(storage)] = cell
         self.fresh += CELL
         return cell
 

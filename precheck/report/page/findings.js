@@ -13,7 +13,10 @@ function drawVerdict() {
     }
     if (line.counts.allowed) facts.push(el("span", { class: "note" }, `${line.counts.allowed} expected or allowed`));
     if (line.verdict === "warning") facts.push(el("span", { class: "warning" }, "passed with warnings"));
-    if (line.verdict === "good") facts.push(el("span", { class: "good" }, "✓ no errors or warnings"));
+    if (line.verdict === "good") {
+      const others = line.counts.allowed ? "other errors" : "errors";
+      facts.push(el("span", { class: "good" }, `✓ no ${others} or warnings`));
+    }
     if (data.rows.length) facts.push(el("span", {}, counted(data.rows.length, "tensor") + " compared"));
     if (data.followed) facts.push(el("span", {}, data.followed));
   }

@@ -35,8 +35,7 @@ from precheck.observe.records import Record
 
 HERE = Path(__file__).parent
 
-RECORDED_WITH = {"seed": 0, "steps": 1, "loss": True, "optimizer": "", "weights": "5e", "inputs": "1f"}
-"""What every golden says of how it was recorded."""
+RECORDED_WITH = {"seed": 0, "steps": 1, "loss": True, "optimizer": "", "weights": "5e", "inputs": "1f"}  # as every golden says
 
 
 def row(tensor: str, r: float, *, allowed: float = 3.0, relative: float = 0.01, kind: str = "output") -> Row:
@@ -57,7 +56,8 @@ def test_a_verdict_has_the_worst_tensor_that_rounding_leaves_something_of() -> N
     assert found == Verdict("test_three_steps", "moe", "bf16-true", 0, (), ("headroom",), 8, Margin(0.75, "output of b"), Margin(4.0, "output of c"))
     assert (found.measured, found.closer) == (True, True)
     alone = verdict_of(Report(precision="32-true"), "test_three_steps", "moe", seed=3)
-    assert (alone.measured, alone.margin, alone.golden, alone.seed) == (False, Margin(0.0, ""), None, 3)
+    assert (alone.measured, alone.margin, alone.golden, alone.seed, alone.closer) == (False, Margin(0.0, ""), None, 3, False)
+    assert verdict_of(Report(facts={"noise_runs": 2, "excused": ["output:a@1"]}), "test_three_steps", "moe").closer, "it was beyond its limit"
 
 
 def test_verdicts_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -262,8 +262,7 @@ def test_a_check_keeps_what_it_saw_beside_the_golden(linear: Job, tmp_path: Path
 
 
 def test_what_torch_refuses_is_an_error_by_its_name(linear: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    golden = tmp_path / "golden.safetensors"
-    write(golden, lifecycle.record(linear))
+    write(golden := tmp_path / "golden.safetensors", lifecycle.record(linear))
     monkeypatch.setattr(linear.model, "forward", lambda x: x.view(1))
     found = checked(linear, "bf16-true", golden, "test_x", "linear")
     assert (found.errors, found.measured, found.golden) == (("RuntimeError",), False, None)
