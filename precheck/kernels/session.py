@@ -36,6 +36,8 @@ class Told:
     unjudged: str = ""  # why nothing could be tried
     whole_left_out: bool = False  # the example was tried in smaller shapes alone
     told_by: set[str] = dataclasses.field(default_factory=set)  # subjects of which zeros would have been refused
+    known: set[str] = dataclasses.field(default_factory=set)  # subjects of which the reference gives a number somewhere
+    blank: set[str] = dataclasses.field(default_factory=set)  # subjects of which it was asked, and gave none in some trial
 
 
 class Session:
@@ -148,9 +150,12 @@ class Session:
         if judged.reference is None:
             return
         for name, floored in judged.reference.floors.items():
-            if name in self.told.told_by or not floored.exact.is_floating_point() or floored.unknown is None:
+            if floored.unknown is not None and floored.unknown.numel():
+                (self.told.blank if bool(floored.unknown.all()) else self.told.known).add(name)
+            if name in self.told.told_by or floored.exact.is_complex() or floored.unknown is None:
                 continue
-            if bool(((floored.exact.abs() > floored.bound()) & ~floored.unknown).any()):
+            shows = floored.exact.abs() > floored.bound() if floored.exact.is_floating_point() else floored.exact != 0
+            if bool((shows & ~floored.unknown).any()):
                 self.told.told_by.add(name)
 
     def _confirmed(self, judged: Judged) -> bool:

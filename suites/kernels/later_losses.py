@@ -105,7 +105,8 @@ class _Divergence(torch.autograd.Function):
         low, high = x.float().log_softmax(-1), y.float().log_softmax(-1)
         ctx.save_for_backward(low, high)
         ctx.dtype = x.dtype
-        return ((high.exp() * (high - low)).sum() / len(x)).to(x.dtype) if len(x) else _divergence(x * 1, y)
+        lost = torch.where(high.exp() == 0, 0.0, high.exp() * (high - low))  # what has no share loses nothing
+        return (lost.sum() / len(x)).to(x.dtype) if len(x) else _divergence(x * 1, y)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
