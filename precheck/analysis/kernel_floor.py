@@ -45,6 +45,7 @@ class Floor:
     runs: int = 0
     terms: torch.Tensor | None = None  # of a gradient: how large a term of it may be; it broadcasts to it
     sums: torch.Tensor | None = None  # and all of them together
+    parts: torch.Tensor | None = None  # of a candidate's gradient that autograd adds up at its input: its parts together
     jumps: torch.Tensor | None = None  # of a gradient: how far apart it is on the two sides of these very inputs
 
     def __post_init__(self) -> None:
@@ -72,6 +73,10 @@ class Floor:
         assert self.widest is not None
         return OWN * self.widest + NEARBY * self._nearby() + self._stored() + self._terms() + self._jumps()
 
+    def parted(self, parts: torch.Tensor | None) -> None:
+        """What the candidate to be judged has autograd add up."""
+        self.parts = parts if parts is not None and parts.shape == self.exact.shape else None
+
     def jumped(self, other: torch.Tensor) -> None:
         """A gradient just beside these inputs: where it is another one, any between the two is right, as at a corner or among equals."""
         gap = _distance(other, self.exact)
@@ -90,6 +95,10 @@ class Floor:
 
     def _terms(self) -> torch.Tensor:
         """What one element of a gradient may be off by where a kernel stores the terms that it is the sum of."""
+        own = torch.zeros((), dtype=torch.float64) if self.parts is None else TERMS * self._format().unit_roundoff * self.parts
+        return torch.maximum(own, self._guessed())
+
+    def _guessed(self) -> torch.Tensor:
         if self.terms is None:
             return torch.zeros((), dtype=torch.float64)
         fmt = self._format()
@@ -98,9 +107,9 @@ class Floor:
 
     def _cancelled(self) -> torch.Tensor:
         """The same for all elements of a block, of which nothing else is left: elsewhere their roundings are as independent as others."""
-        if self.terms is None:
-            return torch.zeros((), dtype=torch.float64)
-        return torch.where(self.exact.abs() < CANCELLED * self.terms, self._terms(), 0.0)
+        none = torch.zeros((), dtype=torch.float64)
+        large = torch.maximum(none if self.terms is None else self.terms, none if self.parts is None else self.parts)
+        return torch.where(self.exact.abs() < CANCELLED * large, self._terms(), 0.0)
 
     def _nearby(self) -> torch.Tensor:
         """What row and column say of an element: their product over the whole, as of a matrix of rank one, and no less than the lesser."""

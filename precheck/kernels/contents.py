@@ -86,13 +86,17 @@ def _real_free(finite: torch.Tensor, shape: tuple[int, ...], generator: torch.Ge
 
 
 def _structured(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor | None:
-    """Probabilities, sorted numbers, symmetric and triangular matrices, whole numbers; None of anything else."""
+    """Probabilities, sorted numbers, tables that hold each number twice, symmetric and triangular matrices, whole numbers; None of anything else."""
     if example.numel() < FEW:
         return None
     if example.shape[-1] > 1 and bool((example >= 0).all()) and bool(((example.sum(-1) - 1).abs() < _NEAR).all()):
         return _normal(shape, generator).softmax(-1)
     if example.dim() == 1 and bool((example.diff() > 0).all()):
         return _uniform(shape, float(example.min()), float(example.max()), generator).sort().values
+    twice = _twice(example)
+    if twice is not None and shape[-1] and shape[-1] % 2 == 0:
+        half = _real(twice, (*shape[:-1], shape[-1] // 2), generator)[0]
+        return torch.cat([half, half], -1) if torch.equal(twice, example[..., : twice.shape[-1]]) else half.repeat_interleave(2, -1)
     if example.dim() >= 2 and example.shape[-1] == example.shape[-2] > 1 and shape[-1] == shape[-2]:
         made = _matrix(example, shape, generator)
         if made is not None:
@@ -100,6 +104,16 @@ def _structured(example: torch.Tensor, shape: tuple[int, ...], generator: torch.
     if bool((example == example.round()).all()) and float(example.min()) < float(example.max()):
         return torch.randint(int(example.min()), int(example.max()) + 1, shape, generator=generator).double()
     return None
+
+
+def _twice(example: torch.Tensor) -> torch.Tensor | None:
+    """The half of a table that holds each number twice, as those of rotary positions do: half behind half, or neighbour beside neighbour."""
+    half = example.shape[-1] // 2
+    if half < 2 or example.shape[-1] % 2 or bool((example == example.reshape(-1)[0]).all()):
+        return None
+    if torch.equal(example[..., :half], example[..., half:]):
+        return example[..., :half]
+    return example[..., ::2] if torch.equal(example[..., ::2], example[..., 1::2]) else None
 
 
 def _matrix(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor | None:

@@ -143,9 +143,11 @@ class Rounded(UncompiledMode):
         small = one if one.numel() < other.numel() else other
         whole = (1,) * (same.dim() - small.dim()) + tuple(small.shape)
         axes = [axis for axis in range(same.dim()) if same.shape[axis] > 1 and whole[axis] == 1]
-        if not axes or not same.numel():
+        if not same.numel():
             return same
         gap = (one.double() - other.double()).abs()
+        if not axes:  # element by element, as the largest of a segment is looked for
+            return same | (gap <= 4 * ROUNDINGS * self.fine * other.double().abs())
         moved = max(4 * ROUNDINGS * self.fine, 2 * torch.finfo(small.dtype).eps)
         near = (gap == gap.amin(axes, keepdim=True)) & (gap <= moved * other.double().abs())
         same = torch.where(same.sum(axes, keepdim=True) == 0, near, same)

@@ -224,7 +224,6 @@ def _normed_scores(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor) -> torch.T
 
 @rewrite("weights of normalised queries and keys, scaled afterwards", _normed_scores, shapes((2, 10, 16), (2, 12, 16), (16,)))
 def scaled_afterwards(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    wide, keys = q.float(), k.float()  # once: what comes back by two ways is added up in float32
-    rows, columns = ((each.square().mean(-1) + 1e-6).rsqrt() for each in (wide, keys))
-    products = (wide * w.float()) @ (keys * w.float()).mT
+    rows, columns = ((each.float().square().mean(-1) + 1e-6).rsqrt() for each in (q, k))
+    products = (q.float() * w.float()) @ (k.float() * w.float()).mT
     return (products * rows[..., None] * columns[..., None, :]).softmax(-1).to(w.dtype)

@@ -198,7 +198,8 @@ def chunk_decay(wrong: bool) -> Callable[..., Any]:
             while step < end:
                 stop = min(end, step // 4 * 4 + 4)
                 logs = decay[step:stop].cumsum(0)
-                away = (logs[:, None] - logs).tril().exp().tril()
+                # a sum for each step that is begun at that step: a decay to nothing stays one
+                away = torch.stack([F.pad(decay[place + 1 : stop].cumsum(0), (place + 1 - step, 0)) for place in range(step, stop)], -1).exp().tril()
                 skipped = decay[step // 4 * 4 : step].sum() if wrong and step == start else torch.zeros_like(logs[0])
                 out = away @ x[step:stop] + (logs + skipped).exp()[:, None] * state
                 made.append(out)
