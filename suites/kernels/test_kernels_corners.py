@@ -12,6 +12,7 @@ import precheck
 from precheck.analysis import kernel_floor as floor
 from precheck.kernels import contents, lowering
 from precheck.kernels.noise import Rounded
+from precheck.kernels.parts import Parts
 
 
 def test_between_the_two_sides_of_a_corner_a_gradient_is_free_and_elsewhere_it_is_not() -> None:
@@ -130,3 +131,28 @@ def test_a_gradient_that_is_nan_everywhere_is_not_judged_and_that_is_said() -> N
     assert any("not judged: gradient of inputs:" in each for each in said), report.summary()
     healthy = precheck.compare_kernels(lambda x: x * 1, lambda x: x + 0, torch.randn(3, 5), budget=1)
     assert not healthy.findings, healthy.summary()
+
+
+def _twice_used(x: torch.Tensor) -> torch.Tensor:
+    """30 times itself, less 29 times itself: each gradient is stored in bfloat16 before they are added up."""
+    return (30 * x.float() - 29 * x.float() * torch.ones(())).to(x.dtype)
+
+
+def _many_times(x: torch.Tensor) -> torch.Tensor:
+    """A chain of gradients that are added up in bfloat16."""
+    return torch.stack([x.float() / 64 for _ in range(64)]).sum(0).to(x.dtype)
+
+
+def test_a_few_parts_of_a_gradient_may_round_on_their_way_and_a_chain_of_them_may_not() -> None:
+    few = torch.randn(4, 9, generator=torch.Generator().manual_seed(0)).bfloat16().requires_grad_()
+    with Parts([out := _twice_used(few)], {"x": few}) as parts:
+        (given,) = torch.autograd.grad(out.sum(), few)
+    assert torch.equal(given, torch.ones_like(given))
+    assert torch.equal(parts.sizes["x"], torch.full((4, 9), 59.0).double())
+    many = few.detach().requires_grad_()
+    with Parts([out := _many_times(many)], {"x": many}) as parts:
+        torch.autograd.grad(out.sum(), many)
+    assert not parts.sizes
+    assert not precheck.compare_kernels(_twice_used, lambda x: x * 1, few, budget=2).errors
+    report = precheck.compare_kernels(_many_times, lambda x: x * 1, few, budget=2)
+    assert [finding.tensor for finding in report.errors] == ["gradient of inputs"], report.summary()
