@@ -10,7 +10,7 @@ import torch
 
 import precheck
 from precheck.analysis import kernel_floor as floor
-from precheck.kernels import contents, lowering
+from precheck.kernels import clock, contents, lowering
 from precheck.kernels.noise import Rounded
 from precheck.kernels.parts import Parts
 
@@ -156,3 +156,16 @@ def test_a_few_parts_of_a_gradient_may_round_on_their_way_and_a_chain_of_them_ma
     assert not precheck.compare_kernels(_twice_used, lambda x: x * 1, few, budget=2).errors
     report = precheck.compare_kernels(_many_times, lambda x: x * 1, few, budget=2)
     assert [finding.tensor for finding in report.errors] == ["gradient of inputs"], report.summary()
+
+
+def test_a_budget_is_of_the_processor_and_half_as_much_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = {"wall": 0.0, "processor": 0.0}
+    monkeypatch.setattr(clock.time, "monotonic", lambda: now["wall"])
+    monkeypatch.setattr(clock.time, "thread_time", lambda: now["processor"])
+    budget = clock.Clock(10)
+    now |= {"wall": 8.0, "processor": 8.0}
+    assert budget.left() == 2
+    now |= {"wall": 18.0, "processor": 8.0}
+    assert budget.left() == 1
+    now |= {"wall": 30.0, "processor": 8.5}
+    assert budget.left() < 0
