@@ -29,7 +29,7 @@ def diagnose(job: Job, precision: Precision, report: Report) -> None:
     steps = max(first, default=1) if job.optimizer else 1
     try:
         with doing("looking at every op"):
-            _, observation = observed(dataclasses.replace(job, steps=max(1, min(steps, job.steps))), low(precision))
+            observation = observed(dataclasses.replace(job, steps=max(1, min(steps, job.steps))), low(precision)).observation
     except Exception as error:  # the measurement stands on its own; what a mode does to a model that will not have one is no fault of it
         report.facts["diagnosis"] = f"none: {type(error).__name__}: {error}"
         return

@@ -30,10 +30,12 @@ class Evidence:
     verdict: ops.Verdict | None = None
     unseen: str = ""
     functions: bool = False  # whether the trace has what functions return
+    reference: Trace | None = None  # the float32 run on the same decisions, where the run's shadow was that
 
 
-def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, functions: bool = True) -> Evidence:
+def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, functions: bool = True, refers: bool = False) -> Evidence:
     """Runs `job` under `precision` once, and at depth `ops` every op of it beside float32; with what `functions` return, if they are asked for.
+    `refers`: what is recorded is to be compared with float32 afterwards, not with a golden.
 
     Raises what the model raises. A model that runs, but not with a dispatch mode around it, is judged by its boundaries alone.
     """
@@ -44,12 +46,14 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, fun
     verdict = ops.Verdict()
     try:
         with doing("looking at every op"):
-            trace, observation = observed(job, setting, judge=verdict)
+            seen = observed(job, setting, judge=verdict, refers=refers)
     except Exception as error:
         tape = Tape()
         trace = run(job, dataclasses.replace(setting, records=tape))  # raises again what is the model's own
         return Evidence(trace, tape, unseen=f"{type(error).__name__}: {error}", functions=setting.functions)
-    return Evidence(trace, tape, observation, verdict, functions=setting.functions)
+    # casts there and back, which the float32 run rounds, its shadow need not
+    reference = None if tape.meant else seen.reference
+    return Evidence(seen.trace, tape, seen.observation, verdict, functions=setting.functions, reference=reference)
 
 
 def concluded(report: Report, evidence: Evidence) -> None:

@@ -134,7 +134,7 @@ class Measurement:
         self, job: Job, precision: Precision, *, seen: Evidence | None = None, brief: bool = False, depth: Depth = "boundaries"
     ) -> None:
         self.job, self.precision, self.brief = job, precision, brief
-        self.seen = evidence.gathered(job, precision, depth) if seen is None else seen
+        self.seen = evidence.gathered(job, precision, depth, refers=True) if seen is None else seen
         self.low, self.tape = self.seen.trace, self.seen.tape
         self.functions = self.seen.functions  # whether what functions return is compared
         self.dtype = torch.float32 if precision.is_low else torch.float64
@@ -201,6 +201,9 @@ class Measurement:
         return moved(rows, exact, made, self.precision)
 
     def _refer(self) -> None:
+        if self.seen.reference is not None:
+            self.reference = self.seen.reference
+            return
         self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape, decides=self.own, functions=self.functions))
 
     def _located(self, report: Report) -> None:

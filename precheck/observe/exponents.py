@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
@@ -23,6 +24,9 @@ from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.source import shortened
 from precheck.observe.shadow.statistics import FEW, sampled
 from precheck.torch_internals import without_modes
+
+if TYPE_CHECKING:
+    from precheck.observe.recorder import Moved
 
 _FIELDS = {torch.float32: (torch.int32, 23, 8), torch.float64: (torch.int64, 52, 11)}
 """Of a binary interchange format: integers of its size, stored bits of the significand, bits of the exponent."""
@@ -51,6 +55,9 @@ class Exponents:
             return
         with without_modes(), torch.no_grad():
             self._count((kind, name, step), Binades(name, kind, step, _named(tensor), tensor.numel()), tensor)
+
+    def moves(self, step: int, moved: Sequence[Moved]) -> None:
+        """Of moves nothing is counted."""
 
     def gradient(self, name: str, step: int, gradient: torch.Tensor, number: int) -> None:
         """A parameter's gradient, the first that comes; `number` tells parameters without a name apart."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import math
 import sys
 import weakref
 from collections import Counter
@@ -23,7 +22,7 @@ from precheck.observe import profiling
 from precheck.observe.recorder import Recorder
 from precheck.observe.shadow.source import Frames
 from precheck.observe.structure import tensors
-from precheck.torch_internals import in_backward, is_transformed, no_dispatch, version
+from precheck.torch_internals import in_backward, is_transformed, version
 
 _PAUSES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -96,7 +95,7 @@ class Functions:
         for path, tensor in tensors(result):
             if self._fresh(tensor):
                 name = f"{getattr(code, 'co_qualname', code.co_name)}(){number}{path}"
-                self.recorder.add("returned", name, self.step, _below_the_end(tensor), max(1, len(call.lines)))
+                self.recorder.add("returned", name, self.step, tensor, max(1, len(call.lines)))
                 self.recorder.trace.records[f"returned:{name}@{self.step}"].place = _place(code)
 
     def _fresh(self, tensor: torch.Tensor) -> bool:
@@ -109,15 +108,6 @@ class Functions:
             return False
         self.made[id(tensor)] = weakref.ref(tensor), writes
         return True
-
-
-def _below_the_end(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with Inf for what lies at the end of its format. A mask is filled with the least number of whatever format it is made in,
-    which is another in each run; what is not finite is compared nowhere but by where it is."""
-    with no_dispatch():
-        largest = torch.finfo(tensor.dtype).max / 4
-        beyond = tensor.detach().abs() > largest
-        return tensor.detach().masked_fill(beyond, math.inf) if bool(beyond.any()) else tensor
 
 
 def _place(code: CodeType) -> tuple[str, int, int]:

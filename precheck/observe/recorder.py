@@ -54,6 +54,9 @@ class Witness(Protocol):
 
     def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None: ...
 
+    def moves(self, step: int, moved: Sequence[Moved]) -> None:
+        """Parameters that have moved; each move comes as a boundary of kind "update" too."""
+
 
 class Recorder:
     """`sampled` are the records of which a sample is enough; `weighs` finds out which these could be. `glance`: of these, zeros that the
@@ -78,7 +81,8 @@ class Recorder:
         alone = alone or (kind in ("output", "gradient", "handed") and tensor.dtype is not torch.float16)
         sample: Sample = "" if key not in self.sampled else "alone" if alone else "folded"
         with no_dispatch():
-            self._put(Record(kind=kind, name=name, step=step, roundings=roundings, **facts(tensor, sample), **_UNKNOWN), tensor, sample)
+            seen = tensor if kind != "returned" else without_fill(tensor, tensor)
+            self._put(Record(kind=kind, name=name, step=step, roundings=roundings, **facts(seen, sample), **_UNKNOWN), seen, sample)
             self._weigh(key, tensor)
         if self.witness is not None:
             self.witness.boundary(kind, name, step, tensor)
@@ -96,6 +100,8 @@ class Recorder:
         """Records what parameters have moved by. `broken`: some parameter is not finite any more; elements that are not have moved there."""
         for few in _batches(moved):
             self._moves(step, few, broken=broken)
+        if self.witness is not None:
+            self.witness.moves(step, moved)
 
     def _moves(self, step: int, moved: Sequence[Moved], *, broken: bool) -> None:
         with _Undisturbed(moved[0].parameter):
@@ -193,6 +199,13 @@ class Recorder:
             with _Undisturbed(tensor):
                 if reduce.even(tensor):
                     self.trace.even.add(key)
+
+
+def without_fill(tensor: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
+    """The tensor with Inf where `run`, or its like, is at the end of its format. A mask is filled with the least number of whatever format it
+    is made in, which is another in each run; what is not finite is compared nowhere but by where it is."""
+    beyond = run.detach().abs() > torch.finfo(run.dtype).max / 4
+    return tensor.detach().masked_fill(beyond, math.inf) if bool(beyond.any()) else tensor
 
 
 def _batches(moved: Sequence[Moved]) -> Iterator[Sequence[Moved]]:

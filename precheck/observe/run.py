@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import random
 import sys
 from collections.abc import Iterator
@@ -24,12 +25,14 @@ from precheck.observe.records import Trace
 from precheck.observe.selections import Selection, Selections
 from precheck.observe.shadow.mode import Shadow
 from precheck.observe.shadow.operations import Observation
+from precheck.observe.shadow.reference import Reference
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.shadow.window import Judge
 from precheck.observe.substitutes import substituted
 from precheck.observe.training import Training
 from precheck.precisions import Precision
 from precheck.sparse import explained, place
+from precheck.torch_internals import without_modes
 
 
 @dataclasses.dataclass(slots=True)
@@ -112,14 +115,27 @@ def _ran(job: Job, setting: Setting) -> Trace:
     return trace
 
 
-def observed(job: Job, setting: Setting, judge: Judge | None = None) -> tuple[Trace, Observation]:
-    """Runs `job` under shadow execution: every op, beside the reference precision. `judge` is asked for what a long run lets go."""
+@dataclasses.dataclass(slots=True)
+class Observed:
+    """A run whose ops were watched. `reference` has the records of the reference run, where they were asked for and no second run is needed."""
+
+    trace: Trace
+    observation: Observation
+    reference: Trace | None = None
+
+
+def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: bool = False) -> Observed:
+    """Runs `job` under shadow execution: every op, beside the reference precision. `judge` is asked for what a long run lets go. `refers`: the
+    shadows of what is recorded are recorded too."""
     where = Whereabouts(job.model)
     wide = setting.precision is not None and setting.precision.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32}), judge=judge) if wide else Shadow(where, judge=judge)
+    stored = setting.precision is not None and setting.precision.autocasts and not setting.precision.gemm
+    reference = Reference(shadow, shadow.exponents) if refers and stored else None
     with interrupts.held(), where.followed(), shadow.watched():
-        trace = run(job, dataclasses.replace(setting, shadow=shadow))
-    return trace, shadow.finish()
+        trace = run(job, dataclasses.replace(setting, shadow=shadow, witness=reference))
+    observation = shadow.finish()
+    return Observed(trace, observation, None if reference is None else reference.complete(trace))
 
 
 def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
@@ -210,9 +226,13 @@ def undisturbed(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rnn_kernels(job: Job, setting: Setting) -> Iterator[None]:
-    """oneDNN has no float16 recurrent kernel for training; without it torch takes its own, as on hardware that has none."""
-    half = setting.precision is not None and setting.precision.compute_dtype is torch.float16
-    if not half or job.device != "cpu" or not any(isinstance(module, torch.nn.RNNBase) for module in job.model.modules()):
+    """Where oneDNN cannot train a recurrent layer in the format, torch takes its own kernels, as on hardware that has none.
+
+    Of float16 it has no such kernel. Of bfloat16 it has none for a processor without AVX-512, and torch raises there.
+    """
+    dtype = setting.precision.compute_dtype if setting.precision is not None else torch.float32
+    recurrent = any(isinstance(module, torch.nn.RNNBase) for module in job.model.modules())
+    if dtype not in LOW or job.device != "cpu" or not recurrent or _trains_recurrent(dtype):
         yield
         return
     before, *_ = torch.backends.mkldnn.set_flags(_enabled=False)
@@ -220,3 +240,19 @@ def rnn_kernels(job: Job, setting: Setting) -> Iterator[None]:
         yield
     finally:
         torch.backends.mkldnn.set_flags(_enabled=before)
+
+
+@functools.cache
+def _trains_recurrent(dtype: torch.dtype) -> bool:
+    """Whether torch's LSTM runs on this CPU under autocast to that dtype, backward too. Nothing is drawn for it."""
+    with torch.inference_mode(False), torch.enable_grad(), without_modes():
+        layer = torch.nn.LSTM(1, 1, device="meta").to_empty(device="cpu")
+        for parameter in layer.parameters():
+            torch.nn.init.zeros_(parameter)
+        try:
+            with torch.autocast("cpu", dtype=dtype):
+                result = layer(torch.zeros(1, 1, 1))[0]
+            result.sum().backward()
+        except RuntimeError:
+            return False
+    return True

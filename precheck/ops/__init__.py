@@ -119,6 +119,8 @@ EXTREMES = where(lambda op: op.chooses == "extreme")
 """Choices of the largest or smallest elements, by what tells these from the others."""
 SIDES = {name: row.side for name, row in REGISTRY.items() if row.side is not None}
 """Derivatives that ask on which side of a threshold the forward was, and the place of the argument that tells."""
+THRESHOLDS = {name: row.thresholds for name, row in REGISTRY.items() if row.thresholds}
+"""Of these, those that depend on the argument within a side too, and where the sides meet."""
 MASKED_SIDES = {name: place for name, place in SIDES.items() if REGISTRY[name].masks}
 """Of these, those that are zero on one side."""
 

@@ -37,8 +37,9 @@ _DECOMPOSITIONS = (
 _GRADIENTS = (
     OpSpec("threshold_backward", Kind.GRADIENT, "a", linear="a", side=1, masks=True),
     *each("hardtanh_backward hardshrink_backward softshrink_backward", OpSpec("", Kind.GRADIENT, "a", linear="a", side=1, masks=True)),
-    *each("leaky_relu_backward hardsigmoid_backward hardswish_backward", OpSpec("", Kind.GRADIENT, "a", linear="a", side=1)),
-    OpSpec("elu_backward", Kind.GRADIENT, "a", linear="a", side=5),
+    *each("leaky_relu_backward hardsigmoid_backward", OpSpec("", Kind.GRADIENT, "a", linear="a", side=1)),
+    OpSpec("hardswish_backward", Kind.GRADIENT, "a", linear="a", side=1, thresholds=(-3.0, 3.0)),
+    OpSpec("elu_backward", Kind.GRADIENT, "a", linear="a", side=5, thresholds=(0.0,)),
     *each("unfold_backward col2im", OpSpec("", Kind.GRADIENT, "a", linear="a")),
 )
 

@@ -98,6 +98,7 @@ class OpSpec:
     ordered: these elements are all of the operand, and come in their order.
     side: the place of the argument that a derivative asks on which side of a threshold it lies.
     masks: beyond that threshold the derivative is zero.
+    thresholds: where the sides of a derivative meet that is not constant on each of them.
     hidden_writes: places of arguments that the kernel writes although its schema does not say so.
     workspace: "payload" where a kernel hands bytes to its derivative, "packed" where its weights have an order of their own as well.
     vectors: of results that hold vectors of any sign, their place and the dimension along which a vector lies.
@@ -127,6 +128,7 @@ class OpSpec:
     ordered: bool = False
     side: int | None = None
     masks: bool = False
+    thresholds: tuple[float, ...] = ()
     hidden_writes: tuple[int, ...] = ()
     workspace: Literal["", "payload", "packed"] = ""
     vectors: tuple[tuple[int, int], ...] = ()

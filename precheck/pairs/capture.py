@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from precheck.observe.recorder import Moved
 from precheck.observe.structure import tensors
 from precheck.torch_internals import no_dispatch
 
@@ -51,6 +53,9 @@ class Capture:
         if kind in COMPARED and tensor.layout is torch.strided:
             with no_dispatch(), torch.no_grad():
                 self.found.tensors[kind, name, step] = tensor.detach().clone()
+
+    def moves(self, step: int, moved: Sequence[Moved]) -> None:
+        """Each move has come as a boundary."""
 
     def finish(self, scale: float) -> Captured:
         """What was kept, with a loss scale taken off all gradients."""

@@ -141,6 +141,7 @@ class Call:
         mode, planned, operation = self.mode, self.plan, self.operation
         if planned.packet == "_local_scalar_dense":
             operation.reads = 1
+            mode.observation.led += not any(value.maker is not None and value.maker.packet.startswith("_amp_") for value in self.inputs)
             mode.record(operation)
             return
         outputs = self._outputs(result)
@@ -148,6 +149,7 @@ class Call:
             return  # a view that its schema does not confess to
         if not any(continuous(output) for output in outputs):
             flips.decided(self, outputs)
+            mode.observation.led += bool(outputs) and operation.phase != "backward"  # which decides nothing that the forward has not
             mode.record(operation)
             return
         if not (planned.packet in ops.WHOLE_COPIES and self.floats and (casts.meant(self, outputs[0]) or casts.moved(self, outputs[0]))):
@@ -187,10 +189,11 @@ class Call:
             self.operation.opaque = "an op of another library runs once only"
             return None
         if planned.steps:
+            mode.observation.led += self.operation.phase != "backward"
             flips.counted(self, outputs)
             if planned.base in ops.COUNTS:
                 return [measuring.exact(self)]  # bins are the run's choice, how many of each it counts is not
-            return self._where_finite(outputs)
+            return flips.where_finite(self, outputs)
         if planned.draws(self.args, self.kwargs):
             return self._same_draw(outputs)
         made: dict[str, Any] = self._reference_kwargs(outputs[0])
@@ -199,13 +202,6 @@ class Call:
             raise RuntimeError(f"{len(shadows)} results instead of {len(outputs)}")
         flips.followed(self, outputs, shadows, self.shadows)
         return shadows
-
-    def _where_finite(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The run's own steps where these are finite: Inf and NaN are no decision. None where all are."""
-        if len(outputs) != 1 or self.written or bool(outputs[0].isfinite().all()):
-            return None
-        steps = self.mode.replay.call(self.func, self.plan, self.reference_args(), self.kwargs, self.shadow_of)[0]
-        return [torch.where(outputs[0].isfinite(), outputs[0].to(steps.dtype), steps)]
 
     def reference_args(self) -> tuple[Any, ...]:
         """The arguments, with the reference's own eps for an eps that a low format lent its name to: `torch.finfo(x.dtype).eps`.
@@ -231,7 +227,7 @@ class Call:
         if shadow is not None:
             place = ops.SIDES.get(self.plan.base)
             if place is not None and place < len(self.args) and self.args[place] is tensor:
-                shadow = tensor.to(shadow.dtype)
+                shadow = flips.on_its_side(self.plan.base, tensor, shadow)
             return shadow
         if tensor.layout is torch.sparse_coo and all(tensor is not each for each in self.args[:1]):
             return tensor.to(self.mode.replay.wide(tensor.dtype))  # a gradient's numbers, as the run has them
@@ -251,6 +247,7 @@ class Call:
             scale = 1 / (1 - kept) if kept < 1 else 0.0
             return [self.shadows[id(self.floats[0])] * outputs[1] * scale, outputs[1]]
         drawn = draws.refined(self, outputs[0])
+        self.mode.observation.led += drawn is not None
         return None if drawn is None else [drawn]
 
     def store(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor] | None, seconds: list[torch.Tensor] | None) -> None:

@@ -91,12 +91,31 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
     if len(outputs) < 2 or not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.base in ops.PAYLOADS:
         return
     if inputs is call.shadows:
+        call.mode.observation.led += 1
         _choice(call, outputs[1], shadows[1])
     if not call.mode.later.defers(outputs[1]) and torch.equal(outputs[1], shadows[1]):
         return
     picked = chosen(call.plan, call.args, call.kwargs, inputs[id(call.floats[0])], outputs[0], outputs[1])
     if picked is not None:
         shadows[0] = picked
+
+
+def where_finite(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
+    """The run's own steps where these are finite: Inf and NaN are no decision. None where all are."""
+    if len(outputs) != 1 or call.written or bool(outputs[0].isfinite().all()):
+        return None
+    steps = call.mode.replay.call(call.func, call.plan, call.reference_args(), call.kwargs, call.shadow_of)[0]
+    return [torch.where(outputs[0].isfinite(), outputs[0].to(steps.dtype), steps)]
+
+
+def on_its_side(base: str, run: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
+    """What a derivative that asks for a side is given: the shadow where that lies on the run's side, else the run's own number."""
+    mine = run.to(shadow.dtype)
+    thresholds = ops.THRESHOLDS.get(base, ())
+    if not thresholds:  # constant on each side
+        return mine
+    apart = functools.reduce(torch.logical_or, ((mine > each) != (shadow > each) for each in thresholds))
+    return torch.where(apart, mine, shadow)
 
 
 def counted(call: Call, outputs: list[torch.Tensor]) -> None:

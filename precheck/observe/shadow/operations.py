@@ -222,6 +222,7 @@ class Observation:
     seen: int = 0  # ops
     shadowed: int = 0  # ops with a low-precision ancestor
     opaque: dict[str, int] = dataclasses.field(default_factory=dict)  # ops the shadow could not follow, and how often
+    led: int = 0  # choices, draws and numbers in which the shadow may not be the reference run: it follows the run, or refines what that has drawn
     forgotten: int = 0  # operations that were let go unjudged
     unjudged: str = ""  # why, if a judge failed
     came: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters whose gradients came

@@ -1,0 +1,148 @@
+"""The shadow of a run under autocast is the float32 run on its decisions, bit for bit, so a measurement needs no second one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+import precheck
+from precheck import measurement
+from precheck.measurement import Measurement, job_of
+from precheck.observe.records import Trace
+from precheck.observe.run import reference, run
+from precheck.precisions import resolve
+
+
+class Attention(nn.Module):
+    """A masked head, written by hand: the mask's fill is the end of whatever format the scores have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(16), nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        found = query @ key.transpose(-1, -2) / 4
+        return found.masked_fill(torch.ones(8, 8).triu(1).bool(), torch.finfo(found.dtype).min)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.qkv(self.norm(x)).chunk(3, -1)
+        return x + self.out(self.scores(query, key).softmax(-1) @ value)
+
+
+class Carried(nn.Module):
+    """A recurrence by hand."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = x.new_zeros(len(x), 16)
+        for each in x.unbind(1):
+            state = self.cell(each, state)
+        return state
+
+
+class Sampled(nn.Module):
+    """Draws a float32 number, as a variational autoencoder does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = self.first(x).float()
+        return self.second(mean + torch.randn_like(mean))
+
+
+class Convolved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv1d(8, 16, 3), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Conv1d(16, 4, 3), nn.ELU(1.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x)
+
+
+class Chosen(nn.Module):
+    """Decides by what low precision has made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.experts = nn.Linear(16, 4), nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen = self.gate(x).argmax(-1)
+        return torch.stack([expert(x) * (chosen == number).unsqueeze(-1) for number, expert in enumerate(self.experts)]).sum(0)
+
+
+def seen(make: Callable[[], nn.Module], precision: str, steps: int = 2) -> Measurement:
+    torch.manual_seed(0)
+    model, inputs = make(), torch.randn(4, 8, 16)
+    job = job_of(model, inputs, loss=lambda out: out.float().square().mean(), optimizer=torch.optim.AdamW, steps=steps)
+    return Measurement(job, resolve(precision), depth="ops")
+
+
+def run_alone(measured: Measurement) -> Trace:
+    return run(measured.job, reference(measured.dtype, measured.precision, follows=measured.tape, decides=measured.own, functions=measured.functions))
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize("make", [Attention, Carried, Sampled])
+def test_the_shadow_has_the_bits_of_a_run_in_float32(make: Callable[[], nn.Module], precision: str) -> None:
+    measured = seen(make, precision)
+    shadow = measured.seen.reference
+    assert shadow is not None
+    alone = run_alone(measured)
+    assert list(shadow.records) == list(alone.records)
+    assert {record.kind for record in shadow.records.values()} >= {"output", "gradient", "parameter-gradient", "loss", "update"}
+    for key, record in shadow.records.items():
+        other = alone.records[key]
+        assert numpy.array_equal(record.sketch, other.sketch), key
+        assert (record.norm, record.amax, record.zeros, record.nonfinite) == (other.norm, other.amax, other.zeros, other.nonfinite), key
+        assert (record.shape, record.dtype, record.is_result, record.place) == (other.shape, other.dtype, other.is_result, other.place), key
+    assert shadow.results == alone.results
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_masks_of_a_layer_are_the_runs_in_both(precision: str) -> None:
+    """ReLU, dropout and ELU: what their derivatives let through is decided by the run."""
+    measured = seen(Convolved, precision, steps=1)
+    shadow, alone = measured.seen.reference, run_alone(measured)
+    assert shadow is not None
+    for key, record in shadow.records.items():
+        off = float(numpy.linalg.norm(record.sketch - alone.records[key].sketch))
+        cancels = record.norm < 1e-3 * max(each.norm for each in shadow.records.values() if each.kind == record.kind)  # a bias before a norm
+        assert off <= (1e-2 if cancels else 1e-4) * max(record.norm, 1e-3), key
+
+
+@pytest.mark.parametrize(
+    ("make", "precision", "why"),
+    [
+        (Chosen, "bf16-mixed", "an expert is chosen by low numbers, and float32 might have chosen another"),
+        (Attention, "bf16-true", "the weights themselves are rounded"),
+        (Attention, "fp8-e4m3-mixed", "products are emulated"),
+    ],
+)
+def test_where_the_two_part_float32_runs_by_itself(make: Callable[[], nn.Module], precision: str, why: str) -> None:
+    assert seen(make, precision).seen.reference is None, why
+
+
+def test_a_measurement_makes_no_second_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = []
+
+    def counted(job: Any, setting: Any) -> Trace:
+        settings.append(setting)
+        return run(job, setting)
+
+    monkeypatch.setattr(measurement, "run", counted)
+    torch.manual_seed(0)
+    report = precheck.measure(Attention(), torch.randn(4, 8, 16), precision="bf16-mixed", loss=lambda out: out.square().mean())
+    assert not report.errors
+    assert settings
+    assert all(setting.disturbance is not None for setting in settings)
