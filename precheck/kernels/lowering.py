@@ -112,16 +112,17 @@ def _errors(bench: Bench, judged: Judged, name: str, right: torch.Tensor, dtype:
 
 
 def _share(error: torch.Tensor, others: list[torch.Tensor]) -> float:
-    """Of its square, what a combination of the others explains; nothing where it takes more of one than rounding makes."""
-    norm = float(error.square().sum())
-    if not others or not norm:
-        return 0.0
-    sizes = torch.stack([each.norm() for each in others]).clamp(min=1e-300)
-    columns = torch.stack([each.reshape(-1) for each in others], 1) / sizes
-    weights = torch.linalg.lstsq(columns, error.reshape(-1, 1)).solution
-    if bool((weights.flatten().abs() > TIMES * sizes).any()):
-        return 0.0
-    return 1 - float((columns @ weights - error.reshape(-1, 1)).square().sum()) / norm
+    """Of its square, what a combination of the others explains; without those of which it takes more than rounding makes."""
+    norm, left = float(error.square().sum()), others
+    while left and norm:
+        sizes = torch.stack([each.norm() for each in left]).clamp(min=1e-300)
+        columns = torch.stack([each.reshape(-1) for each in left], 1) / sizes
+        weights = torch.linalg.lstsq(columns, error.reshape(-1, 1)).solution
+        fair = weights.flatten().abs() <= TIMES * sizes
+        if bool(fair.all()):
+            return 1 - float((columns @ weights - error.reshape(-1, 1)).square().sum()) / norm
+        left = [each for each, kept in zip(left, fair.tolist(), strict=True) if kept]
+    return 0.0
 
 
 def _finite(error: torch.Tensor) -> torch.Tensor:
