@@ -28,7 +28,7 @@ def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
     parser.add_argument("--precision", help="as --precision of pytest (default: inputs as they are)")
     parser.add_argument("--gradients", choices=("yes", "no", "double"), default="yes", help="which are compared (default: yes)")
     parser.add_argument("--sizes", help="names of the dimensions of each tensor, where equal sizes vary apart: 'rows columns; columns'")
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds that the trials may take (default: 20)")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds that the trials may take, of the processor (default: 20)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--save", type=Path, metavar="TEST.py", help="write a failing input as a test into this file")
     parser.set_defaults(run=run)

@@ -45,6 +45,8 @@ class Floor:
     runs: int = 0
     terms: torch.Tensor | None = None  # of a gradient: how large a term of it may be; it broadcasts to it
     sums: torch.Tensor | None = None  # and all of them together
+    parts: torch.Tensor | None = None  # of a candidate's gradient that autograd adds up at its input: its parts together
+    jumps: torch.Tensor | None = None  # of a gradient: how far apart it is on the two sides of these very inputs
 
     def __post_init__(self) -> None:
         self.unknown = torch.zeros(self.exact.shape, dtype=torch.bool) if not _real(self.exact) else ~self.exact.isfinite()
@@ -69,7 +71,20 @@ class Floor:
     def bound(self) -> torch.Tensor:
         """The distance that is allowed at each element."""
         assert self.widest is not None
-        return OWN * self.widest + NEARBY * self._nearby() + self._stored() + self._terms()
+        return OWN * self.widest + NEARBY * self._nearby() + self._stored() + self._terms() + self._jumps()
+
+    def parted(self, parts: torch.Tensor | None) -> None:
+        """What the candidate to be judged has autograd add up."""
+        self.parts = parts if parts is not None and parts.shape == self.exact.shape else None
+
+    def jumped(self, other: torch.Tensor) -> None:
+        """A gradient just beside these inputs: where it is another one, any between the two is right, as at a corner or among equals."""
+        gap = _distance(other, self.exact)
+        gap = gap.where(gap.isfinite(), 0.0)
+        self.jumps = gap if self.jumps is None else torch.maximum(self.jumps, gap)
+
+    def _jumps(self) -> torch.Tensor:
+        return torch.zeros((), dtype=torch.float64) if self.jumps is None else self.jumps
 
     def _format(self) -> formats.Format:
         return formats.of_dtype(torch.float32 if self.dtype.is_complex else self.dtype)
@@ -80,6 +95,10 @@ class Floor:
 
     def _terms(self) -> torch.Tensor:
         """What one element of a gradient may be off by where a kernel stores the terms that it is the sum of."""
+        own = torch.zeros((), dtype=torch.float64) if self.parts is None else TERMS * self._format().unit_roundoff * self.parts
+        return torch.maximum(own, self._guessed())
+
+    def _guessed(self) -> torch.Tensor:
         if self.terms is None:
             return torch.zeros((), dtype=torch.float64)
         fmt = self._format()
@@ -88,9 +107,9 @@ class Floor:
 
     def _cancelled(self) -> torch.Tensor:
         """The same for all elements of a block, of which nothing else is left: elsewhere their roundings are as independent as others."""
-        if self.terms is None:
-            return torch.zeros((), dtype=torch.float64)
-        return torch.where(self.exact.abs() < CANCELLED * self.terms, self._terms(), 0.0)
+        none = torch.zeros((), dtype=torch.float64)
+        large = torch.maximum(none if self.terms is None else self.terms, none if self.parts is None else self.parts)
+        return torch.where(self.exact.abs() < CANCELLED * large, self._terms(), 0.0)
 
     def _nearby(self) -> torch.Tensor:
         """What row and column say of an element: their product over the whole, as of a matrix of rank one, and no less than the lesser."""
@@ -168,7 +187,7 @@ def _blocks(floor: Floor, far: torch.Tensor, known: torch.Tensor) -> tuple[str, 
     assert floor.square is not None
     if far.numel() < ELEMENTS:
         return "", 0.0
-    stored = floor._stored().square() / 9 + floor._cancelled().square()
+    stored = floor._stored().square() / 9 + floor._cancelled().square() + floor._jumps().square()
     allowed = BLOCK**2 * (floor.square / max(floor.runs, 1)) + stored
     seen, limit = far.square().reshape(-1, far.shape[-1]), torch.where(known, allowed, 0.0).reshape(-1, far.shape[-1])
     best = ("the tensor", _root(seen.sum(), limit.sum()))

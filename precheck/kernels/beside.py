@@ -1,7 +1,7 @@
 """The error of a reference itself on inputs a little smaller: more samples of what a correct implementation does.
 
 A reference rounds what it stores, and one run shows one case of that. A kernel that stores the same (the result of attention, which its backward pass
-reads) has another case, and may be unlucky where the reference was not.
+reads) has another case, and may be unlucky where the reference was not. A gradient may also jump at these very inputs, which those beside them show.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 SAMPLES = 8
 """As many as make it unlikely (2^-8) that a coin falls on one side alone."""
+PAIRS = 4
+"""Steps to either side, so that each of two equals is the larger one of them once."""
+STEP = 2.0**-30
+"""Of an element: far below what any format here tells apart, and far above the roundoff of float64."""
 
 
 def sampled(bench: Bench, trial: Trial, reference: Reference) -> None:
@@ -35,6 +39,32 @@ def sampled(bench: Bench, trial: Trial, reference: Reference) -> None:
                 continue
             error = value.double() - right.double()
             floored.add(floored.exact + torch.where(error.isfinite(), error, 0.0))
+    _jumps(bench, trial, made, reference)
+
+
+def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None:
+    """Exact gradients a hair beside these inputs. At a corner, or among equals, they are others, and none is more right than another: what the
+    reference gives there hangs on how it is written."""
+    names = [name for name, floored in reference.floors.items() if "gradient" in name and floored.exact.is_floating_point()]
+    for seed in range(PAIRS if names else 0):
+        for sign in (1, -1):
+            generator = torch.Generator().manual_seed(4177 + seed)
+            beside = Made([_stepped(each, generator, sign) for each in made.values], made.numbers)
+            exact = bench.exact_of(trial, beside)
+            for name in names:
+                other = exact.values.get(name)
+                if exact.error is None and other is not None and other.shape == reference.floors[name].exact.shape:
+                    reference.floors[name].jumped(other.double())
+
+
+def _stepped(value: torch.Tensor, generator: torch.Generator, sign: int) -> torch.Tensor:
+    """Each element moved by itself; a zero as far as others are."""
+    if not value.is_floating_point() or not value.numel():
+        return value
+    wide = value.double()
+    size = torch.where(wide == 0, wide.nan_to_num(posinf=0.0, neginf=0.0).square().mean().sqrt(), wide.abs())
+    moved = wide + sign * STEP * size * (torch.rand(wide.shape, generator=generator, dtype=torch.float64) - 0.5)
+    return torch.where(wide.isfinite(), moved, wide)
 
 
 def _moved(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

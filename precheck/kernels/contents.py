@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import torch
 
@@ -11,6 +12,10 @@ FEW = 4
 
 SIGNED = 12
 """Elements of one sign from which on it is no chance: fewer keep it in every other trial."""
+
+
+_NEAR = 1e-2
+"""Of 1, what probabilities in a low format add up to."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -33,6 +38,13 @@ def like(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generat
     return _real(example.double(), shape, generator)
 
 
+def shares(example: torch.Tensor) -> bool:
+    """Whether rows are logarithms of probabilities: those of their numbers add up to 1."""
+    if not example.is_floating_point() or example.numel() < FEW or not example.dim() or example.shape[-1] < 2 or bool((example > 0).any()):
+        return False
+    return bool((example.double().logsumexp(-1).abs() < _NEAR).all())
+
+
 def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.Generator) -> torch.Tensor:
     return torch.rand(shape, generator=generator, dtype=torch.float64) * (high - low) + low
 
@@ -49,6 +61,8 @@ def _real(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Genera
         return _normal(shape, generator), False
     if finite.numel() < example.numel():
         return _masked(example, _real_free(finite, shape, generator), generator), False
+    if shares(example):  # scores, of which the caller takes the logarithm of the softmax in the end
+        return _normal(shape, generator) * max(float(finite.std()), 1.0), True
     made = _structured(example, shape, generator)
     if made is not None:
         return made, False
@@ -72,13 +86,17 @@ def _real_free(finite: torch.Tensor, shape: tuple[int, ...], generator: torch.Ge
 
 
 def _structured(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor | None:
-    """Probabilities, sorted numbers, symmetric and triangular matrices, whole numbers; None of anything else."""
+    """Probabilities, sorted numbers, tables that hold each number twice, symmetric and triangular matrices, whole numbers; None of anything else."""
     if example.numel() < FEW:
         return None
-    if example.shape[-1] > 1 and bool((example >= 0).all()) and bool(((example.sum(-1) - 1).abs() < 1e-2).all()):
+    if example.shape[-1] > 1 and bool((example >= 0).all()) and bool(((example.sum(-1) - 1).abs() < _NEAR).all()):
         return _normal(shape, generator).softmax(-1)
     if example.dim() == 1 and bool((example.diff() > 0).all()):
         return _uniform(shape, float(example.min()), float(example.max()), generator).sort().values
+    twice = _twice(example)
+    if twice is not None and shape[-1] and shape[-1] % 2 == 0:
+        half = _real(twice, (*shape[:-1], shape[-1] // 2), generator)[0]
+        return torch.cat([half, half], -1) if torch.equal(twice, example[..., : twice.shape[-1]]) else half.repeat_interleave(2, -1)
     if example.dim() >= 2 and example.shape[-1] == example.shape[-2] > 1 and shape[-1] == shape[-2]:
         made = _matrix(example, shape, generator)
         if made is not None:
@@ -86,6 +104,16 @@ def _structured(example: torch.Tensor, shape: tuple[int, ...], generator: torch.
     if bool((example == example.round()).all()) and float(example.min()) < float(example.max()):
         return torch.randint(int(example.min()), int(example.max()) + 1, shape, generator=generator).double()
     return None
+
+
+def _twice(example: torch.Tensor) -> torch.Tensor | None:
+    """The half of a table that holds each number twice, as those of rotary positions do: half behind half, or neighbour beside neighbour."""
+    half = example.shape[-1] // 2
+    if half < 2 or example.shape[-1] % 2 or bool((example == example.reshape(-1)[0]).all()):
+        return None
+    if torch.equal(example[..., :half], example[..., half:]):
+        return example[..., :half]
+    return example[..., ::2] if torch.equal(example[..., ::2], example[..., 1::2]) else None
 
 
 def _matrix(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor | None:
@@ -153,6 +181,13 @@ def _whole(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Gener
     return drawn
 
 
+def offsets(example: torch.Tensor, lengths: Iterable[int]) -> bool:
+    """Whether these are where sequences begin, and the end of the last: whole numbers from 0 up to a size."""
+    if example.dim() != 1 or len(example) < 2 or example.is_floating_point() or example.is_complex() or example.dtype is torch.bool:
+        return False
+    return int(example[0]) == 0 and bool((example.diff() >= 0).all()) and int(example[-1]) in set(lengths)
+
+
 def _ordered(flat: torch.Tensor, count: int, generator: torch.Generator, bounds: Bounds) -> torch.Tensor | None:
     """Positions, permutations and offsets keep being that; None of any other numbers."""
     size, least, most = len(flat), int(flat.min()), int(flat.max())
@@ -161,7 +196,7 @@ def _ordered(flat: torch.Tensor, count: int, generator: torch.Generator, bounds:
         return torch.arange(count) + least
     if least == 0 and most == size - 1 and torch.equal(flat.sort().values, places):
         return torch.randperm(count, generator=generator)
-    if size >= 2 and bool((flat.diff() >= 0).all()) and least == 0 and most in bounds.lengths:
+    if offsets(flat, bounds.lengths):
         end = bounds.lengths[most]
         inner = torch.randint(0, end + 1, (max(count - 2, 0),), generator=generator).sort().values
         return torch.cat([torch.zeros(min(count, 1), dtype=torch.int64), inner, torch.full((1 if count > 1 else 0,), end)])

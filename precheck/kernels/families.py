@@ -70,6 +70,8 @@ FAMILIES: dict[str, Change] = {
 }
 SPECIAL = ("NaN", "Inf", "-Inf")
 """What is planted into one tensor at a time, and judged by where it may be found afterwards."""
+LARGE = ("large", "offset", "outliers")
+"""Numbers that are larger than the example's, and at which a power or a product may leave the range of a format."""
 WORDS = {
     "plain": "plain numbers", "below": "numbers below zero", "above": "numbers above zero", "large": "numbers of about 64",
     "small": "numbers of about 1e-3", "offset": "numbers about 30", "outliers": "outliers", "ties": "ties", "zeros": "zeros",

@@ -20,6 +20,9 @@ NO_DEVICE = ("Triton compiles kernels for a GPU, and finds none here; set TRITON
 RAW_BITS = ("the candidate launches a kernel of Triton's on {formats}, and Triton's interpreter computes on the raw bits of these; "
             "judge it in float32 here, or on a device")  # fmt: skip
 
+STOPPED = ("Triton's interpreter stops in a kernel of the candidate's on the example ({error}), which may be a limit of the interpreter and no fault "
+           "of the kernel; judge it on a device")  # fmt: skip
+
 
 def unjudged(bench: Bench) -> str:
     """Why nothing can be said of a candidate on this machine; "" of what launches no kernel of Triton's, or one that runs as on a device."""
@@ -37,6 +40,8 @@ def unjudged(bench: Bench) -> str:
         outcome = running.run(bench.candidate, bench.example, made.values, made.numbers, bench.wishes_of(trial))
     if outcome.error is not None and _DRIVER in _modules(outcome.error.__traceback__):
         return NO_DEVICE
+    if outcome.error is not None and type(outcome.error).__name__ == "InterpreterError":
+        return STOPPED.format(error=str(outcome.error).splitlines()[0][:120] if str(outcome.error) else "no text")
     if torch.bfloat16 in seen and not _proven():
         return RAW_BITS.format(formats="bfloat16")
     return ""

@@ -78,6 +78,7 @@ def distances(outcome: Outcome, reference: Reference) -> dict[str, Distance]:
     """Of every subject."""
     found = {}
     for name, floored in reference.floors.items():
+        floored.parted(outcome.parts.get(name))
         value = outcome.values.get(name)
         if value is None:
             value = torch.zeros_like(floored.exact)

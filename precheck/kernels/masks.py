@@ -135,7 +135,7 @@ def explains(bench: Bench, judged: Judged) -> str:
     assert judged.reference is not None
     right = judged.reference.exact
     for words, outcome in _others(bench, judged):
-        if outcome.error is None and _closer(judged.outcome, outcome, right):
+        if outcome.error is None and closer(judged, outcome, right):
             return words
     return ""
 
@@ -189,17 +189,21 @@ def _plain(value: torch.Tensor) -> Iterator[torch.Tensor]:
         yield value.clamp(min=0)
 
 
-def _closer(candidate: running.Outcome, other: running.Outcome, right: running.Outcome) -> bool:
-    """Whether the candidate's outputs are those of `other`, and not the right ones."""
+def closer(judged: Judged, other: running.Outcome, right: running.Outcome, behind: float = _BEHIND) -> bool:
+    """Whether those of the candidate's outputs that are wrong are those of `other`. `behind`: the share of a mean square error that may be left."""
+    assert judged.outcome is not None
     shown = False
-    for name, got in candidate.values.items():
+    for name, got in judged.outcome.values.items():
+        found = judged.distances.get(name)
+        if found is not None and found.ratio <= 1:
+            continue
         a, b = right.values.get(name), other.values.get(name)
         if got is None or a is None or b is None or not name.startswith("output") or a.shape != got.shape or b.shape != got.shape:
             continue
         off, left = _error(got, a), _error(got, b)
         if off > 0:
             shown = True
-            if left > _BEHIND * off:
+            if left > behind * off:
                 return False
     return shown
 

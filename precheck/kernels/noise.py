@@ -23,6 +23,12 @@ _TIED = ops.SIDES.keys() | ops.EXTREMES | ops.CHOOSERS | ops.ORDERINGS | _BENT
 _SUMMING = (Kind.CONTRACTION, Kind.REDUCTION, Kind.RUNNING, Kind.NORM, Kind.LOSS, Kind.SOFTMAX)
 _EXACT = ops.MOVING - ops.CASTS - {"mul", "div"}
 _SOFTMAXES_BACKWARD = {"_softmax_backward_data", "_log_softmax_backward_data"}
+_KEEPING = ops.ADDITIONS | (ops.GUARDS & ops.UNROUNDED)
+"""Ops that give whole numbers for whole numbers, in every implementation: codes are rounded first, and moved and limited afterwards."""
+_WHOLE = 2.0**24
+"""Below which float32 holds every whole number."""
+_ENDS = (1, 2)
+"""The runs in which the first of several equals is chosen, and the last: what scans from either side do. In other runs it is drawn."""
 _SHORT = 16
 """Terms below which a chain of additions errs by no more than what is disturbed anyway."""
 
@@ -37,7 +43,7 @@ class Rounded(UncompiledMode):
 
     def __init__(self, seed: int, fine: float, gemm: formats.Format | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.fine, self.gemm = fine, gemm
+        self.seed, self.fine, self.gemm = seed, fine, gemm
         self.generator = torch.Generator().manual_seed(seed)
         self.ambiguous = False  # two elements were written to one place
 
@@ -76,7 +82,8 @@ class Rounded(UncompiledMode):
 
         def disturbed(value: Any) -> Any:
             if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
-                return self._disturbed(value, sums=sums, tied=name in _TIED, gemm=gemm)
+                moved = self._disturbed(value, sums=sums, tied=name in _TIED, gemm=gemm)
+                return _kept(value, moved) if name in _KEEPING else moved
             if isinstance(value, (list, tuple)):
                 return type(value)(disturbed(each) for each in value)
             return widened(value)
@@ -136,15 +143,25 @@ class Rounded(UncompiledMode):
         small = one if one.numel() < other.numel() else other
         whole = (1,) * (same.dim() - small.dim()) + tuple(small.shape)
         axes = [axis for axis in range(same.dim()) if same.shape[axis] > 1 and whole[axis] == 1]
-        if not axes or not same.numel():
+        if not same.numel():
             return same
         gap = (one.double() - other.double()).abs()
+        if not axes:  # element by element, as the largest of a segment is looked for
+            return same | (gap <= 4 * ROUNDINGS * self.fine * other.double().abs())
         moved = max(4 * ROUNDINGS * self.fine, 2 * torch.finfo(small.dtype).eps)
         near = (gap == gap.amin(axes, keepdim=True)) & (gap <= moved * other.double().abs())
         same = torch.where(same.sum(axes, keepdim=True) == 0, near, same)
         tied = same.sum(axes, keepdim=True) > 1
+        if self.seed in _ENDS and len(axes) == 1:
+            return self._end(same | (gap <= 4 * ROUNDINGS * self.fine * other.double().abs()), axes[0])
         kept = same & (torch.rand(same.shape, generator=self.generator) < 1 / same.sum(axes, keepdim=True).clamp(min=1))
         return torch.where(tied & (kept.sum(axes, keepdim=True) > 0), kept, same)  # where none is drawn each has its share
+
+    def _end(self, same: torch.Tensor, axis: int) -> torch.Tensor:
+        """The first of those that are equal, or the last."""
+        flipped = same.flip(axis) if self.seed == _ENDS[1] else same
+        first = flipped & (flipped.cumsum(axis) == 1)
+        return first.flip(axis) if self.seed == _ENDS[1] else first
 
     def _store(self, result: Any, exact: Any, *, rounds: bool) -> None:
         if not isinstance(result, torch.Tensor) or not isinstance(exact, torch.Tensor) or result.shape != exact.shape:
@@ -173,6 +190,14 @@ class Rounded(UncompiledMode):
             self.ambiguous |= repeated and not accumulates and not scalar
         elif name in ("scatter", "index_copy") and isinstance(args[2], torch.Tensor) and len(args) > 3 and isinstance(args[3], torch.Tensor):
             self.ambiguous |= _repeats(args[2], int(args[1]))
+
+
+def _kept(value: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+    """`moved` but where `value` is a whole number other than 0, next to which an op may take either side."""
+    wide = widened(value)
+    if wide.is_complex():
+        return moved
+    return torch.where((wide == wide.round()) & (wide != 0) & (wide.abs() < _WHOLE), wide, moved)
 
 
 def _repeats_along(value: torch.Tensor, axis: int) -> float:

@@ -15,6 +15,7 @@ from precheck.formats import Format
 from precheck.kernels.exact import Exact, widened
 from precheck.kernels.examples import Example, parameters
 from precheck.kernels.noise import Rounded
+from precheck.kernels.parts import Parts
 from precheck.observe.structure import call, tensors
 from precheck.precisions import Precision
 from precheck.torch_internals import without_modes
@@ -34,6 +35,7 @@ class Outcome:
     upstream: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()  # gradients that were given, and what they held
     passed: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # the gradient that each output was given
     aliased: frozenset[str] = frozenset()  # outputs in the memory of inputs
+    parts: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # of gradients that autograd adds up: how large the parts are together
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,7 +172,10 @@ def _backward(outcome: Outcome, names: Sequence[str], results: Sequence[torch.Te
     if keep:
         outcome.upstream = tuple((each, each.clone()) for each in given)
     outcome.passed = {name: each for (_, name, _), each in zip(through, given, strict=True)}
-    found = torch.autograd.grad([each for _, _, each in through], list(asked.values()), given, allow_unused=True, create_graph=wishes.double)
+    results = [each for _, _, each in through]
+    with Parts(results if keep else [], asked) as parts:
+        found = torch.autograd.grad(results, list(asked.values()), given, allow_unused=True, create_graph=wishes.double)
+    outcome.parts = parts.sizes
     for name, gradient in zip(asked, found, strict=True):
         outcome.values[name] = None if gradient is None else gradient.detach()
     if wishes.double:

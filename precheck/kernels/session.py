@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterable, Iterator
 
 from precheck.kernels import interpreted, plan, protocol, registration
 from precheck.kernels.bench import MOST, Bench
 from precheck.kernels.causes import Cause, Search
+from precheck.kernels.clock import Clock
 from precheck.kernels.judged import Fault, Judged
 from precheck.kernels.states import State
 from precheck.kernels.trials import Trial
@@ -36,14 +36,15 @@ class Told:
     unjudged: str = ""  # why nothing could be tried
     whole_left_out: bool = False  # the example was tried in smaller shapes alone
     told_by: set[str] = dataclasses.field(default_factory=set)  # subjects of which zeros would have been refused
+    known: set[str] = dataclasses.field(default_factory=set)  # subjects of which the reference gives a number somewhere
+    blank: set[str] = dataclasses.field(default_factory=set)  # subjects of which it was asked, and gave none in some trial
 
 
 class Session:
     """One candidate, one example."""
 
-    def __init__(self, bench: Bench, state: State, until: float) -> None:
-        self.bench, self.state, self.until, self.told = bench, state, until, Told()
-        self.begun = time.monotonic()
+    def __init__(self, bench: Bench, state: State, budget: float) -> None:
+        self.bench, self.state, self.clock, self.told = bench, state, Clock(budget), Told()
         self.costs: dict[str, tuple[int, float]] = {}  # by dimension: the largest size so far, and its seconds
         self.itself = Bench(bench.reference, bench.reference, bench.example, bench.dimensions, bench.wishes)
         self.itself.with_numbers = bench.with_numbers
@@ -52,7 +53,7 @@ class Session:
 
     def late(self) -> bool:
         """Whether the budget is spent."""
-        return time.monotonic() > self.until
+        return self.clock.left() < 0
 
     def run(self) -> Told:
         """All stages, until one finds a fault."""
@@ -93,10 +94,10 @@ class Session:
             taken = self.bench.takes(trial) if self._affordable(trial) else None
             if taken is None:
                 continue
-            begun = time.monotonic()
+            begun = self.clock.spent()
             judged = self.bench.judge(taken)
-            self._cost(trial, time.monotonic() - begun)
-            self.first = self.first or time.monotonic() - begun
+            self._cost(trial, self.clock.spent() - begun)
+            self.first = self.first or self.clock.spent() - begun
             if self._noted(judged) and self._confirmed(judged):
                 return True
         return False
@@ -105,7 +106,7 @@ class Session:
         if not trial.given and self.bench.dimensions.elements(dict(trial.sizes)) > MOST:
             self.told.skipped += 1
             return False
-        left = self.until - time.monotonic()
+        left = self.clock.left()
         for name, size in trial.sizes:
             before, seconds = self.costs.get(name, (0, 0.0))
             if seconds > _CHEAP and before and seconds * (max(size, 1) / before) ** _STEEP > left / 3:
@@ -148,9 +149,12 @@ class Session:
         if judged.reference is None:
             return
         for name, floored in judged.reference.floors.items():
-            if name in self.told.told_by or not floored.exact.is_floating_point() or floored.unknown is None:
+            if floored.unknown is not None and floored.unknown.numel():
+                (self.told.blank if bool(floored.unknown.all()) else self.told.known).add(name)
+            if name in self.told.told_by or floored.exact.is_complex() or floored.unknown is None:
                 continue
-            if bool(((floored.exact.abs() > floored.bound()) & ~floored.unknown).any()):
+            shows = floored.exact.abs() > floored.bound() if floored.exact.is_floating_point() else floored.exact != 0
+            if bool((shows & ~floored.unknown).any()):
                 self.told.told_by.add(name)
 
     def _confirmed(self, judged: Judged) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from precheck.kernels import dimensions, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.examples import Example, Leaf
@@ -21,14 +19,14 @@ _LEAST = 32
 def tried(bench: Bench, state: State, budget: float, named: object) -> tuple[Told, Bench]:
     """All trials of one example, and the bench that the last was made on. A large one is tried as it is at the end, if the budget can bear it."""
     small = smaller(bench, named)
-    session = Session(small or bench, state, time.monotonic() + budget)
+    session = Session(small or bench, state, budget)
     told = session.run()
     if small is None or told.cause is not None or told.unjudged:
         return told, session.bench
     if session.first * _seconds(bench) / max(_seconds(small), 1e-6) > budget / 2:
         told.whole_left_out = True
         return told, small
-    last = Session(bench, state, time.monotonic() + budget)
+    last = Session(bench, state, budget)
     last.told = told
     last.as_given()
     return told, small if told.cause is None else bench

@@ -45,6 +45,11 @@ def _findings(told: Told, bench: Bench) -> list[Finding]:
     found = [kernel.finding(rule, "warning", text) for rule, text in told.warnings]
     if told.unjudged:
         found.append(kernel.finding("kernel-contract", "warning", f"not judged: {told.unjudged} (inputs: {described(Trial(given=True), bench)})"))
+    blank = sorted(told.blank - told.known)
+    if blank:
+        why = "in every trial the reference's own is NaN or Inf, or correct implementations differ in all of its elements"
+        text = f"not judged: {', '.join(blank)}: {why}; pass an example in which it is finite (inputs: {described(Trial(given=True), bench)})"
+        found.append(kernel.finding("kernel-contract", "warning", text))
     if told.cause is not None and told.judged is not None:
         found.append(_error(told.judged, told.cause, bench))
     elif told.refused:

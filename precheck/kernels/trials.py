@@ -63,7 +63,11 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
     if drawn.is_floating_point():
         fmt = formats.of_dtype(tensor.dtype)
         special = trial.family in families.SPECIAL
-        if (free and not special) or (special and trial.leaf == place):
+        if free and not special:
+            drawn = families.FAMILIES[trial.family](drawn, generator, fmt)
+        if contents.shares(tensor):
+            drawn = drawn.log_softmax(-1)
+        if special and trial.leaf == place:
             drawn = families.FAMILIES[trial.family](drawn, generator, fmt)
         if trial.family not in ("Inf", "-Inf"):
             drawn = torch.where(drawn.isfinite(), drawn.clamp(-fmt.max / 2, fmt.max / 2), drawn)

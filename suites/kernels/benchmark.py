@@ -2,7 +2,8 @@
 
     python suites/kernels/benchmark.py results.json            # some twenty minutes
     python suites/kernels/benchmark.py results.json --write docs/kernels.md
-    python suites/kernels/benchmark.py unseen.json --set unseen          # the set that was frozen before it was tried; a quarter of an hour
+    python suites/kernels/benchmark.py unseen.json --set unseen          # the first set that was frozen before it was tried; a quarter of an hour
+    python suites/kernels/benchmark.py later.json --set later            # the second one; as long
 """
 
 from __future__ import annotations
@@ -24,13 +25,20 @@ import broken_second  # noqa: F401
 import broken_third  # noqa: F401
 import database
 import judges
+import later_attention  # noqa: F401
+import later_broken  # noqa: F401
+import later_broken_last  # noqa: F401
+import later_broken_more  # noqa: F401
+import later_losses  # noqa: F401
+import later_norms  # noqa: F401
+import later_sums  # noqa: F401
 import rewrites
 import unseen_attention  # noqa: F401
 import unseen_broken  # noqa: F401
 import unseen_broken_more  # noqa: F401
 import unseen_norms  # noqa: F401
 import unseen_sums  # noqa: F401
-from broken_cases import ALL, UNSEEN
+from broken_cases import ALL, LATER, UNSEEN, Case
 
 import precheck
 
@@ -79,16 +87,16 @@ def healthy(chosen: str) -> list[Row]:
     return rows
 
 
-def unseen(chosen: str) -> list[Row]:
-    """The set that was frozen before it was tried: broken kernels, their twins, and rewrites in three formats."""
+def frozen(chosen: str, broken: dict[str, Case], sound: dict[str, rewrites.Rewrite]) -> list[Row]:
+    """A set that was frozen before it was tried: broken kernels, their twins, and rewrites in three formats."""
     rows: list[Row] = []
-    for each in UNSEEN.values():
+    for each in broken.values():
         for wrong in (True, False):
             if chosen in each.name:
                 row = {"name": each.name, "wrong": wrong, "rule": each.rule, "link": each.link}
                 rows.append(row | judged(each.kernel(wrong), each.reference, each.inputs(), budget=5, others=False))
                 _say(rows[-1])
-    for name, pair, dtype in rewrites.pairs(rewrites.UNSEEN):
+    for name, pair, dtype in rewrites.pairs(sound):
         if chosen in name:
             row = {"name": name, "wrong": False, "rule": ""}
             rows.append(row | judged(pair.candidate, pair.reference, pair.inputs(dtype), budget=5, others=False))
@@ -128,12 +136,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--only", default="", help="part of a name")
-    parser.add_argument("--set", choices=("kernels", "healthy", "both", "unseen"), default="both")
+    parser.add_argument("--set", choices=("kernels", "healthy", "both", "unseen", "later"), default="both")
     parser.add_argument("--write", type=Path, help="the page that gets the table")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.write is None:
-        rows = unseen(options.only) if options.set == "unseen" else []
+        rows = frozen(options.only, UNSEEN, rewrites.UNSEEN) if options.set == "unseen" else []
+        rows += frozen(options.only, LATER, rewrites.LATER) if options.set == "later" else []
         rows += kernels(options.only) if options.set in ("kernels", "both") else []
         rows += healthy(options.only) if options.set in ("healthy", "both") else []
         options.results.write_text(json.dumps(rows, indent=1), encoding="utf8")

@@ -10,6 +10,8 @@ import torch
 ALL: dict[str, Case] = {}
 UNSEEN: dict[str, Case] = {}
 """Those of `unseen_broken`: written when the judge was finished, and frozen before it saw any of them."""
+LATER: dict[str, Case] = {}
+"""Those of `later_broken`: a second frozen set, written when the first had been learnt from."""
 
 
 class Case(NamedTuple):

@@ -13,6 +13,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ALL: dict[str, Rewrite] = {}
 UNSEEN: dict[str, Rewrite] = {}
 """Those of `unseen_norms`, `unseen_attention` and `unseen_sums`: written when the judge was finished, and frozen before it saw any of them."""
+LATER: dict[str, Rewrite] = {}
+"""Those of `later_attention`, `later_norms`, `later_losses` and `later_sums`: a second frozen set."""
 
 
 class Rewrite(NamedTuple):

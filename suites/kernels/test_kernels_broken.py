@@ -1,6 +1,6 @@
 """Kernels broken as real ones were are found, in the right class, and their fixed twins pass; others' formulations pass too.
 
-All of them run with PRECHECK_SLOW=1, in some forty minutes; else a few that are quick.
+All of them run with PRECHECK_SLOW=1, in about an hour; else a few that are quick.
 """
 
 from __future__ import annotations
@@ -10,6 +10,13 @@ import os
 import broken_first  # noqa: F401
 import broken_second  # noqa: F401
 import broken_third  # noqa: F401
+import later_attention  # noqa: F401
+import later_broken  # noqa: F401
+import later_broken_last  # noqa: F401
+import later_broken_more  # noqa: F401
+import later_losses  # noqa: F401
+import later_norms  # noqa: F401
+import later_sums  # noqa: F401
 import pytest
 import rewrites
 import torch
@@ -18,22 +25,34 @@ import unseen_broken  # noqa: F401
 import unseen_broken_more  # noqa: F401
 import unseen_norms  # noqa: F401
 import unseen_sums  # noqa: F401
-from broken_cases import ALL, UNSEEN
+from broken_cases import ALL, LATER, UNSEEN
 
 import precheck
 
 SLOW = bool(os.environ.get("PRECHECK_SLOW"))
-CASES = ALL | UNSEEN
+CASES = ALL | UNSEEN | LATER
+MISSED = {
+    "cross entropy: the gradient of the right class is corrected in memory": "a gradient that is stored once more before its last term is added",
+    "product: the parts of a split sum kept in bfloat16": "six partial sums in bfloat16 err as the weights of a correct attention do",
+}
+"""Kernels of the second frozen set that are not found, and why their errors are taken for those of correct ones."""
 QUICK = {
     "cross entropy: gradients written over the logits", "relu: NaN becomes 0", "linear: a packed weight that is not renewed",
     "causal softmax: aligned to the other corner", "mean: columns read with a stride of 1", "softmax: last tile padded with 0",
     "embedding: the gradient's memory is not cleared", "mean: added up in float16",
     "sliding window: one token too many", "minimum: the limit that the first call was compiled for", "group norm: padding lanes read the next group",
     "grouped heads: tiled, not repeated",
+    "smallest of all: counted in the order of memory", "rope: turned in place where the queries are contiguous",
+    "softmax: a slice of nothing but -inf",
+    "gate of a delta rule: rounded on its way to a float32 buffer", "scatter: a broadcast index read as if stored whole",
+    "product: the workspace of a split sum is not cleared", "quantised rows: a row of zeros is divided by its scale",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if SLOW or name in QUICK])
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.xfail(reason=MISSED[name], strict=True) if name in MISSED else ())
+    for name in CASES if SLOW or name in QUICK
+])  # fmt: skip
 def test_a_broken_kernel_is_found_in_its_class(name: str) -> None:
     case = CASES[name]
     report = precheck.compare_kernels(case.kernel(True), case.reference, case.inputs(), budget=20)
@@ -48,7 +67,9 @@ def test_its_fixed_twin_passes(name: str) -> None:
     assert not report.errors, report.summary()
 
 
-REWRITES = [*rewrites.pairs(), *rewrites.pairs(rewrites.UNSEEN)] if SLOW else [each for each in rewrites.pairs() if "bfloat16" in each[0]][:6]
+REWRITES = [*rewrites.pairs(), *rewrites.pairs(rewrites.UNSEEN), *rewrites.pairs(rewrites.LATER)]
+if not SLOW:
+    REWRITES = [each for each in REWRITES if "bfloat16" in each[0]][:6] + [each for each in REWRITES if "segment, behind" in each[0]][:1]
 
 
 @pytest.mark.parametrize(("name", "pair", "dtype"), REWRITES)

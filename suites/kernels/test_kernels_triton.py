@@ -145,3 +145,16 @@ def test_the_command_ends_with_2(launcher: Any, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(kernel_command, "found", lambda name: parts[name.partition(":")[2]])
     assert __main__.main(["kernel", "here:candidate", "here:reference", "--budget", "1"]) == 2
     assert "nothing was judged here" in capsys.readouterr().out
+
+
+class InterpreterError(Exception):
+    """As Triton's is named."""
+
+
+def test_where_the_interpreter_stops_nothing_is_judged(launcher: Any) -> None:
+    def candidate(x: torch.Tensor) -> torch.Tensor:
+        raise InterpreterError("'float' object has no attribute 'to'")
+
+    report = precheck.compare_kernels(candidate, lambda x: x * 3, torch.randn(4, 6), budget=1)
+    assert report.verdict == "not judged", report.summary()
+    assert "may be a limit of the interpreter" in report.findings[0].message

@@ -1,0 +1,61 @@
+"""The parts that autograd adds up at an input, in the input's format: what uses it in several places gets a gradient from each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+MOST = 4
+"""Parts, at most, that count as such: their sum errs by a rounding of each and of each addition. A longer chain is an accumulator in a low format."""
+
+
+class Parts:
+    """What comes back to each leaf by each way, while it is in the block; `sizes` has the sum of the absolute values, of leaves with several ways."""
+
+    def __init__(self, outputs: Sequence[torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> None:
+        self.sizes: dict[str, torch.Tensor] = {}
+        self.handles: list[Any] = []
+        self.ways = {name: ways for name, ways in _ways(outputs, leaves).items() if 1 < len(ways) <= MOST}
+
+    def __enter__(self) -> Parts:
+        for name, ways in self.ways.items():
+            self.handles += [node.register_hook(self._noting(name, place)) for node, place in ways]
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for handle in self.handles:
+            handle.remove()
+
+    def _noting(self, name: str, place: int) -> Callable[[Sequence[torch.Tensor | None], Any], None]:
+        def note(gradients: Sequence[torch.Tensor | None], given: Any) -> None:
+            part = gradients[place]
+            if part is not None and not part.is_complex():
+                size = part.detach().double().abs().nan_to_num(posinf=0.0)
+                self.sizes[name] = self.sizes[name] + size if name in self.sizes else size
+
+        return note
+
+
+def _ways(outputs: Sequence[torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> dict[str, list[tuple[Any, int]]]:
+    """For each leaf the nodes of the graph that hand it a gradient, and in which place."""
+    names = {id(leaf): name for name, leaf in leaves.items()}
+    found: dict[str, list[tuple[Any, int]]] = {}
+    for node in _nodes([each.grad_fn for each in outputs]):
+        for place, (following, _) in enumerate(node.next_functions):
+            name = names.get(id(getattr(following, "variable", None)))
+            if name is not None:
+                found.setdefault(name, []).append((node, place))
+    return found
+
+
+def _nodes(first: Sequence[Any]) -> Iterator[Any]:
+    seen, left = set(), [each for each in first if each is not None]
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        yield node
+        left += [following for following, _ in node.next_functions if following is not None]
