@@ -86,4 +86,5 @@ def test_the_readme_s_packages_have_wheels_for_every_python(python: str, index: 
 def test_a_users_own_project_needs_no_constraints(index: str) -> None:
     versions = resolved(["."], index)
     assert "transformers" not in versions
-    assert tuple(map(int, versions["torch"].split(".")[:2])) >= (2, 15)
+    newest = (2, 15) if sys.version_info >= (3, 11) else (2, 14)  # the last one for Python 3.10
+    assert tuple(map(int, versions["torch"].split(".")[:2])) >= newest
