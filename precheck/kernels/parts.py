@@ -12,11 +12,15 @@ MOST = 4
 
 
 class Parts:
-    """What comes back to each leaf by each way, while it is in the block; `sizes` has the sum of the absolute values, of leaves with several ways."""
+    """What comes back to each leaf by each way, while it is in the block; `sizes` has the sum of the absolute values, of leaves with several ways.
+
+    A leaf may be a row that is expanded: then that is given, and the sizes are those of the row.
+    """
 
     def __init__(self, outputs: Sequence[torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> None:
         self.sizes: dict[str, torch.Tensor] = {}
         self.handles: list[Any] = []
+        self.rows = {name for name, leaf in leaves.items() if leaf.grad_fn is not None}
         self.ways = {name: ways for name, ways in _ways(outputs, leaves).items() if 1 < len(ways) <= MOST}
 
     def __enter__(self) -> Parts:
@@ -33,6 +37,7 @@ class Parts:
             part = gradients[place]
             if part is not None and not part.is_complex():
                 size = part.detach().double().abs().nan_to_num(posinf=0.0)
+                size = size.sum(0, keepdim=True) if name in self.rows else size
                 self.sizes[name] = self.sizes[name] + size if name in self.sizes else size
 
         return note
@@ -40,14 +45,19 @@ class Parts:
 
 def _ways(outputs: Sequence[torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> dict[str, list[tuple[Any, int]]]:
     """For each leaf the nodes of the graph that hand it a gradient, and in which place."""
-    names = {id(leaf): name for name, leaf in leaves.items()}
+    names = {id(_entry(leaf)): name for name, leaf in leaves.items()}
     found: dict[str, list[tuple[Any, int]]] = {}
     for node in _nodes([each.grad_fn for each in outputs]):
         for place, (following, _) in enumerate(node.next_functions):
-            name = names.get(id(getattr(following, "variable", None)))
+            name = names.get(id(getattr(following, "variable", following)))
             if name is not None:
                 found.setdefault(name, []).append((node, place))
     return found
+
+
+def _entry(leaf: torch.Tensor) -> Any:
+    """What stands in the graph for it: itself, or the node that expands one row of it, before which the parts are added up."""
+    return leaf if leaf.grad_fn is None else leaf.grad_fn
 
 
 def _nodes(first: Sequence[Any]) -> Iterator[Any]:

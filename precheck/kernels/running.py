@@ -127,7 +127,9 @@ def _called(outcome: Outcome, function: Callable[..., Any], example: Example, va
         outcome.attached = frozenset(name for name, (_, each) in zip(names, found, strict=True) if each.requires_grad)
         if asked:
             outcome.where = "backward"
-            _backward(outcome, names, [each for _, each in found], asked, wishes, exact, keep)
+            rows = zip(example.leaves, passed, strict=True)
+            ways = asked | {f"gradient of inputs{leaf.path}": each for leaf, each in rows if each.grad_fn is not None}
+            _backward(outcome, names, [each for _, each in found], asked, ways if keep else {}, wishes, exact, keep)
 
 
 def _reference(function: Callable[..., Any], arguments: Any, exact: bool, wishes: Wishes, values: Sequence[torch.Tensor],
@@ -160,8 +162,8 @@ def _leaf(value: torch.Tensor, *, wanted: bool) -> torch.Tensor:
     return leaf.requires_grad_() if wanted else leaf
 
 
-def _backward(outcome: Outcome, names: Sequence[str], results: Sequence[torch.Tensor], asked: Mapping[str, torch.Tensor], wishes: Wishes,
-              exact: bool, keep: bool) -> None:  # fmt: skip
+def _backward(outcome: Outcome, names: Sequence[str], results: Sequence[torch.Tensor], asked: Mapping[str, torch.Tensor],
+              ways: Mapping[str, torch.Tensor], wishes: Wishes, exact: bool, keep: bool) -> None:  # fmt: skip
     through = [(place, name, each) for place, (name, each) in enumerate(zip(names, results, strict=True)) if each.requires_grad]
     if wishes.upstream == "partial" and len(through) > 1:
         through = through[:1]
@@ -173,7 +175,7 @@ def _backward(outcome: Outcome, names: Sequence[str], results: Sequence[torch.Te
         outcome.upstream = tuple((each, each.clone()) for each in given)
     outcome.passed = {name: each for (_, name, _), each in zip(through, given, strict=True)}
     results = [each for _, _, each in through]
-    with Parts(results if keep else [], asked) as parts:
+    with Parts(results if ways else [], ways) as parts:
         found = torch.autograd.grad(results, list(asked.values()), given, allow_unused=True, create_graph=wishes.double)
     outcome.parts = parts.sizes
     for name, gradient in zip(asked, found, strict=True):
