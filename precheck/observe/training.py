@@ -75,8 +75,8 @@ class Training:
             return False
         self._backward(loss)
         if self.scaler.is_enabled() and not self._finite_gradients():
-            self._find_scale(step, lost=not _finite([loss]))
-        if step > 1 and (self.trace.collapsed or not _finite([loss])):
+            self._find_scale(step, lost=not bool(loss.isfinite().all()))
+        if step > 1 and (self.trace.collapsed or not bool(loss.isfinite())):
             self.boundaries.enabled = True  # only the first step's boundaries are kept, unless a later one goes wrong
             self._rewind()
             self._once_more(step)

@@ -81,7 +81,7 @@ class Chosen(nn.Module):
         return torch.stack([expert(x) * (chosen == number).unsqueeze(-1) for number, expert in enumerate(self.experts)]).sum(0)
 
 
-def seen(make: Callable[[], nn.Module], precision: str, steps: int = 2) -> Measurement:
+def seen(make: Callable[[], nn.Module], precision: str, steps: int = 1) -> Measurement:
     torch.manual_seed(0)
     model, inputs = make(), torch.randn(4, 8, 16)
     job = job_of(model, inputs, loss=lambda out: out.float().square().mean(), optimizer=torch.optim.AdamW, steps=steps)

@@ -74,7 +74,7 @@ def test_a_program_that_goes_another_way_is_held_against_a_run_of_its_own(
     way: Callable[[torch.Tensor], torch.Tensor], same: bool, precision: str
 ) -> None:
     torch.manual_seed(0)
-    job = job_of(Branches(way), torch.randn(64, 32), loss=lambda out: out.float().square().mean(), optimizer=torch.optim.AdamW, steps=2)
+    job = job_of(Branches(way), torch.randn(64, 32), loss=lambda out: out.float().square().mean(), optimizer=torch.optim.AdamW)
     measured = Measurement(job, resolve(precision), depth="ops")
     assert measured.seen.reference is not None
     report = measured.report()
