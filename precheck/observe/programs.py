@@ -26,7 +26,7 @@ _FORMATS = {
     value: (name, value < 0) for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)
     for name, value in ((field, getattr(torch.finfo(dtype), field)) for field in ("min", "max", "eps", "tiny"))
 }  # fmt: skip
-"""Numbers that a program asks a format for. They are other ones in each, and mean the same."""
+"""Numbers that a program asks a format for. They differ between formats and mean the same."""
 
 
 class Program:
