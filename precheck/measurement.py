@@ -33,6 +33,7 @@ from precheck.observe.selections import Selection
 from precheck.observe.surveys import surveyed
 from precheck.precisions import Precision, resolve
 from precheck.recipes import Recipe
+from precheck.recipes.survey import by_layer
 from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
 from precheck.rules.local_drift.rule import moved
@@ -177,7 +178,9 @@ class Measurement:
             return report
         report.add(flipped(self._flips(), self.precision))
         if isinstance(self.precision.gemm, Recipe):
-            report.add(coarse(surveyed(self.job, [self.precision.gemm]), self.precision.gemm.name))
+            places = surveyed(self.job, [self.precision.gemm])
+            report.add(coarse(places, self.precision.gemm.name))
+            report.facts["layers"] = by_layer(places, self.precision.gemm.name)
         if not report.errors and self.precision.gemm and self.precision.compute is FP32:
             report.add(self._moved(rows))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))

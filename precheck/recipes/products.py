@@ -123,9 +123,18 @@ class RecipeProducts(TorchDispatchMode):
 
     def product(self, product: Product, operands: tuple[Operand, Operand]) -> torch.Tensor | None:
         """The product in float32, from operands as the recipe has them; None where it leaves both alone."""
-        recipe = self.own.get(operands[0].site, self.recipe)
-        if recipe is None:
+        made = self.quantised(product, operands)
+        return None if made is None else self.summed(operands, made)
+
+    def summed(self, operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """The product of two operands as the recipe has made them."""
+        return _summed(*made, self._followed(operands[0]).chunk)
+
+    def quantised(self, product: Product, operands: tuple[Operand, Operand]) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Both operands as the recipe has them, in float32; None where it leaves both alone. What a recipe turns first is turned in `operands`."""
+        if self.own.get(operands[0].site, self.recipe) is None:
             return None
+        recipe = self._followed(operands[0])
         pair = {"forward": recipe.forward, "input gradient": recipe.input_gradient, "weight gradient": recipe.weight_gradient}[product]
         places = {"forward": ("input", "weight"), "input gradient": ("gradient", "weight"), "weight gradient": ("gradient", "input")}[product]
         if pair == (None, None):
@@ -136,8 +145,10 @@ class RecipeProducts(TorchDispatchMode):
         if size:
             for operand in operands:
                 operand.matrix = quantising.turned(operand.matrix, size)
-        first, second = (self._quantised(operand, product) for operand in operands)
-        return _summed(first, second, recipe.chunk)
+        return self._quantised(operands[0], product), self._quantised(operands[1], product)
+
+    def _followed(self, operand: Operand) -> Recipe:
+        return self.own.get(operand.site) or self.recipe
 
     def operands(self, left: torch.Tensor, right: torch.Tensor) -> tuple[Product, tuple[Operand, Operand]]:
         """Which product it is, and its operands in their order."""
