@@ -77,12 +77,17 @@ class Survey(TorchDispatchMode):
             left, right = (args[place] for place in operands)
             if is_plain(left) and is_plain(right) and result.numel():
                 self._beside(left, right)
+        for mode in self.modes:
+            mode.made(args, result)
         return result
 
     def _beside(self, left: torch.Tensor, right: torch.Tensor) -> None:
         exact, place = (left.float() @ right.float()).double(), None
         for mode in self.modes:
-            product, (first, second) = mode.operands(left, right)
+            found = mode.operands(left, right)
+            if found is None:
+                continue
+            product, (first, second) = found
             if place is None:
                 place = self._place(first.site, product)
                 place.signal += float(exact.square().sum())
