@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ from precheck.analysis import noise
 from precheck.observe.listeners import doing
 from precheck.pairs.distances import apart
 from precheck.pairs.matching import Matching
-from precheck.pairs.sides import Side
-from precheck.pairs.subjects import Subject, subjects
+from precheck.pairs.sides import Seen, Side
+from precheck.pairs.steps import undirected
+from precheck.pairs.subjects import Subject, slopes, subjects
 from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain
 from precheck.pairs.yardstick import Yardstick, ratio
 from precheck.precisions import Precision
@@ -41,6 +43,7 @@ class Comparison:
         with doing("running both models"):
             ours, theirs = model.low(), other.low()
         self.subjects, self.unshared = subjects(ours.captured, theirs.captured, matching, frozen)
+        self.slopes = slopes(ours.captured, theirs.captured, matching) if self.model.job.optimizer is not None else {}
         self.yardstick: Yardstick | None = None
         self.rival: Yardstick | None = None  # of `other`, where the two decided otherwise
         self.freed: dict[Subject, torch.dtype] = {}  # subjects whose difference is confirmed by runs that decide for themselves
@@ -65,8 +68,7 @@ class Comparison:
         """
         if not self._float32:
             return {}
-        alone = Yardstick(self.precision, self.model.low(), open_)
-        return {subject: agreed(subject, self._sided(subject), alone.floor(subject)) for subject in open_ if subject in alone.exact}
+        return self._agreed(open_, Yardstick(self.precision, self.model.low(), open_))
 
     def _within_noise(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
         """The same, by a floor with the noise of correct rounding. It is sixteen times what float32 itself rounds, and so needs no float64; but where
@@ -76,7 +78,14 @@ class Comparison:
         near = Yardstick(self.precision, self.model.low(), open_)
         with doing("running the reference with noise"):
             near.add(self.model.noise(torch.float32, 0).captured)
-        return {subject: agreed(subject, self._sided(subject), near.floor(subject)) for subject in open_ if subject in near.exact}
+        return self._agreed(open_, near)
+
+    def _agreed(self, open_: Sequence[Subject], yard: Yardstick) -> dict[Subject, Judged | None]:
+        found: dict[Subject, Judged | None] = {}
+        for subject in open_:
+            sided = dataclasses.replace(self._sided(subject), other=self._turned(subject, self.model.low(), self.other.low()))
+            found[subject] = agreed(subject, sided, yard.floor(subject)) if subject in yard.exact else None
+        return found
 
     def _by_exact_runs(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
         """Without noise where both sides err alike and the exact runs agree; with as many noise runs as it takes where they do not."""
@@ -107,7 +116,7 @@ class Comparison:
         verdict = self._numbers(subject)
         if verdict.verdict in ("different", "undecidable") and not verdict.why:
             verdict = self._confirmed(subject, verdict)
-        if verdict.verdict == "different" and self._yard.samples and self._yard.floor(subject).drowned:
+        if verdict.verdict == "different" and self._yard.samples and self._by_luck(subject, verdict):
             self._more(noise.MOST)
             verdict = self._numbers(subject)
         for count in MORE:
@@ -116,6 +125,11 @@ class Comparison:
             self._more(count)
             verdict = self._numbers(subject)
         return self._closely(subject, verdict) if verdict.verdict == "less accurate" and not verdict.nonfinite else verdict
+
+    def _by_luck(self, subject: Subject, verdict: Judged) -> bool:
+        """Whether so few noise runs may have found too low a floor: what is zero on paper is as large as its own noise, one number more or less."""
+        numel = torch.Size(verdict.shape).numel()
+        return self._yard.floor(subject).drowned or verdict.r <= noise.allowed(numel, max(2, self._yard.samples))
 
     @property
     def _yard(self) -> Yardstick:
@@ -172,13 +186,28 @@ class Comparison:
         """Of a subject that is `freed`, the difference of the functions is that of runs in this format which decide for themselves."""
         free = self.freed.get(subject)
         ours, theirs = subject.of_model(self.model.low().captured), subject.of_other(self.other.low().captured)
-        if self.yardstick is None or self.lost or not self.other.ran(self.dtype):
+        if self.yardstick is None:
             return Sided(ours, theirs)
+        ran = not self.lost and self.other.ran(self.dtype)
+        exact_model, exact_other = None, subject.of_other(self.other.exact(self.dtype).captured) if ran else None
+        if subject.kind == "update" and (steps := self.model.stepped()) and (their_steps := self.other.stepped()):
+            exact_model, exact_other = subject.of_model(steps), subject.of_other(their_steps)
+        if not ran:
+            return Sided(ours, theirs, exact_other, exact_model)
         free_model, free_other = (side.exact(free or self.dtype, free=free is not None) for side in (self.model, self.other))
-        return Sided(
-            ours, theirs, subject.of_other(self.other.exact(self.dtype).captured),
-            subject.of_model(free_model.captured), subject.of_other(free_other.captured),
-        )  # fmt: skip
+        theirs_free = self._turned(subject, free_model, free_other)
+        return Sided(ours, theirs, exact_other, exact_model, subject.of_model(free_model.captured), theirs_free)
+
+    def _turned(self, subject: Subject, model: Seen, other: Seen) -> torch.Tensor | None:
+        """What `other`'s run gave. An update has `model`'s elements where rounding decides the sign of a gradient, in any of the steps."""
+        ours, theirs = subject.of_model(model.captured), subject.of_other(other.captured)
+        if subject.kind != "update" or ours is None or theirs is None or ours.shape != theirs.shape:
+            return theirs
+        for slope in self.slopes.get(subject.name, []):
+            given, taken = slope.of_model(model.captured), slope.of_other(other.captured)
+            if given is not None and taken is not None and given.shape == taken.shape == theirs.shape:
+                theirs = torch.where(undirected(given, taken), ours.to(theirs.dtype), theirs)
+        return theirs
 
     def _closely(self, subject: Subject, verdict: Judged) -> Judged:
         """By a floor with the rounding of every op of the reference, not of its modules' results alone."""

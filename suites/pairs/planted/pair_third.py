@@ -84,7 +84,8 @@ class Turning(nn.Module):
         angles = -angles if self.back else angles
         pairs = x[..., :part].float().unflatten(-1, (-1, 2))
         if self.form == "other":
-            turned = torch.stack([pairs[..., 0] * angles.cos() - pairs[..., 1] * angles.sin(), pairs[..., 0] * angles.sin() + pairs[..., 1] * angles.cos()], -1)
+            even, odd, cos, sin = *pairs.unbind(-1), angles.cos(), angles.sin()
+            turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1)
         else:
             turned = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * torch.polar(torch.ones_like(angles), angles))
         return torch.cat([turned.flatten(-2).to(x.dtype), x[..., part:]], -1)
@@ -198,7 +199,7 @@ class Windowed(nn.Module):
 
 
 # Faults: heads tiled (onnx/onnx#7274), rotation (huggingface/candle#3948), window of one more (NVIDIA-NeMo/Megatron-Bridge#2656), tokens counted
-# twice by a cache (skyzh/tiny-llm#46), a rescaling skipped (ROCm/rocm-libraries#7194), no norm of what is stored (pytorch/torchtitan#1448 is its like).
+# twice by a cache (skyzh/tiny-llm#46), a rescaling skipped (ROCm/rocm-libraries#7194).
 healthy("grouped", "queries by group", lambda: pair(Grouped))
 broken("grouped", "heads of keys tiled", lambda: pair(Grouped, bad={"tiled": True}), "blocks.1")
 broken("grouped", "another cap", lambda: pair(Grouped, bad={"cap": 5.0}), "blocks.1")

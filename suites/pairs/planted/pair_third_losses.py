@@ -20,9 +20,9 @@ ADAM: dict[str, Any] = {"optimizer": lambda held: torch.optim.AdamW(held, lr=3e-
 class Picture(nn.Module):
     """A strided convolution, a batch norm, a pool, an upsampling, a depthwise convolution."""
 
-    def __init__(self, form: str = "", same: bool = False, biased: bool = False, corners: bool = False, counted: bool = True, slope: float = 0.1) -> None:
+    def __init__(self, form: str = "", same: bool = False, biased: bool = False, corners: bool = False, counted: bool = True, **ways: float) -> None:
         super().__init__()
-        self.form, self.same, self.biased, self.corners, self.counted, self.slope = form, same, biased, corners, counted, slope
+        self.form, self.same, self.biased, self.corners, self.counted, self.slope = form, same, biased, corners, counted, ways.get("slope", 0.1)
         self.one, self.norm, self.deep = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8, momentum=0.2), nn.Conv2d(8, 8, 3, groups=8)
 
     def normed(self, x: torch.Tensor) -> torch.Tensor:
@@ -88,7 +88,9 @@ def plain(x: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.
     return F.cross_entropy(F.linear(x, weight).float().flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=0.1)
 
 
-def chunked(x: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, means: bool = False, counted: bool = False, smoothing: float = 0.1) -> torch.Tensor:
+def chunked(
+    x: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, means: bool = False, counted: bool = False, smoothing: float = 0.1
+) -> torch.Tensor:
     """Logits of five tokens at a time."""
     total, parts = torch.zeros(()), 0.0
     for hidden, wanted in zip(x.flatten(0, 1).split(5), labels.flatten().split(5), strict=True):
@@ -124,7 +126,9 @@ def fused(x: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, kept: boo
     return Recomputed.apply(x.flatten(0, 1), weight, labels.flatten(), kept, times)  # type: ignore[no-any-return]
 
 
-def words(loss: Callable[..., torch.Tensor] = chunked, optimizer: dict[str, Any] | None = None, tied: bool = True, gain: float = 1.0, **ways: Any) -> Made:
+def words(
+    loss: Callable[..., torch.Tensor] = chunked, optimizer: dict[str, Any] | None = None, tied: bool = True, gain: float = 1.0, **ways: Any
+) -> Made:
     torch.manual_seed(0)
     model, other = spread(Words(plain)), Words(functools.partial(loss, **ways), tied, gain)
     other.load_state_dict(model.state_dict(), strict=tied)
@@ -169,8 +173,8 @@ def trained(block: Any, **ways: Any) -> Made:
     return model, other, x, {**given, **ADAM}
 
 
-# Faults: corners aligned (ggml-org/llama.cpp#25781), a variance without Bessel's correction (tinygrad/tinygrad#807), padding at one end as TensorFlow's
-# "same", a mean of chunks' means (huggingface/transformers#35207), padding counted.
+# Faults: corners aligned (ggml-org/llama.cpp#25781), a variance without Bessel's correction (tinygrad/tinygrad#807), padding at one end as
+# TensorFlow's "same", a mean of chunks' means (huggingface/transformers#35207), padding counted.
 healthy("picture", "products for convolutions", picture)
 healthy("picture", "corners aligned on both sides", lambda: picture({"corners": True, "counted": False}))
 healthy("picture", "after three steps of AdamW", lambda: picture(optimizer=ADAM))
@@ -187,8 +191,8 @@ broken("words", "padding counted", lambda: words(counted=True), "")
 broken("words", "another smoothing", lambda: words(smoothing=0.0), "")
 broken("words", "a gradient of padding", lambda: words(fused, kept=True), "")
 broken("words", "half of a gradient", lambda: words(fused, times=0.5), "")
-broken("words", "head no longer tied", lambda: words(tied=False), "")
-broken("words", "a gain of logits", lambda: words(gain=0.7), "", said="0.7 times")
+broken("words", "head no longer tied", lambda: words(tied=False), "", "embedding", "head")
+broken("words", "a gain of logits", lambda: words(gain=0.7), "", said="0.7 in other")
 healthy("taught", "logarithms by hand", taught)
 broken("taught", "no square of the temperature", lambda: taught(square=False), "")
 broken("taught", "the other way round", lambda: taught(turned=True), "")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pair_cases import MEAN, Made, broken, healthy, spread
+from pair_cases import Made, broken, healthy
 from pair_third import T, W, pair
 from torch import nn
 
@@ -107,9 +106,10 @@ class Gated(nn.Module):
 class Dispatch(nn.Module):
     """Two of four experts and one for all: tokens gathered for each expert, or all experts and a mask."""
 
-    def __init__(self, form: str = "", unnormed: bool = False, biased: bool = False, scale: float = 1.5, unshared: bool = False, full: bool = False) -> None:
+    def __init__(self, form: str = "", scale: float = 1.5, **ways: bool) -> None:
         super().__init__()
-        self.form, self.unnormed, self.biased, self.scale, self.unshared, self.full = form, unnormed, biased, scale, unshared, full
+        self.form, self.scale, self.unshared, self.full = form, scale, ways.get("unshared", False), ways.get("full", False)
+        self.unnormed, self.biased = ways.get("unnormed", False), ways.get("biased", False)
         self.router, self.offset = nn.Linear(W, 4, bias=False), nn.Buffer(torch.tensor([0.1, -0.1, 0.2, 0.0]))
         self.up, self.down, self.shared = nn.Parameter(torch.randn(4, W, 8)), nn.Parameter(torch.randn(4, 8, W)), nn.Linear(W, W)
 
@@ -210,7 +210,7 @@ broken("dispatch", "weights not normalised", lambda: pair(Dispatch, bad={"unnorm
 broken("dispatch", "the offset in the weights", lambda: pair(Dispatch, bad={"biased": True}), "blocks.1")
 broken("dispatch", "no expert for all", lambda: pair(Dispatch, bad={"unshared": True}), "blocks.1")
 broken("dispatch", "six tokens at most", lambda: pair(Dispatch, bad={"full": True}), "blocks.1")
-broken("dispatch", "not scaled", lambda: pair(Dispatch, bad={"scale": 1.0}), "blocks.1", said="times")
+broken("dispatch", "not scaled", lambda: pair(Dispatch, bad={"scale": 1.0}), "blocks.1", said="1.5 they agree")
 healthy("modulated", "norms by hand", lambda: pair(Modulated))
 broken("modulated", "shift and scale swapped", lambda: pair(Modulated, bad={"swapped": True}), "blocks.1")
 broken("modulated", "one not added to the scale", lambda: pair(Modulated, bad={"plain": True}), "blocks.1")
