@@ -90,13 +90,11 @@ class Against:
 
     def _sided(self, subject: Subject, ours: torch.Tensor, theirs: torch.Tensor) -> Sided:
         """An update is compared with what the optimizer makes of the recorded gradients; of several steps only the first's are recorded."""
+        if subject.kind != "update" or self.model.job.steps > 1 or not self.model.steps.gradients:
+            return Sided(ours, theirs)
         given = {each.ours[0]: kept.whole for each, kept in self.subjects.items() if each.kind == "parameter-gradient" and kept.whole is not None}
-        if subject.kind != "update" or self.model.job.steps > 1 or subject.ours[0] not in given:
-            return Sided(ours, theirs)
-        mine, made = self.model.stepped(), self.model.steps.again(gradients=given)
-        if mine is None or made is None:
-            return Sided(ours, theirs)
-        return Sided(ours, theirs, subject.of_model(made), subject.of_model(mine))
+        made = self.model.steps.again([{**self.model.steps.gradients[0], **given}])
+        return Sided(ours, theirs, None if made is None or subject.ours[0] not in given else subject.of_model(made))
 
     def _by_numbers(self, subject: Subject, kept: Kept, given: Captured, floor: Floor) -> Judged:
         """Whether it lies where the model's own run under the precision might: what is beyond that is different, or less accurate."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,11 +10,12 @@ import torch
 
 from precheck.analysis import noise
 from precheck.observe.listeners import doing
+from precheck.pairs.capture import Captured
 from precheck.pairs.distances import apart
 from precheck.pairs.matching import Matching
 from precheck.pairs.sides import Seen, Side
-from precheck.pairs.steps import undirected
-from precheck.pairs.subjects import Subject, slopes, subjects
+from precheck.pairs.steps import handed_on
+from precheck.pairs.subjects import Subject, subjects
 from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain
 from precheck.pairs.yardstick import Yardstick, ratio
 from precheck.precisions import Precision
@@ -43,7 +43,6 @@ class Comparison:
         with doing("running both models"):
             ours, theirs = model.low(), other.low()
         self.subjects, self.unshared = subjects(ours.captured, theirs.captured, matching, frozen)
-        self.slopes = slopes(ours.captured, theirs.captured, matching) if self.model.job.optimizer is not None else {}
         self.yardstick: Yardstick | None = None
         self.rival: Yardstick | None = None  # of `other`, where the two decided otherwise
         self.freed: dict[Subject, torch.dtype] = {}  # subjects whose difference is confirmed by runs that decide for themselves
@@ -54,11 +53,34 @@ class Comparison:
         """Every subject, in the order of the run."""
         found = {subject: plain(subject, self._sided(subject)) for subject in self.subjects}
         self.bitwise = all(verdict is not None and verdict.verdict == "bitwise" for verdict in found.values())
-        for each in (self._within_one_rounding, self._within_noise, self._by_exact_runs):
+        for each in (self._by_steps, self._within_one_rounding, self._within_noise, self._by_exact_runs):
             open_ = [subject for subject, verdict in found.items() if verdict is None]
             if open_:
                 found |= each(open_)
         return [verdict for verdict in found.values() if verdict is not None]
+
+    def _by_steps(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
+        """Updates, by what the optimizers make of gradients; of both sides' own, and of `model`'s alike."""
+        moved = [subject for subject in open_ if subject.kind == "update"]
+        if not moved:
+            return {}
+        steps = self.model.steps, self.other.steps
+        made = [each.again() for each in steps]
+        if made[0] is None or made[1] is None or len(steps[0].gradients) != len(steps[1].gradients):
+            return {}
+        alike = self.other.steps.again(handed_on(*steps, self.matching.links))
+        if alike is None:
+            return {}
+        yard = Yardstick(self.precision, Seen(self.model.low().trace, made[0]), moved)
+        return {subject: self._by_step(subject, made[0], made[1], alike, yard) for subject in moved}
+
+    def _by_step(self, subject: Subject, ours: Captured, theirs: Captured, alike: Captured, yard: Yardstick) -> Judged | None:
+        sided, exact = self._sided(subject), subject.of_model(ours)
+        if exact is None or sided.model is None or sided.model.shape != exact.shape or not exact.is_floating_point():
+            return None
+        sided = Sided(sided.model, sided.other, subject.of_other(theirs), exact, subject.of_other(alike))
+        fine = yard.floor(subject, roundoff=noise.REASSOCIATED) if self.precision.is_low else None
+        return judged(subject, sided, yard.floor(subject), samples=0, fine=fine)
 
     def _within_one_rounding(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
         """What agrees by a single rounding of float32 is settled by the two runs alone.
@@ -68,7 +90,8 @@ class Comparison:
         """
         if not self._float32:
             return {}
-        return self._agreed(open_, Yardstick(self.precision, self.model.low(), open_))
+        alone = Yardstick(self.precision, self.model.low(), open_)
+        return {subject: agreed(subject, self._sided(subject), alone.floor(subject)) for subject in open_ if subject in alone.exact}
 
     def _within_noise(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
         """The same, by a floor with the noise of correct rounding. It is sixteen times what float32 itself rounds, and so needs no float64; but where
@@ -78,14 +101,7 @@ class Comparison:
         near = Yardstick(self.precision, self.model.low(), open_)
         with doing("running the reference with noise"):
             near.add(self.model.noise(torch.float32, 0).captured)
-        return self._agreed(open_, near)
-
-    def _agreed(self, open_: Sequence[Subject], yard: Yardstick) -> dict[Subject, Judged | None]:
-        found: dict[Subject, Judged | None] = {}
-        for subject in open_:
-            sided = dataclasses.replace(self._sided(subject), other=self._turned(subject, self.model.low(), self.other.low()))
-            found[subject] = agreed(subject, sided, yard.floor(subject)) if subject in yard.exact else None
-        return found
+        return {subject: agreed(subject, self._sided(subject), near.floor(subject)) for subject in open_ if subject in near.exact}
 
     def _by_exact_runs(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
         """Without noise where both sides err alike and the exact runs agree; with as many noise runs as it takes where they do not."""
@@ -186,28 +202,13 @@ class Comparison:
         """Of a subject that is `freed`, the difference of the functions is that of runs in this format which decide for themselves."""
         free = self.freed.get(subject)
         ours, theirs = subject.of_model(self.model.low().captured), subject.of_other(self.other.low().captured)
-        if self.yardstick is None:
+        if self.yardstick is None or self.lost or not self.other.ran(self.dtype):
             return Sided(ours, theirs)
-        ran = not self.lost and self.other.ran(self.dtype)
-        exact_model, exact_other = None, subject.of_other(self.other.exact(self.dtype).captured) if ran else None
-        if subject.kind == "update" and (steps := self.model.stepped()) and (their_steps := self.other.stepped()):
-            exact_model, exact_other = subject.of_model(steps), subject.of_other(their_steps)
-        if not ran:
-            return Sided(ours, theirs, exact_other, exact_model)
         free_model, free_other = (side.exact(free or self.dtype, free=free is not None) for side in (self.model, self.other))
-        theirs_free = self._turned(subject, free_model, free_other)
-        return Sided(ours, theirs, exact_other, exact_model, subject.of_model(free_model.captured), theirs_free)
-
-    def _turned(self, subject: Subject, model: Seen, other: Seen) -> torch.Tensor | None:
-        """What `other`'s run gave. An update has `model`'s elements where rounding decides the sign of a gradient, in any of the steps."""
-        ours, theirs = subject.of_model(model.captured), subject.of_other(other.captured)
-        if subject.kind != "update" or ours is None or theirs is None or ours.shape != theirs.shape:
-            return theirs
-        for slope in self.slopes.get(subject.name, []):
-            given, taken = slope.of_model(model.captured), slope.of_other(other.captured)
-            if given is not None and taken is not None and given.shape == taken.shape == theirs.shape:
-                theirs = torch.where(undirected(given, taken), ours.to(theirs.dtype), theirs)
-        return theirs
+        return Sided(
+            ours, theirs, subject.of_other(self.other.exact(self.dtype).captured),
+            subject.of_model(free_model.captured), subject.of_other(free_other.captured),
+        )  # fmt: skip
 
     def _closely(self, subject: Subject, verdict: Judged) -> Judged:
         """By a floor with the rounding of every op of the reference, not of its modules' results alone."""

@@ -55,7 +55,6 @@ class Side:
         self.compiled = is_compiled(job.model)
         self.tape = Tape()
         self.steps = Steps(job)  # of the run under the precision
-        self._again: Captured | None = None
         self._low: Seen | None = None
         self._once: Seen | None = None
         self._exact: dict[tuple[torch.dtype, bool], Seen] = {}
@@ -65,7 +64,7 @@ class Side:
         if self._low is None:
             setting = low(self.precision, records=None if self.compiled else self.tape)
             with _torch_draws() if self.compiled else contextlib.nullcontext():
-                self._low = self._run(dataclasses.replace(setting, compiled=self.compiled), steps=self.steps)
+                self._low = self._run(dataclasses.replace(setting, compiled=self.compiled), job=self.steps.followed())
             self.tape.meant.clear()  # an exact run rounds nothing, on purpose or not
         return self._low
 
@@ -83,13 +82,6 @@ class Side:
             tape = self.tape.draws() if key[1] else self.tape
             self._exact[key] = self._run(dataclasses.replace(reference(dtype, follows=tape), buffers=None))
         return self._exact[key]
-
-    def stepped(self) -> Captured | None:
-        """The updates that the optimizer makes in float64 of what gradients it was given in the run under the precision; None where it cannot."""
-        self.low()
-        if self._again is None:
-            self._again = self.steps.again()
-        return self._again
 
     def ran(self, dtype: torch.dtype) -> bool:
         """Whether its exact run in `dtype` was made."""
@@ -135,16 +127,15 @@ class Side:
         with self._disturbed_buffers(disturbance):
             return self._run(setting)
 
-    def _run(self, setting: Setting, *, job: Job | None = None, steps: Steps | None = None) -> Seen:
-        capture, steps = Capture(self.job.model), steps or Steps(job or self.job, whole=False)
+    def _run(self, setting: Setting, *, job: Job | None = None) -> Seen:
+        capture = Capture(self.job.model)
         handle = self.job.model.register_forward_pre_hook(capture.entering, with_kwargs=True)
         try:
             with self.around():
-                trace = run(steps.followed(), dataclasses.replace(setting, witness=capture, unmeasured=True))
+                trace = run(job or self.job, dataclasses.replace(setting, witness=capture, unmeasured=True))
         finally:
             handle.remove()
         captured = capture.finish(trace.scale)
-        captured.tensors |= steps.later().tensors
         return Seen(trace, captured)
 
     @contextlib.contextmanager

@@ -9,7 +9,6 @@ import torch
 
 from precheck.pairs.capture import Captured
 from precheck.pairs.matching import Matching
-from precheck.pairs.steps import LATER
 
 Of = Callable[[Captured], torch.Tensor | None]
 
@@ -58,17 +57,6 @@ def subjects(model: Captured, other: Captured, matching: Matching, frozen: Colle
         for step in sorted({step for _, step in (*ours, *theirs)}):
             found += _weights(kind, step, matching, {n for n, s in ours if s == step}, {n for n, s in theirs if s == step}, frozen)
     return found, left
-
-
-def slopes(model: Captured, other: Captured, matching: Matching) -> dict[str, list[Subject]]:
-    """The gradients of all steps, by the names that updates have."""
-    found: dict[str, list[Subject]] = {}
-    for kind in ("parameter-gradient", LATER):
-        for step in sorted({step for _, step in model.of(kind)}):
-            ours, theirs = ({name for name, at in each.of(kind) if at == step} for each in (model, other))
-            for each in _weights(kind, step, matching, ours, theirs, set()):
-                found.setdefault(each.name, []).append(each)
-    return found
 
 
 def _buffers(model: Captured, other: Captured, matching: Matching) -> list[Subject]:

@@ -25,12 +25,11 @@ GRAVEST: tuple[Verdict, ...] = ("different", "less accurate", "undecidable", "mo
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sided:
     """What one subject was in the runs of both sides. `exact_other` follows the decisions of `other`'s run, `free` are exact runs along their own;
-    None where they were not made, since nothing asked for them. `exact_model` is None where it is the exact run that the floor is of."""
+    None where they were not made, since nothing asked for them."""
 
     model: torch.Tensor | None
     other: torch.Tensor | None
     exact_other: torch.Tensor | None = None
-    exact_model: torch.Tensor | None = None
     free_model: torch.Tensor | None = None
     free_other: torch.Tensor | None = None
 
@@ -84,7 +83,7 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
     if not sided.other.is_floating_point() and not sided.other.is_complex():
         return _chosen(subject, sided, floor)
     exact_other = floor.exact if sided.exact_other is None else sided.exact_other
-    own, rival = apart(sided.other, exact_other), apart(sided.model, floor.exact if sided.exact_model is None else sided.exact_model)
+    own, rival = apart(sided.other, exact_other), apart(sided.model, floor.exact)
     found = _Row(subject, sided.other, floor, own)
     if sided.free_other is not None and sided.free_model is not None and sided.free_other.shape == sided.free_model.shape:
         between = apart(sided.free_other, sided.free_model)
@@ -111,7 +110,7 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
     if r > limit and beside > limit:
         return found.told("less accurate", r, limit, "", own)
     clear = r <= noise.WARN and _beyond(own, floor.square, found.shape)[0] <= noise.FAIL
-    if subject.kind == "update" and sided.exact_model is None:  # the sign of a gradient near zero is a coin's, one element at a time
+    if subject.kind == "update":  # blocks of an update err as their gradients do: a step is turned round, one element at a time
         return dataclasses.replace(found.told("rounding", r, limit, "", own), clear=r <= noise.WARN)
     ratios, spot = _blocks(own, floor, rival, found.shape, samples)
     if spot and ratios > 1:
@@ -146,7 +145,7 @@ def evident(subject: Subject, sided: Sided, floor: Floor, fine: Floor) -> Judged
     if not (sided.other.is_floating_point() or sided.other.is_complex()) or sided.model is None:
         return None
     between = apart(sided.free_other, sided.free_model)
-    own, rival = apart(sided.other, sided.exact_other), apart(sided.model, floor.exact if sided.exact_model is None else sided.exact_model)
+    own, rival = apart(sided.other, sided.exact_other), apart(sided.model, floor.exact)
     found = _Row(subject, sided.other, floor, own)
     if between.excess or own.excess or rival.excess or _beyond(between, fine.square, found.shape)[0] > noise.FAIL:
         return None
