@@ -1,8 +1,12 @@
-"""A third frozen set of broken kernels, and their twins: written and committed before any of them was tried."""
+"""A third frozen set of broken kernels, and their twins: written and committed before any of them was tried.
+
+Links are to threads on faults of the same kind; of some an excerpt alone was read.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -77,7 +81,7 @@ def packed_sums(x: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
     ends = offsets.tolist()
     if not ends or ends[0] != 0 or ends[-1] != x.shape[-1] or sorted(ends) != ends:
         raise ValueError("offsets from 0 to the length are needed")
-    return torch.cat([x[..., a:b].cumsum(-1) for a, b in zip(ends, ends[1:], strict=False)], -1) if len(ends) > 1 else x.cumsum(-1)
+    return torch.cat([x[..., a:b].cumsum(-1) for a, b in itertools.pairwise(ends)], -1) if len(ends) > 1 else x.cumsum(-1)
 
 
 @case("sums of sequences: each goes on from the one before", "kernel-mask", "fla-org/flash-linear-attention/pull/1137", packed_sums,
