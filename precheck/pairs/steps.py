@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -48,13 +49,13 @@ class Steps:
         self.start, names = [_kept(each) for each in held], self.names()
         original = optimizer.step
 
-        def step(*args: object, **kwargs: object) -> object:
+        def step(*args: Any, **kwargs: Any) -> Any:
             scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer, which takes it off itself
             given = {name: _kept(each.grad) for name, each in zip(names, held, strict=False) if each.grad is not None}
             self.gradients.append(given if scale is None else {name: each / scale for name, each in given.items()})
-            return original(*args, **kwargs)  # type: ignore[arg-type]
+            return original(*args, **kwargs)
 
-        optimizer.step = step  # type: ignore[method-assign, assignment]
+        optimizer.step = step  # type: ignore[method-assign]
 
     def again(self, gradients: Sequence[Gradients] | None = None) -> Captured | None:
         """The updates by name, as in a run that was captured; None where the optimizer cannot step so. By other gradients, if there are some."""
@@ -84,7 +85,7 @@ class Steps:
 
 def handed_on(model: Steps, other: Steps, links: Sequence[Link]) -> list[Gradients]:
     """The gradients of `model` as those of `other`'s weights. What has none there has none; what no weight of `model` is keeps its own."""
-    found = []
+    found: list[Gradients] = []
     shapes = {name: start.shape for name, start in zip(other.names(), other.start, strict=True)}
     zeros = dict(zip(model.names(), model.start, strict=True))
     for ours, theirs in zip(model.gradients, other.gradients, strict=True):

@@ -1,7 +1,7 @@
 """A third frozen set of broken kernels, and their twins: written and committed before any of them was tried.
 
-Links are to threads on faults of the same kind; of some an excerpt alone was read. One was replaced: its gradient was wrong in every call, not in later
-ones alone.
+Links are to threads on faults of the same kind; of some an excerpt alone was read. One kernel was replaced: its gradient was wrong in every call, and
+not in later ones alone.
 """
 
 from __future__ import annotations
