@@ -155,10 +155,15 @@ class Calls:
         return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value)
 
     def _cancels(self, operation: Operation, value: Value) -> bool:
-        """Whether it is a sum whose terms cancel, or made of one."""
+        """Whether it is a sum whose terms cancel, or made of one.
+
+        A sum of n numbers of one sign is no smaller than their norm, and no further off than they are, but for those that became zero.
+        """
         error, handed = _error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)
-        made = operation.base in REDUCTIONS - SUMS and error(value) > 2 * max(before, attribution.own(operation, value))
+        emptied = any(source.zeros and value.norm >= source.norm for source in operation.inputs) and operation.base not in PRODUCTS
+        grown = error(value) > 2 * max(before, attribution.own(operation, value))
+        made = operation.base in REDUCTIONS - SUMS and grown and not emptied
         if handed or made:
             self.cancelled.add(value)
         return handed or made

@@ -158,6 +158,15 @@ def given_low(value: Value) -> bool:
     return True
 
 
+def stored_here(value: Value) -> bool:
+    """Whether it is what a cast of the user's made of a wide tensor that no low number went into, moved about at most."""
+    maker = value.maker
+    while maker is not None and maker.base in MOVING and maker.inputs and not (maker.base == "_to_copy" and not maker.inputs[-1].low):
+        maker = maker.inputs[-1].maker
+    cast = maker is not None and maker.base == "_to_copy" and maker.inputs[-1].maker is None
+    return cast and maker is not None and not (maker.plain or maker.converts or maker.derived or maker.autocast or maker.parameter)
+
+
 def _computed(value: Value) -> bool:
     """Whether the block has computed it, so that to store it low is a decision of its code."""
     return value.maker is not None and value.maker.base not in MOVING | CONSTANTS and not value.maker.plain
