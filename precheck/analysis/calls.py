@@ -129,7 +129,7 @@ class Calls:
         """Whether its function gives it out, or adds up its elements to a sum that is off as well.
 
         Elements that became zero add nothing, as they should beside an eps. What is joined to others, cast or moved about is given out with what has
-        become of it.
+        become of it; where the elements that are off are left out, nothing is.
         """
         here = operation.call, self.functions.get(operation.blamed)
         summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()
@@ -144,7 +144,8 @@ class Calls:
                     return True
                 if reader.base in summed and any(made.restarted > ADDED * felt(made) for made in reader.outputs):
                     return True
-                moved = [made for made in reader.outputs if made not in seen] if reader.base in MOVING else []
+                still = [made for made in reader.outputs if made not in seen and made.restarted > ADDED * felt(made)]
+                moved = still if reader.base in MOVING else []
                 waiting += moved
                 seen.update(moved)
         return False

@@ -292,13 +292,4 @@ def as_stored(operation: Operation, value: Value) -> bool:
     """Wide arithmetic on numbers that were given low, a number less its own rounding among it."""
     stored = [source for source in operation.inputs if source.kept_low]
     given = not value.low and all(causes.given_low(source) for source in stored)
-    return compensating(operation) or (given and not _stored_too_soon(operation, value, stored))
-
-
-def _stored_too_soon(operation: Operation, value: Value, stored: list[Value]) -> bool:
-    """Whether a wide tensor that no low number went into is subtracted from what the block has stored low: before that cast it costs no digit.
-
-    The same number less its own rounding is that rounding, and nothing in the reference.
-    """
-    at_hand = any(source.maker is None and not source.low for source in operation.inputs)
-    return at_hand and value.norm > 0 and bool(stored) and all(causes.stored_here(source) for source in stored)
+    return compensating(operation) or (given and not causes.stored_too_soon(operation, value))

@@ -42,12 +42,12 @@ def sampled_energies(dtype: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("sweep-times", "open-mmlab/mmdetection3d#296", ("amplified-rounding", "integer-rounding", "cancellation"), "aten._to_copy.default",
+    Bug("sweep-times", "open-mmlab/mmdetection3d#296", ("integer-rounding", "amplified-rounding", "cancellation"), "aten._to_copy.default",
         lambda: sweeps(WIDE), lambda: sweeps(DOUBLE), precision="32-true"),
     Bug("join-ids", "chanzuckerberg/cellxgene-census#554", ("integer-rounding",), "aten._to_copy.default", lambda: joined(False),
         lambda: joined(True), precision="32-true"),
-    Bug("total-energies", "deepmodeling/deepmd-kit#2654", ("amplified-rounding", "cancellation"), "aten._to_copy.default",
+    Bug("total-energies", "deepmodeling/deepmd-kit#2654", ("cancellation", "amplified-rounding"), "aten.sub.Tensor",
         lambda: conformations(WIDE), lambda: conformations(DOUBLE), precision="32-true"),
-    Bug("monte-carlo-total", "cusp-ai-oss/kUPS#229", ("absorption", "accumulated-drift", "cancellation"), "aten.add.Tensor",
+    Bug("monte-carlo-total", "cusp-ai-oss/kUPS#229", ("cancellation", "absorption", "accumulated-drift"), "aten.add.Tensor",
         lambda: sampled_energies(WIDE), lambda: sampled_energies(DOUBLE), precision="32-true"),
 )  # fmt: skip

@@ -73,10 +73,10 @@ def sparse_steps(eps: float) -> torch.Tensor:
 BUGS = (
     Bug("shadow-weights", "PaddlePaddle/PaddleMIX#515", ("absorption", "accumulated-drift", "lost-update"), "aten._foreach_lerp_.Scalar",
         lambda: averaged_weights(LOW), lambda: averaged_weights(WIDE)),
-    Bug("whitening-factors", "HomebrewML/HeavyBall#2", ("absorption", "accumulated-drift", "amplified-rounding"), "aten.lerp_.Scalar",
+    Bug("whitening-factors", "HomebrewML/HeavyBall#2", ("amplified-rounding", "absorption", "accumulated-drift"), "aten.lerp_.Scalar",
         lambda: whitened(LOW), lambda: whitened(WIDE)),
-    Bug("speech-moments", "sanchit-gandhi/seq2seq-speech#12", ("absorption", "accumulated-drift"), "aten.add.Tensor",
+    Bug("speech-moments", "sanchit-gandhi/seq2seq-speech#12", ("accumulated-drift", "absorption"), "aten.add.Tensor",
         lambda: speech_moments(LOW), lambda: speech_moments(WIDE)),
-    Bug("sparse-adam", "traveller59/spconv#513", ("vanished-constant", "underflow", "nan"), "", lambda: sparse_steps(1e-8),
+    Bug("sparse-adam", "traveller59/spconv#513", ("vanished-constant", "underflow", "nan"), "aten.add_.Tensor", lambda: sparse_steps(1e-8),
         lambda: sparse_steps(1e-4), phase="optimizer"),
 )  # fmt: skip

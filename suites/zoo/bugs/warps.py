@@ -69,7 +69,7 @@ def across_channels(dtype: torch.dtype) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("stereo-warp", "nagadomi/nunif#437", ("amplified-rounding",), "aten._to_copy.default", lambda: other_eye(LOW), lambda: other_eye(WIDE)),
+    Bug("stereo-warp", "nagadomi/nunif#437", ("amplified-rounding",), "aten.add.Tensor", lambda: other_eye(LOW), lambda: other_eye(WIDE)),
     Bug("rotary-buffers", "InternLM/InternLM#237", ("integer-rounding",), "aten.arange.default", lambda: turned(False), lambda: turned(True),
         module="Rotary"),
     Bug("gated-memory", "gittensor-ai-lab/sparkinfer#998", ("accumulated-drift", "absorption"), "aten._to_copy.default",
