@@ -20,6 +20,8 @@ from precheck.torch_internals import TorchDispatchMode, in_backward, storage_key
 
 PRODUCTS = {getattr(torch.ops.aten, name).default: places for name, places in ops.DENSE_PRODUCTS.items() if name in ("mm", "addmm")}
 COPIES = {getattr(torch.ops.aten, name).default for name in ("_to_copy",)}
+OWN = "precheck_products"
+"""Attribute of a parameter whose layer follows another recipe than its model: that recipe, or None for a layer that is not quantised."""
 Kind = Literal["input", "weight", "gradient"]
 Product = Literal["forward", "input gradient", "weight gradient"]
 
@@ -79,6 +81,7 @@ class RecipeProducts(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.recipe, self.noise, self.low_only = recipe, noise, low_only
         self.weights, self.inputs, self.gradients = Known(), Known(), Known()
+        self.own: dict[int, Recipe | None] = {}  # by site, of layers that follow another recipe
         self.histories = Histories(recipe.history)
         self.generators: dict[torch.device, torch.Generator] = {}
 
@@ -112,12 +115,27 @@ class RecipeProducts(TorchDispatchMode):
         """The site of a weight; None if it is none."""
         base = tensor._base if tensor._base is not None else tensor
         if isinstance(base, torch.nn.Parameter):
-            return storage_key(base)
+            site = storage_key(base)
+            if hasattr(base, OWN):
+                self.own[site] = getattr(base, OWN)
+            return site
         return self.weights.site(tensor)
 
     def product(self, product: Product, operands: tuple[Operand, Operand]) -> torch.Tensor | None:
         """The product in float32, from operands as the recipe has them; None where it leaves both alone."""
-        pair = {"forward": self.recipe.forward, "input gradient": self.recipe.input_gradient, "weight gradient": self.recipe.weight_gradient}[product]
+        made = self.quantised(product, operands)
+        return None if made is None else self.summed(operands, made)
+
+    def summed(self, operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """The product of two operands as the recipe has made them."""
+        return _summed(*made, self._followed(operands[0]).chunk)
+
+    def quantised(self, product: Product, operands: tuple[Operand, Operand]) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Both operands as the recipe has them, in float32; None where it leaves both alone. What a recipe turns first is turned in `operands`."""
+        if self.own.get(operands[0].site, self.recipe) is None:
+            return None
+        recipe = self._followed(operands[0])
+        pair = {"forward": recipe.forward, "input gradient": recipe.input_gradient, "weight gradient": recipe.weight_gradient}[product]
         places = {"forward": ("input", "weight"), "input gradient": ("gradient", "weight"), "weight gradient": ("gradient", "input")}[product]
         if pair == (None, None):
             return None
@@ -127,8 +145,10 @@ class RecipeProducts(TorchDispatchMode):
         if size:
             for operand in operands:
                 operand.matrix = quantising.turned(operand.matrix, size)
-        first, second = (self._quantised(operand, product) for operand in operands)
-        return _summed(first, second, self.recipe.chunk)
+        return self._quantised(operands[0], product), self._quantised(operands[1], product)
+
+    def _followed(self, operand: Operand) -> Recipe:
+        return self.own.get(operand.site) or self.recipe
 
     def operands(self, left: torch.Tensor, right: torch.Tensor) -> tuple[Product, tuple[Operand, Operand]]:
         """Which product it is, and its operands in their order."""
