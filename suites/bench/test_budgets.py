@@ -162,7 +162,10 @@ def test_the_table_goes_between_its_marks_and_nowhere_else(tmp_path: Path) -> No
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="these are glibc's switches")
 @pytest.mark.parametrize("keep", [True, False])
 def test_memory_that_is_kept_is_not_asked_for_again(keep: bool) -> None:
-    """Without torch, which takes seconds to import and asks the same C library. 64 MB are 16 thousand pages of 4 KB, or 32 huge ones. A heap that is kept has room after a few turns, if not at once."""
+    """Without torch, which takes seconds to import and asks the same C library.
+
+    64 MB are 16 thousand pages of 4 KB, or 32 huge ones. A heap that is kept has room after a few turns, if not at once.
+    """
     code = f"""
 import resource, sys
 sys.path.insert(0, {str(HERE)!r})
