@@ -28,14 +28,6 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A size of no millions."""
-    monkeypatch.setitem(SHAPES, 0, (16, 1))
-    monkeypatch.setattr("sized.LENGTH", 32)
-    monkeypatch.setattr("sized.VOCABULARY", 64)
-
-
-@pytest.fixture
 def few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two starts of pytest for each round, where a figure that is kept needs ten."""
     monkeypatch.setattr("startup.PAIRS", 1)
