@@ -53,12 +53,19 @@ def steps(name: str, number: int = 0) -> list[dict[str, Any]]:
     return list(job["steps"])
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    (folder / "test_wide.py").write_text(PROJECT, encoding="utf8")
+    (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf8")
+    assert run("pytest -p no:cacheprovider --golden-refresh=missing", folder).returncode == 0
+    return folder
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(recorded: Path, tmp_path: Path) -> Path:
     """Fails under float16 and nowhere else."""
-    (tmp_path / "test_wide.py").write_text(PROJECT, encoding="utf8")
-    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf8")
-    assert run("pytest --golden-refresh=missing", tmp_path).returncode == 0
+    shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
