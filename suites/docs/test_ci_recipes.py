@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from named import OTHERS, ROOT, known, options
-from walkthrough import Block, blocks, surroundings
+from walkthrough import LEAN, Block, blocks, surroundings
 
 yaml = pytest.importorskip("yaml", reason="recipes are YAML; pip install pyyaml")
 RECIPES = ROOT / "docs" / "recipes"
@@ -72,7 +72,7 @@ def project(recorded: Path, tmp_path: Path) -> Path:
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """As a runner does: bash that stops at the first command that fails. The interpreter's own programs come first."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = surroundings(PATH=path, GITHUB_STEP_SUMMARY=str(folder / "summary.md"), CI="true")
+    env = surroundings(PATH=path, PYTEST_ADDOPTS=LEAN, GITHUB_STEP_SUMMARY=str(folder / "summary.md"), CI="true")
     return subprocess.run(["bash", "-eo", "pipefail", "-c", script], cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 

@@ -91,6 +91,10 @@ def _run(command: str, expected: str, line: int, folder: Path) -> Spoken:
     return Spoken(command, line, expected, ended.stdout + ended.stderr, ended.returncode)
 
 
+LEAN = "-p no:hypothesispytest"
+"""For `PYTEST_ADDOPTS`: hypothesis' plugin imports all of it at the end of each run, which takes as long as torch does, and no project here draws."""
+
+
 def surroundings(**more: str) -> dict[str, str]:
     """The environment, without what changes how a pytest in it behaves or prints."""
     ours = ("CI", "BUILD_NUMBER", "COLUMNS", "FORCE_COLOR", "PY_COLORS", "GITHUB_STEP_SUMMARY")
