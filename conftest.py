@@ -1,8 +1,35 @@
 """The project's own tests: `pytester`, with which suites/plugin runs pytest inside pytest."""
 
+import importlib
 import os
+import pkgutil
+
+import pytest
 
 pytest_plugins = ["pytester"]
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one thread a worker, set before anything imports torch
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def everything_imported() -> None:
+    """pytester forgets modules that a run inside it imports, and parts of torch, which loads some late, cannot be imported twice.
+
+    All of precheck is imported too, since each run inside would import the same thirty modules anew, which takes longer than what it runs; and
+    so is hypothesis, which its plugin imports at the end of each run.
+    """
+    import hypothesis  # noqa: F401
+    import torch
+
+    import precheck
+    from precheck.goldens.lifecycle import record
+    from precheck.measurement import job_of
+
+    for module in pkgutil.walk_packages(precheck.__path__, "precheck."):
+        if not module.name.endswith((".__main__", ".example")):
+            importlib.import_module(module.name)
+    model = torch.nn.Linear(2, 2)
+    record(job_of(model, torch.ones(1, 2), loss=lambda out: out.sum(), optimizer=lambda parameters: torch.optim.AdamW(parameters)))
+    for name in ("bf16-mixed", "16-mixed", "fp8", "64"):
+        precheck.measure(model, torch.ones(1, 2), precision=name, loss=lambda out: out.sum())

@@ -130,11 +130,12 @@ def test_the_verbs_are_functions_whatever_was_imported_first() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_watching_does_not_load_torchs_compiler() -> None:
+def test_watching_and_measuring_do_not_load_torchs_compiler() -> None:
     """Which takes three times as long to import as all that a watch needs."""
     code = (
         "import sys, torch, precheck\n"
         "with precheck.watch(): torch.nn.Linear(2, 2).bfloat16()(torch.ones(2, 2).bfloat16()).sum().backward()\n"
+        "precheck.measure(torch.nn.Linear(2, 2), torch.ones(2, 2), loss=torch.sum)\n"
         "assert 'torch._dynamo' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

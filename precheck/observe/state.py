@@ -192,14 +192,20 @@ def random_kept() -> Iterator[None]:
 
 def _restore_globals() -> Callable[[], None]:
     dtype, grad = torch.get_default_dtype(), torch.is_grad_enabled()
-    threads_deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    before = _deterministic()
 
     def restore() -> None:
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
-        torch.use_deterministic_algorithms(threads_deterministic[0], warn_only=threads_deterministic[1])
+        if _deterministic() != before:  # torch imports its compiler to set it, which takes two seconds
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
     return restore
+
+
+def _deterministic() -> tuple[bool, bool]:
+    """Whether torch is asked for deterministic algorithms, and whether it only warns where it has none."""
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def _unique_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:

@@ -11,8 +11,6 @@ import ctypes
 import os
 import platform
 
-import torch
-
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of <malloc.h>
 _A_PARAMETER = 130
 """Bytes for each parameter of the largest model: weights, moments, gradients and shadows of all contestants, and activations, came to 110 at 17 M."""
@@ -26,5 +24,5 @@ def keep(millions: int = 0) -> bool:
     library = ctypes.CDLL(None)
     kept = bool(library.mallopt(_MMAP_MAX, 0) and library.mallopt(_TRIM_THRESHOLD, -1))  # no trimming at all
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    torch.zeros(min(millions * 1_000_000 * _A_PARAMETER, free // 2), dtype=torch.uint8).fill_(1)
+    bytearray(b"\1") * min(millions * 1_000_000 * _A_PARAMETER, free // 2)  # asked for, written, and given back to the heap at once
     return kept

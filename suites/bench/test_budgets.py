@@ -28,11 +28,9 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture
-def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A size of no millions."""
-    monkeypatch.setitem(SHAPES, 0, (16, 1))
-    monkeypatch.setattr("sized.LENGTH", 32)
-    monkeypatch.setattr("sized.VOCABULARY", 64)
+def few_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two starts of pytest for each round, where a figure that is kept needs ten."""
+    monkeypatch.setattr("startup.PAIRS", 1)
 
 
 @pytest.mark.usefixtures("tiny")
@@ -110,6 +108,7 @@ def test_contestants_take_turns_and_the_first_round_does_not_count() -> None:
     assert found == {"a": 4.5, "b": 4.5}
 
 
+@pytest.mark.usefixtures("few_starts")
 def test_processor_time_of_children_counts_and_sleep_does_not(tmp_path: Path) -> None:
     busy = Children().seconds(lambda: subprocess.run([sys.executable, "-c", "sum(range(5_000_000))"], check=True))
     assert busy > 0.01, "five million additions are over fifty million instructions"
@@ -155,18 +154,20 @@ def test_the_table_goes_between_its_marks_and_nowhere_else(tmp_path: Path) -> No
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="these are glibc's switches")
 @pytest.mark.parametrize("keep", [True, False])
 def test_memory_that_is_kept_is_not_asked_for_again(keep: bool) -> None:
-    """64 MB are 16 thousand pages of 4 KB, or 32 huge ones. A heap that is kept has room after a few turns, if not at once."""
+    """Without torch, which takes seconds to import and asks the same C library.
+
+    64 MB are 16 thousand pages of 4 KB, or 32 huge ones. A heap that is kept has room after a few turns, if not at once.
+    """
     code = f"""
 import resource, sys
 sys.path.insert(0, {str(HERE)!r})
 from allocator import keep
 if {keep}:
     assert keep()
-import torch
 faults = []
 for _ in range(20):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(2**24)
+    bytearray(b"\\1") * 2**26
     faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 print(min(faults))
 """
@@ -182,9 +183,8 @@ import resource, sys
 sys.path.insert(0, {str(HERE)!r})
 from allocator import keep
 keep({millions})
-import torch
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-held = torch.ones(2**24)
+held = bytearray(b"\\1") * 2**26
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -199,7 +199,7 @@ def program(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
     return ended.value.code
 
 
-@pytest.mark.usefixtures("tiny")
+@pytest.mark.usefixtures("tiny", "few_starts")
 def test_the_program_keeps_its_figures_and_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     page, kept = tmp_path / "README.md", tmp_path / "results.json"
     page.write_text(BEGIN + END, encoding="utf8")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
+import runpy
 import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+
+from precheck.__main__ import main
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "suites").rglob("README.md")])
@@ -56,10 +61,23 @@ def options(text: str) -> set[str]:
 def known() -> frozenset[str]:
     """The options that pytest, with the plugins here, and precheck's own commands tell of when they are asked."""
     travels = (["suites/bench/portability", "settings"], ["suites/bench/portability", "seeds"])
-    own = (["-m", "pytest", "suites/zoo"], ["suites/bench"], *travels, ["suites/recipes/recipes.py"])
-    programs = [*own, *(["-m", "precheck", *command] for command in COMMANDS)]
-    helps = [subprocess.run([sys.executable, *line, "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout for line in programs]
-    return frozenset().union(*map(options, helps))
+    pytests = subprocess.run([sys.executable, "-m", "pytest", "suites/zoo", "--help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    programs = (["suites/bench"], *travels, ["suites/recipes/recipes.py"])
+    here = (_help(*line) for line in (*programs, *(["", *command] for command in COMMANDS)))
+    return frozenset().union(*map(options, (pytests, *here)))
+
+
+def _help(program: str, *words: str) -> str:
+    """What a script of this project, or `python -m precheck`, says to --help; in this process, which has imported torch."""
+    told, asked, paths = io.StringIO(), sys.argv, sys.path
+    sys.argv, sys.path = [program, *words, "--help"], [str((ROOT / program).parent), *paths]
+    try:
+        with contextlib.redirect_stdout(told), contextlib.suppress(SystemExit):
+            runpy.run_path(str(ROOT / program), run_name="__main__") if program else main([*words, "--help"])
+    finally:
+        sys.argv, sys.path = asked, paths
+    assert told.getvalue().startswith("usage: "), program
+    return told.getvalue()
 
 
 def extras() -> set[str]:

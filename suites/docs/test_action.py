@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from named import ROOT
-from walkthrough import blocks, surroundings
+from walkthrough import LEAN, blocks, surroundings
 
 yaml = pytest.importorskip("yaml", reason="actions are YAML; pip install pyyaml")
 PROJECT = '''
@@ -70,7 +70,7 @@ class Runner:
         path = os.pathsep.join([str(self.programs), str(Path(sys.executable).parent), os.environ["PATH"]])
         files = {name: str(self.temp / name.lower()) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
         runner = {"RUNNER_TEMP": str(self.temp), "GITHUB_ACTION_PATH": str(ROOT), "GITHUB_REPOSITORY": "a/b", "CI": "true"}
-        whole = surroundings(PATH=path, GH_FOLDER=str(self.temp), **files, **runner, **env)
+        whole = surroundings(PATH=path, PYTEST_ADDOPTS=LEAN, GH_FOLDER=str(self.temp), **files, **runner, **env)
         return subprocess.run(["bash", "-eo", "pipefail", "-c", script], cwd=self.project, env=whole, capture_output=True, text=True, check=False)
 
     def step(self, name: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from named import OTHERS, ROOT, known, options
-from walkthrough import Block, blocks, surroundings
+from walkthrough import LEAN, Block, blocks, surroundings
 
 yaml = pytest.importorskip("yaml", reason="recipes are YAML; pip install pyyaml")
 RECIPES = ROOT / "docs" / "recipes"
@@ -53,19 +53,26 @@ def steps(name: str, number: int = 0) -> list[dict[str, Any]]:
     return list(job["steps"])
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recorded")
+    (folder / "test_wide.py").write_text(PROJECT, encoding="utf8")
+    (folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf8")
+    assert run("pytest -p no:cacheprovider --golden-refresh=missing", folder).returncode == 0
+    return folder
+
+
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(recorded: Path, tmp_path: Path) -> Path:
     """Fails under float16 and nowhere else."""
-    (tmp_path / "test_wide.py").write_text(PROJECT, encoding="utf8")
-    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n", encoding="utf8")
-    assert run("pytest --golden-refresh=missing", tmp_path).returncode == 0
+    shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """As a runner does: bash that stops at the first command that fails. The interpreter's own programs come first."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    env = surroundings(PATH=path, GITHUB_STEP_SUMMARY=str(folder / "summary.md"), CI="true")
+    env = surroundings(PATH=path, PYTEST_ADDOPTS=LEAN, GITHUB_STEP_SUMMARY=str(folder / "summary.md"), CI="true")
     return subprocess.run(["bash", "-eo", "pipefail", "-c", script], cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 

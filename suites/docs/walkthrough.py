@@ -86,9 +86,13 @@ def change(path: Path, text: str) -> None:
 def _run(command: str, expected: str, line: int, folder: Path) -> Spoken:
     words = shlex.split(command)
     program = {"pytest": [sys.executable, "-m", "pytest"], "python": [sys.executable]}[words[0]]
-    patient = surroundings(COLUMNS="80", PYTEST_ADDOPTS="-o remedy_trials=12")  # as many as there are, however busy the machine is
+    patient = surroundings(COLUMNS="80", PYTEST_ADDOPTS=f"-o remedy_trials=12 {LEAN}")  # as many as there are, however busy the machine is
     ended = subprocess.run([*program, *words[1:]], cwd=folder, env=patient, capture_output=True, text=True, check=False)
     return Spoken(command, line, expected, ended.stdout + ended.stderr, ended.returncode)
+
+
+LEAN = "-p no:hypothesispytest"
+"""For `PYTEST_ADDOPTS`: hypothesis' plugin imports all of it at the end of each run, which takes as long as torch does, and no project here draws."""
 
 
 def surroundings(**more: str) -> dict[str, str]:

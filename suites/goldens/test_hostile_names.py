@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from samples import golden, record
 
 from precheck.__main__ import main
 from precheck.goldens.file import Golden, GoldenRecord, decode, encode
+from precheck.goldens.lifecycle import refresh
 from precheck.goldens.show import describe, difference, show
+from precheck.measurement import job_of
 from precheck.rules.golden_stale import rule as staleness
 from precheck.words import one_line
 
@@ -100,18 +103,15 @@ def test_a_check_against_such_a_golden_says_none_of_it(tmp_path: Path) -> None:
         "import torch\ndef test_it(check_precision):\n    torch.manual_seed(0)\n    check_precision(torch.nn.Linear(4, 4), torch.ones(2, 4))\n",
         encoding="utf8",
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py"]
-    folders = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])}
-
-    def run(*options: str) -> str:
-        return subprocess.run([*command, *options], cwd=tmp_path, env=folders, capture_output=True, check=False, encoding="utf8").stdout
-
-    run("--golden-refresh=all")
-    (path,) = tmp_path.rglob("*.safetensors")
+    path = tmp_path / "golden" / "test_it" / "test_it.safetensors"
+    torch.manual_seed(0)
+    assert refresh(path, job_of(torch.nn.Linear(4, 4), torch.ones(2, 4))).status == "written"
     held = decode(path.read_bytes(), "x")
     records = [GoldenRecord(dataclasses.replace(each.record, name=bad + each.record.name), each.floors) for each in held.records]
     path.write_bytes(encode(Golden(records, {**held.provenance, "device": bad, "weights": "other"})))
-    said = run("--precision=bf16-mixed")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py", "--precision=bf16-mixed"]
+    folders = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])}
+    said = subprocess.run(command, cwd=tmp_path, env=folders, capture_output=True, check=False, encoding="utf8").stdout
     assert "golden-stale" in said
     assert plain(said)
     assert "\nrm" not in said

