@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from precheck.goldens.file import GoldenError as GoldenError
     from precheck.goldens.file import GoldenMissing as GoldenMissing
     from precheck.hunt.counterexample import Counterexample as Counterexample
+    from precheck.keeping import Kept as Kept
+    from precheck.keeping import layers_to_keep as layers_to_keep
     from precheck.measurement import measure as measure
+    from precheck.observe.apart import layers_in as layers_in
     from precheck.observe.exemption import functions_in_float32 as functions_in_float32
     from precheck.observe.exemption import in_float32 as in_float32
     from precheck.observe.job import InputError as InputError
@@ -48,6 +51,9 @@ _HOMES = {
     "check": "precheck.checking",
     "compare": "precheck.comparing",
     "compare_kernels": "precheck.comparing_kernels",
+    "Kept": "precheck.keeping",
+    "layers_to_keep": "precheck.keeping",
+    "layers_in": "precheck.observe.apart",
     "functions_in_float32": "precheck.observe.exemption",
     "in_float32": "precheck.observe.exemption",
     "measure": "precheck.measurement",

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from precheck import float32, ops
+from precheck.contents import composed, with_values
 from precheck.formats import TF32, Format
 from precheck.recipes import Recipe
 from precheck.recipes.products import RecipeProducts
-from precheck.sparse import with_values
 from precheck.torch_internals import TorchDispatchMode
 
 _open: list[Format | Recipe] = []
@@ -46,7 +46,7 @@ def quantises(packet: str) -> bool:
 
 def rounded(tensor: torch.Tensor, fmt: Format) -> torch.Tensor:
     """`tensor` with every element rounded to nearest-even in `fmt`; dtype and shape stay. Non-finite elements stay too."""
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or composed(tensor):
         return with_values(tensor, lambda values: rounded(values, fmt))
     if fmt is TF32:
         return _rounded_to_tf32(tensor)

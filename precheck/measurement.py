@@ -33,6 +33,7 @@ from precheck.observe.selections import Selection
 from precheck.observe.surveys import surveyed
 from precheck.precisions import Precision, resolve
 from precheck.recipes import Recipe
+from precheck.recipes.survey import by_layer
 from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
 from precheck.rules.local_drift.rule import moved
@@ -155,7 +156,7 @@ class Measurement:
             return Report(precision=self.precision.name, facts={"reference": "none: nothing is more exact than float64 here"})
         try:
             self._refer()
-        except (RuntimeError, TypeError, ValueError) as error:
+        except Exception as error:
             if self.precision.is_low:
                 raise
             return Report(precision=self.precision.name, facts={"reference": f"none: the model does not run in float64 ({error})"})
@@ -177,7 +178,9 @@ class Measurement:
             return report
         report.add(flipped(self._flips(), self.precision))
         if isinstance(self.precision.gemm, Recipe):
-            report.add(coarse(surveyed(self.job, [self.precision.gemm]), self.precision.gemm.name))
+            places = surveyed(self.job, [self.precision.gemm])
+            report.add(coarse(places, self.precision.gemm.name))
+            report.facts["layers"] = by_layer(places, self.precision.gemm.name)
         if not report.errors and self.precision.gemm and self.precision.compute is FP32:
             report.add(self._moved(rows))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
@@ -285,7 +288,7 @@ class Measurement:
         setting = dataclasses.replace(reference(torch.float64, self.precision, follows=self.tape, functions=self.functions), early=early)
         try:
             exact = run(job, setting)
-        except (RuntimeError, TypeError, ValueError):  # a model that insists on float32 has no float64 run to ask
+        except Exception:  # a model that insists on float32 has no float64 run to ask
             return set()
         own = {row.record.key: row.drift for row in drift.compare(self.reference, exact, {}, self.precision, samples=1)}
         return {key for key, row in rows.items() if own.get(key, 0.0) > boundaries.UNSTABLE * row.drift}

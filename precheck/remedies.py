@@ -20,6 +20,7 @@ from precheck import interrupts
 from precheck.analysis.displacements import LOST
 from precheck.analysis.labels import module_of
 from precheck.evidence import depth_of
+from precheck.fewest import needed, swept
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import Measurement, job_of
@@ -148,9 +149,6 @@ class _Every:
         return True
 
 
-Passes = Callable[[Sequence[str]], bool]
-
-
 class _Search:
     def __init__(self, job: Job, precision: Precision, report: Report, trials: Trials) -> None:
         self.precision, self.most, self.report = precision, trials.most, report
@@ -169,7 +167,7 @@ class _Search:
             grown = self._grown()
             if self._independent():
                 return True
-            names = self._swept(self._shrunk(grown), self.passes)
+            names = swept(self._shrunk(grown), self.passes)
             report = self.trial(names)
             if report is None or report.errors:
                 return False
@@ -201,12 +199,12 @@ class _Search:
             report = self.trials.report((names, ()), every) if names else None
             if report is None or report.errors:
                 return
-            needed = self._swept(self._needed([], list(every.called), passes), passes)
+            few = swept(needed([], list(every.called), passes), passes)
         except SpentError:
-            needed = list(every.called)
+            few = list(every.called)
         self.trials.best = whole
-        if len(needed) < len(every.called):
-            self.trial(names, needed)
+        if len(few) < len(every.called):
+            self.trial(names, few)
 
     def _grown(self) -> list[str]:
         """Modules that pass together: those that are blamed, one after another, or else the whole model, or else none."""
@@ -242,30 +240,12 @@ class _Search:
     def _shrunk(self, names: list[str], given: Sequence[str] = ()) -> list[str]:
         """Of `names`, which pass together with `given`, what is needed; of each of those, what is needed of its parts."""
         settled: list[str] = []
-        needed = self._needed(given, names, self.passes)
-        for place, name in enumerate(needed, 1):
-            rest, parts = [*given, *settled, *needed[place:]], self._parts(name)
+        few = needed(given, names, self.passes)
+        for place, name in enumerate(few, 1):
+            rest, parts = [*given, *settled, *few[place:]], self._parts(name)
             inner = self._shrunk(parts, rest) if parts and self.passes([*rest, *parts]) else [name]
             settled += inner if inner != parts else [name]  # one name says it all
         return settled
-
-    def _swept(self, names: list[str], passes: Passes) -> list[str]:
-        """`names` without any that can be left out after all."""
-        for name in names:
-            rest = [other for other in names if other != name]
-            if passes(rest):
-                return self._swept(rest, passes)
-        return names
-
-    def _needed(self, given: Sequence[str], names: Sequence[str], passes: Passes) -> list[str]:
-        """Of `names`, which pass together with `given`, a smallest part that does."""
-        if not names or passes(given):
-            return []
-        if len(names) == 1:
-            return list(names)
-        half = len(names) // 2
-        late = self._needed([*given, *names[:half]], names[half:], passes)
-        return [*self._needed([*given, *late], names[:half], passes), *late]
 
     def _parts(self, name: str) -> list[str]:
         """The children of a module; of a list of modules, which is never called itself, its members."""

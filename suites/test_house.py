@@ -20,13 +20,13 @@ SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example
 FLOORS = [
     {"formats", "ops", "torch_internals", "files", "words", "interrupts"},
     {"overrides"},
-    {"precisions", "findings", "autocast", "emulation", "float32", "sparse", "recipes"},
+    {"precisions", "findings", "autocast", "emulation", "float32", "sparse", "contents", "recipes"},
     {"observe"},
     {"analysis"},
     {"rules"},
     {"judge"},
     {"goldens", "pairs"},
-    {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying"}
+    {"comparing", "comparing_kernels", "kernels", "varying", "recording", "quantisation", "surveying", "keeping", "fewest"}
     | {"measurement", "checking", "benchmarking", "diagnosis", "remedies", "watching", "sensitivity", "selftest", "refusals", "evidence"}
     | {"screening", "scrutiny", "trials", "hunt", "searching", "strategies"},
     {"report", "kernel_command", "record_command"},

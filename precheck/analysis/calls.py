@@ -129,7 +129,7 @@ class Calls:
         """Whether its function gives it out, or adds up its elements to a sum that is off as well.
 
         Elements that became zero add nothing, as they should beside an eps. What is joined to others, cast or moved about is given out with what has
-        become of it.
+        become of it; where the elements that are off are left out, nothing is.
         """
         here = operation.call, self.functions.get(operation.blamed)
         summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()
@@ -144,7 +144,8 @@ class Calls:
                     return True
                 if reader.base in summed and any(made.restarted > ADDED * felt(made) for made in reader.outputs):
                     return True
-                moved = [made for made in reader.outputs if made not in seen] if reader.base in MOVING else []
+                still = [made for made in reader.outputs if made not in seen and made.restarted > ADDED * felt(made)]
+                moved = still if reader.base in MOVING else []
                 waiting += moved
                 seen.update(moved)
         return False
@@ -155,10 +156,15 @@ class Calls:
         return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value)
 
     def _cancels(self, operation: Operation, value: Value) -> bool:
-        """Whether it is a sum whose terms cancel, or made of one."""
+        """Whether it is a sum whose terms cancel, or made of one.
+
+        A sum of n numbers of one sign is no smaller than their norm, and no further off than they are, but for those that became zero.
+        """
         error, handed = _error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)
-        made = operation.base in REDUCTIONS - SUMS and error(value) > 2 * max(before, attribution.own(operation, value))
+        emptied = any(source.zeros and value.norm >= source.norm for source in operation.inputs) and operation.base not in PRODUCTS
+        grown = error(value) > 2 * max(before, attribution.own(operation, value))
+        made = operation.base in REDUCTIONS - SUMS and grown and not emptied
         if handed or made:
             self.cancelled.add(value)
         return handed or made

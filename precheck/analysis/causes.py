@@ -10,7 +10,7 @@ import math
 
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, elements, passed, zero_origin
+from precheck.analysis.lineage import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, determined, elements, passed, zero_origin
 from precheck.observe.shadow.operations import Operation, Past, Value
 
 HALF = Limit(
@@ -156,6 +156,26 @@ def given_low(value: Value) -> bool:
             return maker.plain
         source = maker.drifting
     return True
+
+
+def stored_too_soon(operation: Operation, value: Value) -> bool:
+    """Whether a wide tensor that no low number went into is subtracted from what the block has stored low: before that cast it costs no digit.
+
+    A number less its own rounding, or beside the same from elsewhere, is next to nothing in the reference.
+    """
+    stored = [source for source in operation.inputs if source.kept_low]
+    at_hand = any(source.maker is None and not source.low for source in operation.inputs)
+    return at_hand and bool(stored) and bool(value.norm) and determined(operation, value) and all(map(_stored_here, stored))
+
+
+def _stored_here(value: Value) -> bool:
+    """Whether it is what a cast of the user's made of a wide tensor that no low number went into, moved about at most."""
+    maker = value.maker
+    while maker is not None and maker.base in MOVING and maker.inputs and not (maker.base == "_to_copy" and not maker.inputs[-1].low):
+        maker = maker.inputs[-1].maker
+    if maker is None or maker.base != "_to_copy" or maker.inputs[-1].maker is not None:
+        return False
+    return not (maker.plain or maker.converts or maker.derived or maker.autocast or maker.parameter)
 
 
 def _computed(value: Value) -> bool:

@@ -8,8 +8,8 @@ from precheck import ops
 from precheck.analysis.choices import blurred
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.lineage import DRAWN
-from precheck.analysis.reach import NEAR, ends_wrong, measured, outweighed
+from precheck.analysis.lineage import DRAWN, FINEST, MOVING, felt
+from precheck.analysis.reach import NEAR, ROUNDINGS, ends_wrong, measured, outweighed
 from precheck.observe.shadow.operations import Value
 
 SCALED = ops.MULTIPLYING
@@ -28,6 +28,25 @@ def drawn(fact: Fact, value: Value, readers: Readers) -> bool:
 def unread(fact: Fact, value: Value, readers: Readers) -> bool:
     """A buffer that was rounded with its module, and that no forward pass has read."""
     return not readers.get(value)
+
+
+@exempts(
+    "integer-rounding", reason="a count beyond 2^24 in float32 is off by a rounding of float32, which nobody feels until something makes it larger",
+    needed_by=("pixels_of_many_pictures",),
+)  # fmt: skip
+def unfelt(fact: Fact, value: Value, readers: Readers) -> bool:
+    """Whole numbers in float32, which nothing that computes with them is off by, nor makes other integers of."""
+    if value.roundoff >= FINEST or _numbered(value, readers):
+        return False
+    waiting, seen = [value], {value}
+    while waiting and len(seen) < NEAR:
+        for reader in readers.get(waiting.pop(0), ()):
+            if any(made.drift >= ROUNDINGS * felt(made) for made in reader.outputs):
+                return False
+            fresh = [made for made in reader.outputs if made not in seen] if reader.base in MOVING else []
+            seen.update(fresh)
+            waiting += fresh
+    return True
 
 
 @exempts("cancellation", reason="what follows adds it to larger things: no result and no number that Python reads is half wrong", needed_by=())

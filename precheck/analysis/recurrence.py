@@ -85,7 +85,10 @@ def _off(value: Value, state: State) -> bool:
            "right, are off by 4.2 and 6.4 unit roundoffs",
 )  # fmt: skip
 def residual_stream(state: State) -> bool:
-    """A state to which each turn adds what products have made of it, and which no turn scales, as one scales a recurrent cell's state or latents."""
+    """A state to which each turn adds what other weights have made of it, and which no turn scales, as one scales a recurrent cell's state.
+
+    A sampler's latents are none: it calls one network again and again, and to keep them in float32 costs nothing.
+    """
     return state.network and not state.scaled
 
 

@@ -291,4 +291,5 @@ def softmax_written_out(shares: list[bool]) -> bool:
 def as_stored(operation: Operation, value: Value) -> bool:
     """Wide arithmetic on numbers that were given low, a number less its own rounding among it."""
     stored = [source for source in operation.inputs if source.kept_low]
-    return compensating(operation) or (not value.low and all(causes.given_low(source) for source in stored))
+    given = not value.low and all(causes.given_low(source) for source in stored)
+    return compensating(operation) or (given and not causes.stored_too_soon(operation, value))

@@ -37,7 +37,8 @@ class State:
     lines: frozenset[str]
     scaled: bool  # multiplied, or mixed with something, on its way
     compensated: bool  # a remainder of a sum, or made with one
-    network: bool  # a turn adds what a product with weights has made of it
+    network: bool  # a turn adds what a layer of a network has made of it
+    weights: frozenset[int]  # of a module that the last turn has called, by which it adds to the state; empty where it is no such turn
 
 
 @dataclasses.dataclass(slots=True)
@@ -69,12 +70,16 @@ class Turns:
         if way is None:
             return
         last, old = way.value, self.states.get(way.value)
+        products = list(_products(operation, last))
+        called = _called(operation, products)
+        another = old is not None and bool(old.weights) and old.weights != called
         self.states[value] = State(
             (old.turns if old else 0) + 1, last,
             (old.lines if old else frozenset()) | {each.blamed for each in way.operations},
             bool(old and old.scaled) or any(each.base in SCALING for each in way.operations),
             bool(old and old.compensated) or any(_with_remainder(each) for each in way.operations),
-            bool(old and old.network) or _through_weights(operation, last),
+            bool(old and old.network) or (bool(products) and not called) or (bool(called) and another),
+            called,
         )  # fmt: skip
 
     def ended(self) -> Iterable[list[Value]]:
@@ -136,8 +141,8 @@ def _back(operation: Operation, value: Value) -> _Way | None:
     return None
 
 
-def _through_weights(operation: Operation, last: Value) -> bool:
-    """Whether something of a turn is a product of the state before: a layer of a network, or all of one."""
+def _products(operation: Operation, last: Value) -> Iterator[Operation]:
+    """Products of the state before that something of a turn is made of: a layer of a network, or all of one."""
     since = last.maker.number if last.maker is not None else 0
     waiting, between = [operation], {operation}
     while waiting and len(between) < TURN:
@@ -150,6 +155,15 @@ def _through_weights(operation: Operation, last: Value) -> bool:
     for each in sorted(between, key=lambda each: each.number):
         if any(source in made for source in taken(each)):
             if each.base in PRODUCTS and (each.base not in ADDED_TO or any(source in made for source in each.inputs[1:])):
-                return True
+                yield each
             made.update(each.outputs)
-    return False
+
+
+def _called(operation: Operation, products: list[Operation]) -> frozenset[int]:
+    """The weights of a network that a loop around it calls: the loop is in no module, and the products are. Empty where it is not so.
+
+    A sampler calls the same network in each turn. A stream of residuals passes other layers.
+    """
+    if operation.module or not all(each.module and each.parameter for each in products):
+        return frozenset()
+    return frozenset(each.parameter for each in products)

@@ -18,6 +18,7 @@ import torch
 from precheck import interrupts
 from precheck.analysis import drift
 from precheck.analysis.placement import noise_for
+from precheck.contents import parts
 from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
 from precheck.goldens.show import MEANINGFUL, describe, difference
 from precheck.observe.decisions import Tape
@@ -30,7 +31,6 @@ from precheck.observe.sketch import distance
 from precheck.observe.structure import tensors
 from precheck.precisions import PRECISIONS, Placement, Precision
 from precheck.rules.golden_stale import rule as staleness
-from precheck.sparse import parts
 from precheck.words import writable
 
 Which = Literal["missing", "changed", "all"]
@@ -142,7 +142,7 @@ def errors(job: Job, trace: Trace) -> dict[str, float]:
     run(job, low(_FLOAT32, records=tape))
     try:
         exact = run(job, reference(torch.float64, follows=tape, functions=True))
-    except (RuntimeError, TypeError, ValueError):
+    except Exception:
         return {}
     both = ((key, record, exact.records.get(key)) for key, record in trace.records.items())
     return {key: distance(record.sketch, other.sketch) for key, record, other in both if other is not None and other.shape == record.shape}
@@ -156,7 +156,7 @@ def _floors(job: Job, precision: Precision, done: int) -> dict[str, float]:
     tape = Tape()
     try:
         seen = run(job, low(precision, records=tape))
-    except (RuntimeError, TypeError, ValueError):
+    except Exception:
         return {}
     plain = run(job, reference(torch.float32, precision, follows=tape, functions=True))
     noises = []

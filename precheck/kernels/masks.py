@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from precheck import ops
-from precheck.kernels import running
+from precheck.kernels import contents, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.exact import Exact, widened
 from precheck.kernels.judged import Judged
@@ -172,15 +172,18 @@ def _leaves(mask: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 def trivial(bench: Bench, judged: Judged) -> bool:
     """Whether the candidate is right where a mask among its inputs masks nothing."""
     made = bench.make(judged.trial)
+    lengths = {length for value in made.values for length in value.shape}
     for place, value in enumerate(made.values):
-        for plain in _plain(value):
+        for plain in _plain(value, lengths):
             values = [plain if other == place else each for other, each in enumerate(made.values)]
             if bench.passes_on(judged.trial, Made(values, made.numbers)):
                 return True
     return False
 
 
-def _plain(value: torch.Tensor) -> Iterator[torch.Tensor]:
+def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tensor]:
+    if contents.offsets(value, lengths) and bool((value[1:-1] != 0).any()):  # where sequences begin hides each from the others: one sequence
+        yield torch.cat([torch.zeros_like(value[:-1]), value[-1:]])
     if value.dtype is torch.bool:
         yield from (torch.ones_like(value), torch.zeros_like(value))
     elif value.is_floating_point() and bool(value.isinf().any()):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import torch
 
+from precheck.contents import place
 from precheck.observe import state
-from precheck.sparse import place
 
 Table = tuple[torch.nn.Module, str]
 """A buffer: the module that holds it, and its name there."""

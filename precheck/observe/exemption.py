@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from precheck.contents import place
 from precheck.observe import state
-from precheck.sparse import place
 
 
 def each(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

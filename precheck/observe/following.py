@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from precheck import ops
+from precheck.contents import composed
 from precheck.observe.boundaries import LOW, Position
 from precheck.observe.decision_modes import DecisionMode
 from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
@@ -156,7 +157,7 @@ class Following(DecisionMode):
         return tuple(self._raised(arg) for arg in args), {name: self._raised(value) for name, value in kwargs.items()}
 
     def _raised(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.dtype in self.lower:
+        if isinstance(value, torch.Tensor) and value.dtype in self.lower and not composed(value):
             return value.to(self.dtype)
         if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
             return [self._raised(item) for item in value]

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from precheck.contents import composed, with_values
 from precheck.formats import FP16, Format
 from precheck.recipes import Recipe
-from precheck.sparse import with_values
 from precheck.torch_internals import address, in_backward, no_dispatch, version
 
 ONE_ROUNDING = 0.42
@@ -67,7 +67,7 @@ class Noise:
     def input(self, value: torch.Tensor) -> torch.Tensor:
         if not self.inputs or isinstance(value, torch.nn.Parameter):
             return value
-        if value.layout is not torch.strided:
+        if value.layout is not torch.strided or composed(value):
             return with_values(value, self.input)
         if not value.is_complex() and _whole(value):
             return value
@@ -75,7 +75,7 @@ class Noise:
 
     def read(self, value: torch.Tensor) -> torch.Tensor:
         """An input as whoever reads its cast has it: each element is rounded once, whoever reads it, and is as it was for who reads it uncast."""
-        if self.inputs or not value.is_floating_point() or value.layout is not torch.strided:
+        if self.inputs or not value.is_floating_point() or value.layout is not torch.strided or composed(value):
             return value
         with no_dispatch():
             storage = value.untyped_storage()
@@ -124,7 +124,7 @@ class Noise:
         """A disturbed copy: relative noise of one rounding."""
         if not value.is_floating_point():
             return value
-        if value.layout is not torch.strided:
+        if value.layout is not torch.strided or composed(value):
             return with_values(value, lambda values: self._disturbed(values, roundoff=roundoff))
         with no_dispatch():
             return value * self._draws(value, about=1.0, within=_UNIFORM * (self.roundoff if roundoff is None else roundoff))

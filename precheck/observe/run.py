@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from precheck import float32, interrupts
+from precheck import contents, float32, interrupts, sparse
 from precheck.autocast import cuda_policy_on_cpu
 from precheck.observe import conversion, exemption, state
 from precheck.observe.boundaries import LOW, Boundaries, Disturbance, Position
@@ -32,7 +32,6 @@ from precheck.observe.shadow.window import Judge
 from precheck.observe.substitutes import substituted
 from precheck.observe.training import Training
 from precheck.precisions import Precision
-from precheck.sparse import explained, place
 from precheck.torch_internals import without_modes
 
 
@@ -91,7 +90,8 @@ def reference(
 def run(job: Job, setting: Setting) -> Trace:
     """Runs `job` and returns what was seen. Whatever happens, the user's model and the process come back as they were."""
     doing = f"running the model under {setting.precision.name}" if setting.precision else "running the model as a reference"
-    with otherwise(doing), explained(named(job.model, job.inputs)):
+    composed = () if setting.precision is not None else job.model.named_parameters()
+    with otherwise(doing), sparse.explained(named(job.model, job.inputs)), contents.explained(composed):
         return _ran(job, setting)
 
 
@@ -152,12 +152,12 @@ def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
     kept = exemption.storage(apart) | conversion.left_alone(job.model, setting.buffers if setting.buffers in LOW else None)
     wide = state.floats_to(torch.float32) if setting.dtype in LOW else copy
     disturb = setting.disturbance
-    names = {} if disturb is None else {place(param): name for name, param in job.model.named_parameters()}
+    names = {} if disturb is None else {contents.place(param): name for name, param in job.model.named_parameters()}
 
     def parameter(value: torch.Tensor) -> torch.Tensor:
-        if place(value) in kept:
+        if contents.place(value) in kept:
             return wide(value)
-        return copy(value) if disturb is None else disturb.parameter(names.get(place(value), ""), copy(value))
+        return copy(value) if disturb is None else disturb.parameter(names.get(contents.place(value), ""), copy(value))
 
     stored = state.rounded_to(setting.buffers) if setting.buffers is not None else (lambda value: value)
     tables: list[conversion.Table] = []
@@ -166,10 +166,10 @@ def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
     else:
         if setting.shadow is not None and setting.dtype in LOW:
             tables = conversion.tables(job.model, setting.dtype, kept)
-        later = {place(module.get_buffer(name)) for module, name in tables}
+        later = {contents.place(module.get_buffer(name)) for module, name in tables}
 
         def buffer(value: torch.Tensor) -> torch.Tensor:
-            return wide(value) if place(value) in kept or place(value) in later else copy(stored(value))
+            return wide(value) if contents.place(value) in kept or contents.place(value) in later else copy(stored(value))
 
         state.refresh(job.model, parameter=parameter, buffer=buffer)
     if setting.dtype is not None:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from precheck import interrupts
-from precheck.sparse import parts
+from precheck.contents import cast, parts
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
@@ -233,7 +233,7 @@ def floats_to(dtype: torch.dtype) -> Change:
     """A change that casts floating tensors to `dtype` and copies all others; the result never shares storage."""
 
     def change(value: torch.Tensor) -> torch.Tensor:
-        return value.detach().to(dtype, copy=True) if value.is_floating_point() else value.detach().clone()
+        return cast(value, dtype) if value.is_floating_point() else value.detach().clone()
 
     return change
 

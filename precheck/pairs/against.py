@@ -88,6 +88,14 @@ class Against:
         self.samples = yard.samples
         return yard
 
+    def _sided(self, subject: Subject, ours: torch.Tensor, theirs: torch.Tensor) -> Sided:
+        """An update is compared with what the optimizer makes of the recorded gradients; of several steps only the first's are recorded."""
+        if subject.kind != "update" or self.model.job.steps > 1 or not self.model.steps.gradients:
+            return Sided(ours, theirs)
+        given = {each.ours[0]: kept.whole for each, kept in self.subjects.items() if each.kind == "parameter-gradient" and kept.whole is not None}
+        made = self.model.steps.again([{**self.model.steps.gradients[0], **given}])
+        return Sided(ours, theirs, None if made is None or subject.ours[0] not in given else subject.of_model(made))
+
     def _by_numbers(self, subject: Subject, kept: Kept, given: Captured, floor: Floor) -> Judged:
         """Whether it lies where the model's own run under the precision might: what is beyond that is different, or less accurate."""
         ours = subject.of_model(given)
@@ -95,7 +103,7 @@ class Against:
         if kept.whole is not None:
             if not kept.whole.is_floating_point():
                 return Judged(subject, "different", math.inf, noise.FAIL, why="holds other whole numbers than model's", shape=kept.shape)
-            found = judged(subject, Sided(ours, kept.whole), floor, samples=self.samples)
+            found = judged(subject, self._sided(subject, ours, kept.whole), floor, samples=self.samples)
             return dataclasses.replace(found, verdict="different" if found.verdict == "less accurate" else found.verdict, recorded=True)
         assert kept.sketch is not None
         own = Squares(distance(kept.sketch.numpy(), sketch(floor.exact, finite=False)) ** 2, [])

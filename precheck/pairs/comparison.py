@@ -10,9 +10,11 @@ import torch
 
 from precheck.analysis import noise
 from precheck.observe.listeners import doing
+from precheck.pairs.capture import Captured
 from precheck.pairs.distances import apart
 from precheck.pairs.matching import Matching
-from precheck.pairs.sides import Side
+from precheck.pairs.sides import Seen, Side
+from precheck.pairs.steps import handed_on
 from precheck.pairs.subjects import Subject, subjects
 from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain
 from precheck.pairs.yardstick import Yardstick, ratio
@@ -51,11 +53,34 @@ class Comparison:
         """Every subject, in the order of the run."""
         found = {subject: plain(subject, self._sided(subject)) for subject in self.subjects}
         self.bitwise = all(verdict is not None and verdict.verdict == "bitwise" for verdict in found.values())
-        for each in (self._within_one_rounding, self._within_noise, self._by_exact_runs):
+        for each in (self._by_steps, self._within_one_rounding, self._within_noise, self._by_exact_runs):
             open_ = [subject for subject, verdict in found.items() if verdict is None]
             if open_:
                 found |= each(open_)
         return [verdict for verdict in found.values() if verdict is not None]
+
+    def _by_steps(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
+        """Updates, by what the optimizers make of gradients; of both sides' own, and of `model`'s alike."""
+        moved = [subject for subject in open_ if subject.kind == "update"]
+        if not moved:
+            return {}
+        steps = self.model.steps, self.other.steps
+        made = [each.again() for each in steps]
+        if made[0] is None or made[1] is None or len(steps[0].gradients) != len(steps[1].gradients):
+            return {}
+        alike = self.other.steps.again(handed_on(*steps, self.matching.links))
+        if alike is None:
+            return {}
+        yard = Yardstick(self.precision, Seen(self.model.low().trace, made[0]), moved)
+        return {subject: self._by_step(subject, made[0], made[1], alike, yard) for subject in moved}
+
+    def _by_step(self, subject: Subject, ours: Captured, theirs: Captured, alike: Captured, yard: Yardstick) -> Judged | None:
+        sided, exact = self._sided(subject), subject.of_model(ours)
+        if exact is None or sided.model is None or sided.model.shape != exact.shape or not exact.is_floating_point():
+            return None
+        sided = Sided(sided.model, sided.other, subject.of_other(theirs), exact, subject.of_other(alike))
+        fine = yard.floor(subject, roundoff=noise.REASSOCIATED) if self.precision.is_low else None
+        return judged(subject, sided, yard.floor(subject), samples=0, fine=fine)
 
     def _within_one_rounding(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
         """What agrees by a single rounding of float32 is settled by the two runs alone.
@@ -107,7 +132,7 @@ class Comparison:
         verdict = self._numbers(subject)
         if verdict.verdict in ("different", "undecidable") and not verdict.why:
             verdict = self._confirmed(subject, verdict)
-        if verdict.verdict == "different" and self._yard.samples and self._yard.floor(subject).drowned:
+        if verdict.verdict == "different" and self._yard.samples and self._by_luck(subject, verdict):
             self._more(noise.MOST)
             verdict = self._numbers(subject)
         for count in MORE:
@@ -116,6 +141,11 @@ class Comparison:
             self._more(count)
             verdict = self._numbers(subject)
         return self._closely(subject, verdict) if verdict.verdict == "less accurate" and not verdict.nonfinite else verdict
+
+    def _by_luck(self, subject: Subject, verdict: Judged) -> bool:
+        """Whether so few noise runs may have found too low a floor: what is zero on paper is as large as its own noise, one number more or less."""
+        numel = torch.Size(verdict.shape).numel()
+        return self._yard.floor(subject).drowned or verdict.r <= noise.allowed(numel, max(2, self._yard.samples))
 
     @property
     def _yard(self) -> Yardstick:

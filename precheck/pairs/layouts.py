@@ -29,6 +29,21 @@ class Link:
     def of_model(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
         return self._joined(self.models, tensors, turned=self.turned and self.order is not None and self.ordered == "models", side="models")
 
+    def placed(self, common: torch.Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, torch.Tensor]:
+        """The parameters of `other`, of these shapes, whose numbers are `common`: what `of_other` makes of them."""
+        if len(self.others) == 1 and self.order is None and not self.turned and self.shape is None:
+            return {self.others[0]: common} if common.shape == shapes[self.others[0]] else {}
+        ids, count = {}, 0
+        for name in self.others:
+            ids[name] = torch.arange(count, count + shapes[name].numel(), device=common.device).reshape(shapes[name])
+            count += shapes[name].numel()
+        places = self.of_other(ids)
+        if places is None or places.shape != common.shape or places.numel() != count:
+            return {}
+        values = torch.empty(count, dtype=common.dtype, device=common.device)
+        values[places.reshape(-1)] = common.reshape(-1)
+        return {name: values[each] for name, each in ids.items()}
+
     def _joined(self, names: Sequence[str], tensors: Mapping[str, torch.Tensor], *, turned: bool, side: str) -> torch.Tensor | None:
         found = [tensors[name] for name in names if name in tensors]
         if len(found) < len(names):

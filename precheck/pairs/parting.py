@@ -185,7 +185,8 @@ def _backward(comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[
     """The forward passes agree: whose gradient is the first that differs, or does not come, on the way back."""
     modules, back = comparison.matching.modules, {each.key: each for each in theirs if each.kind == "back"}
     taken = {each.key for each in theirs if each.kind == "out"}
-    named = {wanted: name for name, wanted in modules.items()}
+    called = {each.module for each in theirs if each.kind == "out"}
+    named = {wanted: name for name, wanted in reversed(modules.items()) if name in called}  # of two for one, what is called
     order = [("back", named[each.module], each.call, each.place) for each in ours if each.kind == "back" and each.module in named]
     off = [key for key in order if ("out", *key[1:]) in taken and (key not in back or differs(back[key]))]
     agreeing = {key[1] for key in order if key in back} - {key[1] for key in off}

@@ -18,6 +18,7 @@ from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
 from precheck.pairs.callables import is_compiled
 from precheck.pairs.capture import Capture, Captured
+from precheck.pairs.steps import Steps
 from precheck.precisions import Precision
 
 FLOAT64_ROUNDOFF = 2.0**-49
@@ -53,6 +54,7 @@ class Side:
         self._noises: dict[tuple[torch.dtype, int, bool], Seen] = {}
         self.compiled = is_compiled(job.model)
         self.tape = Tape()
+        self.steps = Steps(job)  # of the run under the precision
         self._low: Seen | None = None
         self._once: Seen | None = None
         self._exact: dict[tuple[torch.dtype, bool], Seen] = {}
@@ -62,7 +64,7 @@ class Side:
         if self._low is None:
             setting = low(self.precision, records=None if self.compiled else self.tape)
             with _torch_draws() if self.compiled else contextlib.nullcontext():
-                self._low = self._run(dataclasses.replace(setting, compiled=self.compiled))
+                self._low = self._run(dataclasses.replace(setting, compiled=self.compiled), job=self.steps.followed())
             self.tape.meant.clear()  # an exact run rounds nothing, on purpose or not
         return self._low
 
@@ -115,6 +117,7 @@ class Side:
         disturbance = noise_for(self.job.model, seen.trace, self.tape, self.precision, seed=number + 1)
         if self.precision.compute is FP64:
             disturbance.roundoff = FLOAT64_ROUNDOFF
+            disturbance.rounded = {record.key: max(1, record.roundings) for record in seen.trace.records.values() if record.kind == "output"}
         tape = self.tape
         if everywhere or not any(True for _ in self.job.model.children()):
             disturbance.everywhere = True

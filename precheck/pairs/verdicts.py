@@ -110,7 +110,7 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
     if r > limit and beside > limit:
         return found.told("less accurate", r, limit, "", own)
     clear = r <= noise.WARN and _beyond(own, floor.square, found.shape)[0] <= noise.FAIL
-    if subject.kind == "update":  # an optimizer's sign of a gradient near zero is a coin's, one element at a time
+    if subject.kind == "update":  # blocks of an update err as their gradients do: a step is turned round, one element at a time
         return dataclasses.replace(found.told("rounding", r, limit, "", own), clear=r <= noise.WARN)
     ratios, spot = _blocks(own, floor, rival, found.shape, samples)
     if spot and ratios > 1:

@@ -1,13 +1,14 @@
 """A recipe carried out: inside the mode, each product of two matrices sees operands as the recipe quantises them, forward and backward.
 
 A product is told by its operands. One of a forward pass has an input and a weight; of a backward pass, one with a weight makes the gradient of an
-input, one without makes that of a weight. A weight is a Parameter or what autocast has made of one.
+input, one without makes that of a weight; autograd's node says of which call. A weight is a Parameter, or what has been made of Parameters alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -16,12 +17,24 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from precheck import ops
 from precheck.recipes import quantising
 from precheck.recipes.recipe import Quantiser, Recipe
-from precheck.torch_internals import TorchDispatchMode, in_backward, storage_key
+from precheck.torch_internals import TorchDispatchMode, backward_node, in_backward, next_sequence_number, sequence_number, storage_key
 
 PRODUCTS = {getattr(torch.ops.aten, name).default: places for name, places in ops.DENSE_PRODUCTS.items() if name in ("mm", "addmm")}
-COPIES = {getattr(torch.ops.aten, name).default for name in ("_to_copy",)}
+REMEMBERED = 1 << 17
+"""Products whose calls are remembered for the backward pass."""
+OWN = "precheck_products"
+"""Attribute of a parameter whose layer follows another recipe than its model: that recipe, or None for a layer that is not quantised."""
 Kind = Literal["input", "weight", "gradient"]
 Product = Literal["forward", "input gradient", "weight gradient"]
+
+
+@dataclasses.dataclass(slots=True)
+class Call:
+    """One call of a layer, forward and backward. `scales` are what its operands were multiplied by, where a recipe delays scales."""
+
+    site: int
+    shape: tuple[int, int]  # of the weight, as the product has it
+    scales: dict[Kind, torch.Tensor] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True)
@@ -30,8 +43,12 @@ class Operand:
 
     kind: Kind
     matrix: torch.Tensor
-    site: int
+    call: Call
     how: Quantiser | None = None
+
+    @property
+    def site(self) -> int:
+        return self.call.site
 
 
 class Known:
@@ -50,25 +67,22 @@ class Known:
 
 
 class Histories:
-    """Greatest magnitudes of the steps before, by site and operand, and the scale that follows: what a tensor is multiplied by."""
+    """Greatest magnitudes of the calls before, by site and operand, and the scale that follows: what a tensor is multiplied by."""
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.seen: dict[tuple[int, Kind], deque[torch.Tensor]] = {}
-        self.used: dict[tuple[int, Kind], torch.Tensor] = {}
 
-    def scale(self, operand: Operand, product: Product) -> torch.Tensor:
-        """Of an operand that an earlier product of the step has scaled, that scale. At a site's first step, that of its own greatest magnitude."""
+    def scale(self, operand: Operand) -> torch.Tensor:
+        """Once a call, for all its products. Where nothing but zeros has been seen before, that of its own greatest magnitude."""
         assert operand.how is not None
-        key = (operand.site, operand.kind)
-        again = product == "weight gradient" or (product == "input gradient" and operand.kind == "weight")
-        if again and key in self.used:
-            return self.used[key]
-        now, before = operand.matrix.detach().abs().amax().float(), self.seen.setdefault(key, deque(maxlen=self.length))
-        expected = torch.stack(list(before)).amax() if before else now
-        before.append(now)
-        self.used[key] = quantising.multiplier(expected, operand.how)
-        return self.used[key]
+        scales = operand.call.scales
+        if operand.kind not in scales:
+            now, before = operand.matrix.detach().abs().amax().float(), self.seen.setdefault((operand.site, operand.kind), deque(maxlen=self.length))
+            expected = torch.stack(list(before)).amax() if before else now
+            before.append(now)
+            scales[operand.kind] = quantising.multiplier(torch.where(expected > 0, expected, now), operand.how)
+        return scales[operand.kind]
 
 
 class RecipeProducts(TorchDispatchMode):
@@ -79,6 +93,9 @@ class RecipeProducts(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.recipe, self.noise, self.low_only = recipe, noise, low_only
         self.weights, self.inputs, self.gradients = Known(), Known(), Known()
+        self.own: dict[int, Recipe | None] = {}  # by site, of layers that follow another recipe
+        self.calls: dict[int, Call] = {}  # the last at each site
+        self.nodes: dict[int, Call | None] = {}  # by the number of autograd's node; None of a product that is no layer's
         self.histories = Histories(recipe.history)
         self.generators: dict[torch.device, torch.Generator] = {}
 
@@ -87,37 +104,60 @@ class RecipeProducts(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs, places = kwargs or {}, PRODUCTS.get(func)
+        result = self._carried_out(func, args, kwargs or {})
+        self.made(args, result)
+        return result
+
+    def _carried_out(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        places = PRODUCTS.get(func)
         if places is None:
-            result = func(*args, **kwargs)
-            if func in COPIES:
-                self._copied(args[0], result)
-            return result
+            return func(*args, **kwargs)
         left, right = (args[place] for place in places)
         if not all(is_plain(tensor) for tensor in (left, right)) or (self.low_only and left.dtype is torch.float32):
             return func(*args, **kwargs)
-        made = self.product(*self.operands(left, right))
+        found = self.operands(left, right)
+        made = None if found is None else self.product(*found)
         if made is None:
             return func(*args, **kwargs)
         if places[0]:  # addmm
             made = args[0].float() * kwargs.get("beta", 1) + made * kwargs.get("alpha", 1)
         return made.to(left.dtype)
 
-    def _copied(self, source: torch.Tensor, copy: torch.Tensor) -> None:
-        site = self._weight(source)
-        if site is not None:
-            self.weights.add(copy, site)
+    def made(self, args: Iterable[Any], result: Any) -> None:
+        """Told of all ops: what is made of weights alone is a weight, as a cast, three that are stacked, a merged adapter."""
+        if in_backward():
+            return
+        sites = [self._weight(tensor) if is_plain(tensor) else None for tensor in tensors_in(args) if tensor.dim()]
+        if sites and sites[0] is not None and None not in sites:
+            for tensor in tensors_in([result]):
+                if is_plain(tensor):
+                    self.weights.add(tensor, sites[0])
 
     def _weight(self, tensor: torch.Tensor) -> int | None:
         """The site of a weight; None if it is none."""
         base = tensor._base if tensor._base is not None else tensor
         if isinstance(base, torch.nn.Parameter):
-            return storage_key(base)
+            site = storage_key(base)
+            if hasattr(base, OWN):
+                self.own[site] = getattr(base, OWN)
+            return site
         return self.weights.site(tensor)
 
     def product(self, product: Product, operands: tuple[Operand, Operand]) -> torch.Tensor | None:
         """The product in float32, from operands as the recipe has them; None where it leaves both alone."""
-        pair = {"forward": self.recipe.forward, "input gradient": self.recipe.input_gradient, "weight gradient": self.recipe.weight_gradient}[product]
+        made = self.quantised(product, operands)
+        return None if made is None else self.summed(operands, made)
+
+    def summed(self, operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        """The product of two operands as the recipe has made them."""
+        return _summed(*made, self._followed(operands[0]).chunk)
+
+    def quantised(self, product: Product, operands: tuple[Operand, Operand]) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Both operands as the recipe has them, in float32; None where it leaves both alone. What a recipe turns first is turned in `operands`."""
+        if self.own.get(operands[0].site, self.recipe) is None:
+            return None
+        recipe = self._followed(operands[0])
+        pair = {"forward": recipe.forward, "input gradient": recipe.input_gradient, "weight gradient": recipe.weight_gradient}[product]
         places = {"forward": ("input", "weight"), "input gradient": ("gradient", "weight"), "weight gradient": ("gradient", "input")}[product]
         if pair == (None, None):
             return None
@@ -127,37 +167,59 @@ class RecipeProducts(TorchDispatchMode):
         if size:
             for operand in operands:
                 operand.matrix = quantising.turned(operand.matrix, size)
-        first, second = (self._quantised(operand, product) for operand in operands)
-        return _summed(first, second, self.recipe.chunk)
+        return self._quantised(operands[0]), self._quantised(operands[1])
 
-    def operands(self, left: torch.Tensor, right: torch.Tensor) -> tuple[Product, tuple[Operand, Operand]]:
-        """Which product it is, and its operands in their order."""
+    def _followed(self, operand: Operand) -> Recipe:
+        return self.own.get(operand.site) or self.recipe
+
+    def operands(self, left: torch.Tensor, right: torch.Tensor) -> tuple[Product, tuple[Operand, Operand]] | None:
+        """Which product it is, and its operands in their order; None for a product that is no layer's, as that of two activations is."""
         sites = self._weight(left), self._weight(right)
-        backward = in_backward() and not torch.is_grad_enabled()  # a checkpoint's recomputation has autograd on
         site = next((each for each in reversed(sites) if each is not None), None)
-        if not backward:
-            return "forward", self._forward(left, right, sites, storage_key(right) if site is None else site)
+        if not in_backward() or torch.is_grad_enabled():  # a checkpoint's recomputation has autograd on
+            return self._forward(left, right, sites, site)
+        node = backward_node()
+        number = -1 if node is None else sequence_number(node)
+        call = self.nodes[number] if number in self.nodes else self._guessed(left, right, site)
+        if call is None:
+            return None
         kinds: tuple[Kind, Kind]
         if site is not None:
             kinds = ("weight", "gradient") if sites[1] is None else ("gradient", "weight")
             self.gradients.add(left if kinds[0] == "gradient" else right, site)
-            return "input gradient", _pair(kinds, left, right, site)
+            return "input gradient", _pair(kinds, left, right, call)
         kinds = ("input", "gradient") if self.inputs.site(left) is not None and self.inputs.site(right) is None else ("gradient", "input")
-        gradient, given = (left, right) if kinds[0] == "gradient" else (right, left)
-        found = self.gradients.site(gradient) or self.inputs.site(given)
-        return "weight gradient", _pair(kinds, left, right, found or storage_key(given))
+        return "weight gradient", _pair(kinds, left, right, call)
 
-    def _forward(self, left: torch.Tensor, right: torch.Tensor, sites: tuple[int | None, int | None], site: int) -> tuple[Operand, Operand]:
+    def _forward(
+        self, left: torch.Tensor, right: torch.Tensor, sites: tuple[int | None, int | None], site: int | None
+    ) -> tuple[Product, tuple[Operand, Operand]] | None:
         kinds: tuple[Kind, Kind] = ("weight", "input") if sites[0] is not None and sites[1] is None else ("input", "weight")
         given, weight = (left, right) if kinds[0] == "input" else (right, left)
+        call = None if site is None else Call(site, (weight.shape[0], weight.shape[1]))
+        if torch.is_grad_enabled():  # autograd has just made the node of this product
+            self.nodes[next_sequence_number() - 1] = call
+            if len(self.nodes) > REMEMBERED:
+                self.nodes = dict(list(self.nodes.items())[REMEMBERED // 2 :])
+        if call is None or site is None:
+            return None
+        self.calls[site] = call
         self.inputs.add(given, site)
-        self.weights.add(weight, site)
-        return _pair(kinds, left, right, site)
+        return "forward", _pair(kinds, left, right, call)
 
-    def _quantised(self, operand: Operand, product: Product) -> torch.Tensor:
+    def _guessed(self, left: torch.Tensor, right: torch.Tensor, site: int | None) -> Call | None:
+        """The call that a product of a backward pass written by hand belongs to: by its weight, or by what was seen and the shape of the result."""
+        if site is not None:
+            return self.calls.get(site) or Call(site, (0, 0))
+        seen = (known.site(operand) for known in (self.gradients, self.inputs) for operand in (left, right))
+        calls = (self.calls.get(each) for each in seen if each is not None)
+        shape = left.shape[0], right.shape[1]
+        return next((call for call in calls if call is not None and shape in (call.shape, call.shape[::-1])), None)
+
+    def _quantised(self, operand: Operand) -> torch.Tensor:
         if operand.how is None:
             return operand.matrix.float()
-        by = self.histories.scale(operand, product) if operand.how.scale == "delayed" else None
+        by = self.histories.scale(operand) if operand.how.scale == "delayed" else None
         generator = self._generator(operand.matrix.device)
         return quantising.rounded(operand.matrix, operand.how, by=by, noise=self.noise is not None, generator=generator)
 
@@ -168,8 +230,17 @@ class RecipeProducts(TorchDispatchMode):
         return self.generators[device]
 
 
-def _pair(kinds: tuple[Kind, Kind], left: torch.Tensor, right: torch.Tensor, site: int) -> tuple[Operand, Operand]:
-    return Operand(kinds[0], left, site), Operand(kinds[1], right.t(), site)
+def _pair(kinds: tuple[Kind, Kind], left: torch.Tensor, right: torch.Tensor, call: Call) -> tuple[Operand, Operand]:
+    return Operand(kinds[0], left, call), Operand(kinds[1], right.t(), call)
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors among arguments, inside lists too."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
 
 
 def is_plain(tensor: Any) -> bool:

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from precheck.recipes.products import PRODUCTS, Product, RecipeProducts, is_plain
+from precheck.recipes.products import PRODUCTS, Operand, Product, RecipeProducts, is_plain
 from precheck.recipes.recipe import Recipe
 from precheck.torch_internals import TorchDispatchMode, storage_key
 
+PLACES: tuple[Product, ...] = ("forward", "input gradient", "weight gradient")
 OUTLIER = 8.0
 """Times the median channel's greatest magnitude, from which a channel is an outlier."""
 
@@ -25,6 +26,7 @@ class Place:
     product: Product
     signal: float = 0.0
     noise: dict[str, float] = dataclasses.field(default_factory=dict)
+    lost: dict[str, float] = dataclasses.field(default_factory=dict)  # energy of what elements that are rounded to zero would have added
     channel: int | None = None  # of the layer's input, the one that is much greater than the others
     excess: float = 1.0  # its greatest magnitude over the median channel's
 
@@ -32,6 +34,31 @@ class Place:
         """Signal to quantisation noise; infinite where a recipe leaves the product alone."""
         noise = self.noise.get(recipe, 0.0)
         return math.inf if not noise else -math.inf if not self.signal else 10 * math.log10(self.signal / noise)
+
+    def share_lost(self, recipe: str) -> float:
+        """Of the product's energy, what comes of elements that the recipe rounds to zero."""
+        return self.lost.get(recipe, 0.0) / self.signal if self.signal else 0.0
+
+
+def by_layer(places: Iterable[Place], recipe: str) -> list[dict[str, Any]]:
+    """A row for each layer, the worst first: "layer", decibels by product (None where the recipe leaves it alone), "outlier" (a channel or None)."""
+    rows: dict[str, dict[str, Any]] = {}
+    for place in places:
+        row, value = rows.setdefault(place.layer, {"layer": place.layer, "outlier": None}), place.decibels(recipe)
+        row[place.product] = round(value, 2) if math.isfinite(value) else None
+        row["outlier"] = place.channel if place.product == "forward" else row["outlier"]
+    return sorted(rows.values(), key=lambda row: min((row[name] for name in PLACES if row.get(name) is not None), default=math.inf))
+
+
+def _missing(operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.Tensor]) -> float:
+    """The energy of what a product lacks since elements of its operands are rounded to zero; not by chance, which is right on average."""
+    if any(operand.how is not None and operand.how.stochastic for operand in operands):
+        return 0.0
+    first, second = (operand.matrix.float() for operand in operands)
+    if all(bool((kept != 0).sum() == (whole != 0).sum()) for kept, whole in zip(made, (first, second), strict=True)):
+        return 0.0
+    rest = (first * (made[0] != 0)) @ (second * (made[1] != 0)).t()
+    return float((first @ second.t() - rest).double().square().sum())
 
 
 class Survey(TorchDispatchMode):
@@ -50,20 +77,27 @@ class Survey(TorchDispatchMode):
             left, right = (args[place] for place in operands)
             if is_plain(left) and is_plain(right) and result.numel():
                 self._beside(left, right)
+        for mode in self.modes:
+            mode.made(args, result)
         return result
 
     def _beside(self, left: torch.Tensor, right: torch.Tensor) -> None:
         exact, place = (left.float() @ right.float()).double(), None
         for mode in self.modes:
-            product, (first, second) = mode.operands(left, right)
+            found = mode.operands(left, right)
+            if found is None:
+                continue
+            product, (first, second) = found
             if place is None:
                 place = self._place(first.site, product)
                 place.signal += float(exact.square().sum())
                 if product == "forward":
                     self._channels(place, first.matrix if first.kind == "input" else second.matrix)
-            made = mode.product(product, (first, second))
-            if made is not None:
-                place.noise[mode.recipe.name] = place.noise.get(mode.recipe.name, 0.0) + float((made.double() - exact).square().sum())
+            quantised, name = mode.quantised(product, (first, second)), mode.recipe.name
+            if quantised is not None:
+                made = mode.summed((first, second), quantised)
+                place.noise[name] = place.noise.get(name, 0.0) + float((made.double() - exact).square().sum())
+                place.lost[name] = place.lost.get(name, 0.0) + _missing((first, second), quantised)
 
     def _place(self, site: int, product: Product) -> Place:
         if not self.names:

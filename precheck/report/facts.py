@@ -63,7 +63,7 @@ def told(report: Report) -> list[tuple[str, str]]:
 
 
 def _told(report: Report) -> Iterator[tuple[str, str]]:
-    facts, known = report.facts, {"excused", "unstable", "unasked", "allowed", "not_needed"}
+    facts, known = report.facts, {"excused", "unstable", "unasked", "allowed", "not_needed", "layers"}
     yield "passed on a closer look", " ".join(excused(report))
     yield "allowed", "; ".join(f"{rule}: {why}" for rule, why in allowances(report, "allowed").items())
     yield "not needed", "; ".join(not_needed(report))

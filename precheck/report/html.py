@@ -30,7 +30,7 @@ from precheck.words import LONGEST, cut, one_line
 
 SCRIPTS = (
     "text", "data", "panels", "theme", "scale", "axis", "sheet", "stretch", "plot", "chart", "grid", "tables",
-    "findings", "modules", "dtypes", "ranges", "binadeplot", "binades", "steps", "lossplot", "losses", "scaleplot", "scaler",
+    "findings", "modules", "dtypes", "layers", "ranges", "binadeplot", "binades", "steps", "lossplot", "losses", "scaleplot", "scaler",
     "sizeplot", "sizes", "updates", "checks", "main",
 )  # fmt: skip
 """The files of the page's code, in the order in which they are put together; they share one scope."""
@@ -133,6 +133,7 @@ def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
         "updates": report["updates"],
         "scaler": _scaler(report["scaler"], report["ops"]),
         "cure": report["cure"],
+        "layers": report["facts"].get("layers", []),
         "followed": followed(made),
         "facts": told(made),
         "tolerated": test.get("tolerated", {}),

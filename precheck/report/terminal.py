@@ -118,6 +118,9 @@ def _headline(report: Report) -> str:
     if report.verdict == "not judged":
         return "nothing was judged here"
     well, under = _well(report), f" under {report.precision}" if report.precision else ""
+    without = str(report.facts.get("reference", ""))
+    if without.startswith("none: "):
+        return f"nothing was judged{under}: {without.removeprefix('none: ')}"
     if not report.boundaries and "shadowed" in report.facts:
         reference = report.facts.get("reference", "float32")
         if not report.facts["shadowed"]:

@@ -53,6 +53,10 @@ torch.manual_seed(0)
 model, inputs = torch.nn.Sequential(torch.nn.Linear(32, 32)), torch.randn(8, 32)
 quantised_model = copy.deepcopy(model)
 quantised_model[0] = Int8(model[0])
+
+
+def loss(out):
+    return out.square().mean()
 """
 """A model and its quantised copy, which docs/formats.md takes for granted. By hand: blocks run in this process, and torchao can be imported once."""
 SOFTMAX = """

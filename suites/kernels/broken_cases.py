@@ -12,6 +12,8 @@ UNSEEN: dict[str, Case] = {}
 """Those of `unseen_broken`: written when the judge was finished, and frozen before it saw any of them."""
 LATER: dict[str, Case] = {}
 """Those of `later_broken`: a second frozen set, written when the first had been learnt from."""
+FRESH: dict[str, Case] = {}
+"""Those of `fresh_broken`: a third one."""
 
 
 class Case(NamedTuple):

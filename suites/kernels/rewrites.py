@@ -15,6 +15,8 @@ UNSEEN: dict[str, Rewrite] = {}
 """Those of `unseen_norms`, `unseen_attention` and `unseen_sums`: written when the judge was finished, and frozen before it saw any of them."""
 LATER: dict[str, Rewrite] = {}
 """Those of `later_attention`, `later_norms`, `later_losses` and `later_sums`: a second frozen set."""
+FRESH: dict[str, Rewrite] = {}
+"""Those of `fresh_rewrites`: a third one."""
 
 
 class Rewrite(NamedTuple):

@@ -24,10 +24,7 @@ def compared(model: Any, other: Any, inputs: Any, **given: Any) -> precheck.Repo
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed", "bf16-true", "16-mixed"])
 @pytest.mark.parametrize("name", PAIRS)
-def test_what_is_equal_on_paper_passes(name: str, precision: str, request: pytest.FixtureRequest) -> None:
-    if (name, precision) == ("written_silu", "bf16-mixed") and torch.backends.cpu.get_cpu_capability() != "AVX512":
-        known = "a false alarm to be mended: AdamW turns one element's step, of a gradient near zero, and no noise run has turned it"
-        request.applymarker(pytest.mark.xfail(reason=known, strict=False))
+def test_what_is_equal_on_paper_passes(name: str, precision: str) -> None:
     torch.manual_seed(0)
     model, other, inputs, given = PAIRS[name]()
     report = compared(model, other, inputs, precision=precision, **given)

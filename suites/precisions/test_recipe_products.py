@@ -235,3 +235,84 @@ def test_what_is_kept_in_float32_is_not_quantised(name: str) -> None:
     assert torch.equal(out.float(), plain)
     assert x.grad is not None
     assert torch.equal(x.grad, (torch.ones(4, 8) @ model[1].weight @ model[0].weight).detach())
+
+
+def delayed(layer: nn.Module, x: torch.Tensor, upstream: torch.Tensor) -> list[torch.Tensor]:
+    """Output and gradients of one step under delayed scales, which have nothing before them: those of each tensor itself."""
+    given = x.clone().requires_grad_()
+    layer.zero_grad()
+    with RecipeProducts(RECIPES["DelayedScaling"]):
+        out = layer(given)
+        out.backward(upstream)
+    return [out.detach(), given.grad, *(parameter.grad.clone() for parameter in layer.parameters())]  # type: ignore[list-item, union-attr]
+
+
+class Three(nn.Module):
+    """Three layers that read the same input, whose gradients differ by a thousand: each has a scale of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(32, 32, bias=False) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.q(x), 1e-4 * self.k(x), 1e4 * self.v(x)], -1)
+
+
+def test_layers_with_a_common_input_have_scales_of_their_own() -> None:
+    torch.manual_seed(0)
+    layer, x, upstream = Three(), normal(16, 32), normal(16, 96, seed=1)
+    *_, q, k, v = delayed(layer, x, upstream)
+    given = scaled.dequantised(*scaled.quantised(x, E4M3FN))
+    for found, part in ((q, upstream[:, :32]), (k, 1e-4 * upstream[:, 32:64]), (v, 1e4 * upstream[:, 64:])):
+        expected = scaled.dequantised(*scaled.quantised(part, E5M2)).t() @ given
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6 * float(expected.abs().max()))
+
+
+class Loop(nn.Module):
+    """One layer, called thrice; of the last call's results nothing counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(32, 32, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.layer(x), self.layer(2 * x), 0 * self.layer(3 * x)]).sum(0)
+
+
+def test_a_call_whose_gradient_is_zero_leaves_no_scale_behind() -> None:
+    torch.manual_seed(0)
+    layer, x, upstream = Loop(), normal(16, 32), normal(16, 32, seed=1)
+    *_, found = delayed(layer, x, upstream)
+    exact = upstream.t() @ (3 * x)
+    assert (found - exact).norm() < 0.15 * exact.norm()  # the scale of the first call clips what twice as large inputs exceed
+
+
+def test_a_product_of_two_activations_is_no_layers() -> None:
+    torch.manual_seed(0)
+    image, text = (normal(16, 32, seed=seed).requires_grad_() for seed in (0, 1))
+    layer = nn.Linear(32, 32, bias=False)
+
+    def similarity(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return first @ second.t()
+
+    with RecipeProducts(RECIPES["mxfp4"]):
+        hidden = layer(image)
+        made = similarity(hidden, text)
+        made.sum().backward()
+    assert torch.equal(made, similarity(hidden, text))
+    assert torch.equal(text.grad, torch.ones(16, 16).t() @ hidden.detach())  # type: ignore[arg-type]
+    assert not torch.equal(hidden, layer(image))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda w, a, b: w + a @ b, lambda w, a, b: torch.cat([w, a.t()]), lambda w, a, b: w.bfloat16(), lambda w, a, b: w.float() / w.norm()]
+)
+def test_what_is_made_of_weights_alone_is_a_weight(make: Callable[..., torch.Tensor]) -> None:
+    torch.manual_seed(0)
+    weight, low, high = (nn.Parameter(normal(*shape, seed=seed)) for seed, shape in enumerate([(32, 32), (32, 4), (4, 32)]))
+    x = normal(16, 32, seed=5)
+    with torch.no_grad(), RecipeProducts(RECIPES["MXFP8BlockScaling"]):
+        whole = make(weight, low, high)
+        made = x.to(whole.dtype) @ whole.t()
+    plain = x.to(whole.dtype) @ whole.t()
+    assert 1e-3 < (made - plain).norm() / plain.norm() < 0.1

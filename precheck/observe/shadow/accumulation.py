@@ -66,7 +66,7 @@ class Accumulation:
             return {}
         kept = {}
         for tensor, cell in zip(floats, cells, strict=True):
-            if id(tensor) in written and cell is not None and cell.value.low and not planned.packet.startswith("_foreach"):
+            if id(tensor) in written and cell is not None and cell.value.low:
                 kept[id(tensor)] = (_copied(tensor), _copied(self.memory.view(cell, tensor)))
         return kept
 

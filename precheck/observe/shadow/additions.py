@@ -22,9 +22,12 @@ Again = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
 
 
 def again(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[torch.Tensor], Again] | None:
-    """Samples of the operands other than `accumulator`, and the op on samples; None of an op that is not carried out element by element."""
+    """Samples of the operands other than `accumulator`, and the op on samples; None of an op that is not carried out element by element.
+
+    Nor of one that adds to several tensors at once: what is added to which is not said.
+    """
     operands = list(tensors_in(*call.args, *call.kwargs.values()))
-    if call.plan.base not in ops.ELEMENTWISE or not all(_alike(tensor, accumulator, limit) for tensor in operands):
+    if len(call.written) > 1 or call.plan.base not in ops.ELEMENTWISE or not all(_alike(tensor, accumulator, limit) for tensor in operands):
         return None
     func, planned, args, kwargs = call.func, call.plan, _places(call.args, operands), _places(call.kwargs, operands)
     own = [tensor is accumulator for tensor in operands]

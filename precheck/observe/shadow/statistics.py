@@ -183,6 +183,6 @@ def _wholes(value: Value, low: torch.Tensor, wide: torch.Tensor) -> None:
     if not torch.equal(wide[:16], wide[:16].round()) or not torch.equal(wide, wide.round()):
         return
     peak = float(wide.abs().max())
-    if 1 / value.roundoff < peak < 2**24:
+    if 1 / value.roundoff < peak < 2 / torch.finfo(wide.dtype).eps:  # beyond that all numbers of the reference are whole
         moved = wide[low.to(wide.dtype) != wide].abs()
         value.wholes_moved, value.peak = int(torch.unique(moved).numel()), peak

@@ -36,7 +36,7 @@ class Columns {
 
 const decoded = new Map();
 
-/** The tables of a check: {findings, ops, rows, losses, exponents, counts, updates, scaler, cure, facts}; null for one that came to no report. */
+/** The tables of a check: {findings, ops, rows, losses, exponents, counts, updates, scaler, cure, layers, facts}; null for one that came to no report. */
 function checkData(index) {
   if (SUMMARY.checks[index].error !== undefined) return null;
   if (!decoded.has(index)) {

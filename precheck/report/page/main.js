@@ -14,6 +14,7 @@ function start() {
     startTable,
     startModules,
     startDtypes,
+    startLayers,
     startBinades,
     startLosses,
     startScaler,

@@ -19,32 +19,54 @@ DROWNED = Limit(
 )  # fmt: skip
 BEHIND = Limit(10.0, "decibels", "less than the median of the same product in the other layers: a tenth of what they keep")
 FAINT = Limit(10.0, "decibels", "above which a layer is left in peace, however good its neighbours are: noise is less than a third of the product")
+MISSING = Limit(
+    0.1, "of a product's energy",
+    """that comes of elements which a recipe rounds to zero. What they add is missing in every step, whatever is drawn. No training averages it
+    out, and a layer that learns from it explains so much less of the variance. A tenth is
+    what makes a recipe fail in docs/formats.md.""",
+)  # fmt: skip
 PHASES: dict[str, Phase] = {"forward": "forward", "input gradient": "backward", "weight gradient": "backward"}
 
 
 class CoarseRecipe(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (DROWNED, BEHIND, FAINT)
+    limits: ClassVar[tuple[Limit, ...]] = (DROWNED, BEHIND, FAINT, MISSING)
 
 
 def coarse(places: Iterable[Place], recipe: str) -> Iterator[Finding]:
-    """An error for each product that drowns in its own noise, a warning for those far behind the same of other layers."""
+    """An error for each product that drowns in its own noise, or lacks what is rounded to zero; a warning for those far behind the same of others."""
     places = [place for place in places if place.signal]
     for place in places:
         others = [other.decibels(recipe) for other in places if other.product == place.product and other is not place]
-        own = place.decibels(recipe)
+        own, missing = place.decibels(recipe), place.share_lost(recipe)
         if own < DROWNED:
             yield _finding(place, recipe, own, others, "error", DROWNED)
+        elif missing >= MISSING:
+            yield _lacking(place, recipe, missing)
         elif others and own < min(statistics.median(others) - BEHIND, FAINT):
             yield _finding(place, recipe, own, others, "warning", FAINT)
 
 
+def _lacking(place: Place, recipe: str, missing: float) -> Finding:
+    text = f"{place.layer}: {recipe} rounds to zero what makes {missing:.0%} of {_product(place)}, in every step alike{_outlier(place)}"
+    return _worded(place, text, "error", missing, MISSING)
+
+
 def _finding(place: Place, recipe: str, own: float, others: list[float], severity: Severity, limit: Limit) -> Finding:
-    what = "its result" if place.product == "forward" else f"its {place.product}"
-    text = f"{place.layer}: {recipe} leaves {own:.0f} dB of {what}, its rounding is {10 ** (-own / 20):.2g} times as large"
+    text = f"{place.layer}: {recipe} leaves {own:.0f} dB of {_product(place)}, its rounding is {10 ** (-own / 20):.2g} times as large"
     if others and statistics.median(others) < float("inf"):
         text += f"; the median of the other layers is {statistics.median(others):.0f} dB"
-    if place.channel is not None:
-        text += f"; input channel {place.channel} is {place.excess:.0f} times as large as the median channel"
+    return _worded(place, text + _outlier(place), severity, own, limit)
+
+
+def _worded(place: Place, text: str, severity: Severity, measured: float, limit: Limit) -> Finding:
     phase = PHASES[place.product]
-    return Finding("coarse-recipe", severity, text, phase=phase, module=place.layer, tensor=place.layer, measured=own, limit=float(limit))
+    return Finding("coarse-recipe", severity, text, phase=phase, module=place.layer, tensor=place.layer, measured=measured, limit=float(limit))
+
+
+def _product(place: Place) -> str:
+    return "its result" if place.product == "forward" else f"its {place.product}"
+
+
+def _outlier(place: Place) -> str:
+    return "" if place.channel is None else f"; input channel {place.channel} is {place.excess:.0f} times as large as the median channel"

@@ -9,5 +9,11 @@ import pair_routes
 import pair_second
 import pair_sequences
 import pair_t5
+import pair_third
+import pair_third_losses
+import pair_third_parts
 
-FAMILIES = (pair_gpt, pair_llama, pair_bert, pair_t5, pair_images, pair_sequences, pair_routes, pair_losses, pair_second)
+FAMILIES = (
+    pair_gpt, pair_llama, pair_bert, pair_t5, pair_images, pair_sequences, pair_routes, pair_losses, pair_second,
+    pair_third, pair_third_parts, pair_third_losses,
+)  # fmt: skip

@@ -31,4 +31,11 @@ def nearest_orthogonal() -> torch.Tensor:
     return left @ right
 
 
-IDIOMS = (divergence_beside_a_likelihood, nearest_orthogonal)
+def pixels_of_many_pictures() -> torch.Tensor:
+    """Sums of pixels beyond 2^24 in float32, and what one pixel is on the whole: each sum is off by a rounding at most."""
+    pixels = torch.floor(256 * uniform(3, 1500, 1500))
+    return torch.cat([pixels.sum((1, 2)), pixels.square().sum((1, 2))]) / 1500**2
+
+
+IDIOMS = (divergence_beside_a_likelihood, nearest_orthogonal, pixels_of_many_pictures)
+EXACT = ("pixels_of_many_pictures",)

@@ -1,0 +1,109 @@
+"""What a tensor holds: a dense one itself, a sparse one indices and values, and a tensor subclass the tensors that it is made of.
+
+A subclass that is made of others says so by `__tensor_flatten__`, torch's own protocol: the quantised weights of torchao are of this kind
+(codes, scales, zero points), and the distributed tensors of FSDP2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from precheck.sparse import LAYOUTS, coalesced
+
+STORES_CODES = 2
+"""Bytes of an element below which a floating format holds codes, which mean nothing without a scale beside them: float8 and below."""
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def composed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is of a subclass that is made of other tensors. Its own storage holds nothing."""
+    kind = type(tensor)
+    return kind not in _PLAIN and hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+
+
+def parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The dense tensors that one consists of, by name: of a dense one itself, under ""; of what stores nothing that can be told, none."""
+    if composed(tensor):
+        return {f"{name}{'.' if deeper else ''}{deeper}": dense for name, part in _made_of(tensor).items() for deeper, dense in parts(part).items()}
+    if tensor.layout is torch.strided:
+        return {"": tensor}
+    known = coalesced(tensor.detach())
+    return {name: getattr(known, name)() for name in LAYOUTS.get(tensor.layout, ())}
+
+
+def with_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A copy with `change` applied to the numbers that a sparse tensor or a composed one stores; any other tensor as it is.
+
+    Codes are no numbers: of a quantised weight only scales and zero points are changed, if they are floating.
+    """
+    if composed(tensor):
+        return _rebuilt(tensor, lambda part: with_values(part, change) if not _dense(part) else change(part) if _number(part) else part.clone())
+    if tensor.layout not in LAYOUTS:
+        return tensor
+    fresh = coalesced(tensor.detach().clone())
+    fresh.values().copy_(change(fresh.values()))
+    return fresh.requires_grad_(tensor.requires_grad)
+
+
+def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A copy in `dtype` that shares no storage with the tensor."""
+    if not composed(tensor):
+        return tensor.detach().to(dtype, copy=True)
+    return tensor.detach().clone().to(dtype)  # several subclasses take no `copy=`
+
+
+def place(tensor: torch.Tensor) -> int:
+    """Where the first of the elements lies that a tensor stores; 0 for what stores none, and for a COO tensor that is not coalesced."""
+    if composed(tensor):
+        return next((place(part) for part in _made_of(tensor).values()), 0)
+    if tensor.layout in LAYOUTS:
+        whole = tensor.layout is not torch.sparse_coo or tensor.is_coalesced()
+        return tensor.detach().values().data_ptr() if whole else 0
+    return tensor.data_ptr()
+
+
+def _made_of(tensor: Any) -> dict[str, torch.Tensor]:
+    names, _ = tensor.__tensor_flatten__()
+    return {name: part for name in names if isinstance(part := getattr(tensor, name), torch.Tensor)}
+
+
+def _rebuilt(tensor: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    _, context = tensor.__tensor_flatten__()
+    inner = {name: change(part.detach()) for name, part in _made_of(tensor).items()}
+    fresh: torch.Tensor = type(tensor).__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())
+    return fresh.requires_grad_(tensor.requires_grad)
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not composed(tensor)
+
+
+def _number(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.element_size() >= STORES_CODES
+
+
+@contextlib.contextmanager
+def explained(named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[None]:
+    """Inside, an error of a run in another format says what to do, if there is a composed tensor among the weights `named`.
+
+    Several kinds of quantised weights know one format alone, and their own `to(dtype)` passes in silence.
+    """
+    try:
+        yield
+    except Exception as error:
+        name, kind = next(((name, type(tensor).__name__) for name, tensor in named if composed(tensor)), ("", ""))
+        if not name:
+            raise
+        raise TypeError(
+            f"{_first(error)}; {name} is of class {kind}, which may know one format alone: "
+            "precheck.quantised(original, model, inputs) judges a quantised model as it is"
+        ) from error
+
+
+def _first(error: Exception) -> str:
+    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)[:200]

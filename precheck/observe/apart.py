@@ -1,0 +1,66 @@
+"""Layers whose products follow another recipe than their model, by name: what a framework does with the layers that it keeps in bfloat16."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from precheck.observe.job import InputError
+from precheck.precisions import Precision, resolve
+from precheck.recipes import RECIPES, Recipe
+from precheck.recipes.products import OWN
+
+
+def layers_in(model: torch.nn.Module, names: Sequence[str], precision: str | Precision) -> None:
+    """Has layers follow another recipe than the rest of the model, for good: `layers_in(model, ["lm_head"], "bf16")`.
+
+    It holds wherever the model runs under a recipe (`--precision=nvfp4`, `measure`, `survey`), for the three products of each layer. Under
+    other precisions it changes nothing.
+
+    Args:
+        model: Its parameters are marked; their numbers are not touched. A copy of the model has no marks.
+        names: Of modules, as `model.get_submodule` takes them. All layers inside them are meant.
+        precision: "bf16", for layers that are not quantised, or the name of a recipe.
+
+    Raises:
+        AttributeError: There is no module of that name.
+        InputError: `precision` is neither, or a module has no weight that a product reads.
+    """
+    recipe = recipe_for(precision)
+    for name in names:
+        weights = _weights(model.get_submodule(name))
+        if not weights:
+            raise InputError(f"{name or 'the model'} has no weight of two dimensions that a product could read; name linear layers")
+        for weight in weights:
+            setattr(weight, OWN, recipe)
+
+
+def recipe_for(precision: str | Precision) -> Recipe | None:
+    """The recipe that layers which are kept follow; None where they are not quantised."""
+    resolved = resolve(precision)
+    if isinstance(resolved.gemm, Recipe):
+        return resolved.gemm
+    if resolved.name != "bf16-mixed":
+        raise InputError(f'layers cannot be kept in {precision}; pass "bf16", or one of {", ".join(RECIPES)} (in_float32 keeps modules in float32)')
+    return None
+
+
+@contextlib.contextmanager
+def kept_in(model: torch.nn.Module, names: Iterable[str], recipe: Recipe | None) -> Iterator[None]:
+    """Inside, the layers of those names follow `recipe`; afterwards they follow what they did before."""
+    weights = [weight for name in names for weight in _weights(model.get_submodule(name))]
+    before = [(vars(weight), dict(vars(weight))) for weight in weights]
+    try:
+        for weight in weights:
+            setattr(weight, OWN, recipe)
+        yield
+    finally:
+        for held, was in before:
+            held.pop(OWN, None)
+            held.update({name: value for name, value in was.items() if name == OWN})
+
+
+def _weights(module: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [parameter for parameter in module.parameters() if parameter.dim() == 2 and parameter.is_floating_point()]

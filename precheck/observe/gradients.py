@@ -1,0 +1,43 @@
+"""One training step's loss and gradients, whole: what a recipe does to them is a question of tensors, not of sketches."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import torch
+
+from precheck.observe.job import Job
+from precheck.observe.recorder import Moved
+from precheck.observe.run import Setting, run
+
+
+class Gradients:
+    """A witness that keeps the loss and the gradients of parameters, in float64."""
+
+    def __init__(self) -> None:
+        self.loss = math.nan
+        self.of: dict[str, torch.Tensor] = {}
+
+    def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None:
+        if kind == "loss":
+            self.loss = float(tensor.detach())
+        elif kind == "parameter-gradient":
+            self.of[name] = tensor.detach().double()
+
+    def moves(self, step: int, moved: Sequence[Moved]) -> None:
+        """A step of an optimizer is none of its business."""
+
+    def off(self, other: Gradients) -> float:
+        """|these gradients - the other's| / |the other's|, Euclidean, over all parameters; infinite where one is not finite."""
+        error = sum(float((self.of[name] - gradient).square().sum()) for name, gradient in other.of.items())
+        whole = sum(float(gradient.square().sum()) for gradient in other.of.values())
+        return math.sqrt(error / whole) if math.isfinite(error) and whole else math.inf if error or not math.isfinite(error) else 0.0
+
+
+def gradients(job: Job, setting: Setting) -> Gradients:
+    """Of the job's first step, carried out as `setting` says."""
+    seen = Gradients()
+    run(dataclasses.replace(job, optimizer=None, steps=1), dataclasses.replace(setting, witness=seen))
+    return seen

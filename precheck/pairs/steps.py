@@ -1,0 +1,110 @@
+"""What an optimizer makes of the gradients that it was given: its steps again, in float64, without the model.
+
+A normalised step (Adam's, Lion's, a sign's) is a function of the gradient with a jump at zero: where rounding decides the sign of a gradient, the
+step turns round, by any distance from what an exact run gives. So an update is a question of three. Are the gradients right? They are judged as
+gradients. Do both optimizers make the same of the same gradients? And is what a side's weights moved by what its optimizer makes of its gradients?
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from precheck.observe.job import Job
+from precheck.pairs.capture import Captured
+from precheck.pairs.layouts import Link
+from precheck.torch_internals import no_dispatch
+
+Gradients = Mapping[str, torch.Tensor]
+"""Of one step, by the name of the weight; without those that have none."""
+
+
+class Steps:
+    """The weights that the optimizer of one run began with, and the gradients of each of its steps, in the order of the weights."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.start: list[torch.Tensor] = []
+        self.gradients: list[Gradients] = []
+
+    def followed(self) -> Job:
+        """The job whose optimizer is followed."""
+        make = self.job.optimizer
+        if make is None:
+            return self.job
+
+        def made(held: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+            optimizer = make(held)
+            if isinstance(optimizer, torch.optim.Optimizer):
+                self._follow(optimizer, held)
+            return optimizer
+
+        return dataclasses.replace(self.job, optimizer=made)
+
+    def _follow(self, optimizer: torch.optim.Optimizer, held: Sequence[torch.nn.Parameter]) -> None:
+        self.start, names = [_kept(each) for each in held], self.names()
+        original = optimizer.step
+
+        def step(*args: Any, **kwargs: Any) -> Any:
+            scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer, which takes it off itself
+            given = {name: _kept(each.grad) for name, each in zip(names, held, strict=False) if each.grad is not None}
+            self.gradients.append(given if scale is None else {name: each / scale for name, each in given.items()})
+            return original(*args, **kwargs)
+
+        optimizer.step = step  # type: ignore[method-assign]
+
+    def again(self, gradients: Sequence[Gradients] | None = None) -> Captured | None:
+        """The updates by name, as in a run that was captured; None where the optimizer cannot step so. By other gradients, if there are some."""
+        make, names = self.job.optimizer, self.names()
+        if make is None or not self.gradients or len(names) != len(self.start):
+            return None
+        copies = [torch.nn.Parameter(_wide(each)) for each in self.start]
+        with contextlib.suppress(Exception), torch.random.fork_rng(devices=()), torch.enable_grad():
+            optimizer = make(copies)
+            for given in gradients or self.gradients:
+                for name, copy in zip(names, copies, strict=True):
+                    copy.grad = _wide(given[name]) if name in given else None
+                optimizer.step()
+            return self._moved(names, copies)
+        return None
+
+    def _moved(self, names: Sequence[str], copies: Sequence[torch.Tensor]) -> Captured:
+        moved = Captured()
+        with torch.no_grad():
+            for name, copy, start in zip(names, copies, self.start, strict=True):
+                moved.tensors["update", name, len(self.gradients)] = copy.detach().sub_(start)
+        return moved
+
+    def names(self) -> list[str]:
+        return [name for name, each in self.job.model.named_parameters() if each.requires_grad]
+
+
+def handed_on(model: Steps, other: Steps, links: Sequence[Link]) -> list[Gradients]:
+    """The gradients of `model` as those of `other`'s weights. What has none there has none; what no weight of `model` is keeps its own."""
+    found: list[Gradients] = []
+    shapes = {name: start.shape for name, start in zip(other.names(), other.start, strict=True)}
+    zeros = dict(zip(model.names(), model.start, strict=True))
+    for ours, theirs in zip(model.gradients, other.gradients, strict=True):
+        given = dict(theirs)
+        for link in links:
+            if not set(link.models) <= set(zeros) or not set(link.others) <= set(shapes):
+                continue
+            common = link.of_model({name: ours[name] if name in ours else torch.zeros_like(zeros[name]) for name in link.models})
+            parts = link.placed(common, {name: shapes[name] for name in link.others}) if common is not None else {}
+            given |= {name: part for name, part in parts.items() if name in theirs}
+        found.append(given)
+    return found
+
+
+def _kept(tensor: torch.Tensor) -> torch.Tensor:
+    with no_dispatch(), torch.no_grad():
+        return tensor.detach().clone()
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    value = tensor.detach()
+    return value.to(torch.complex128 if value.is_complex() else torch.float64, copy=True)

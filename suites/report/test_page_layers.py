@@ -1,0 +1,62 @@
+"""Under a recipe the page has a table of decibels by layer and product, in a browser; other checks have none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from browser import Browser, executable
+from sessions import HOSTILE, check, of
+from torch import nn
+from views import shown, text, texts
+
+import precheck
+
+pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium here (chromium, google-chrome)")
+LAYERS = [
+    {"layer": "head", "forward": 2.5, "input gradient": 9.0, "weight gradient": 21.0, "outlier": 17},
+    {"layer": "body.0", "forward": 28.04, "input gradient": None, "weight gradient": 33.0, "outlier": None},
+]
+
+
+def session(layers: list[dict[str, Any]]) -> Any:
+    entry = check(precision="mxfp4")
+    entry["report"]["facts"]["layers"] = layers
+    return of(entry)
+
+
+def test_a_row_for_each_layer_and_a_colour_for_each_class(browser: Browser, tmp_path: Path) -> None:
+    opened = shown(browser, session(LAYERS), tmp_path)
+    assert texts(opened, "#decibels thead th") == ["layer", "forward", "input gradient", "weight gradient", "outlier"]
+    assert texts(opened, "#decibels tbody tr:nth-child(1) > *") == ["head", "2.5", "9.0", "21.0", "channel 17"]
+    assert texts(opened, "#decibels tbody tr:nth-child(2) > *") == ["body.0", "28.0", "", "33.0", ""]
+    assert [texts(opened, f"#decibels .heat.{kind}") for kind in ("over", "near")] == [["2.5"], ["9.0"]]
+    assert browser.complaints == []
+
+
+def test_many_layers_are_a_click_away_and_names_are_no_markup(browser: Browser, tmp_path: Path) -> None:
+    many = [LAYERS[1] | {"layer": f"{HOSTILE}{place}"} for place in range(60)]
+    opened = shown(browser, session(many), tmp_path)
+    assert len(texts(opened, "#decibels tbody tr")) == 24
+    assert text(opened, "#decibels button") == "Show all 60 layers"
+    opened.value("document.querySelector('#decibels button').click()")
+    assert len(texts(opened, "#decibels tbody tr")) == 60
+    assert browser.complaints == []
+
+
+def test_checks_without_a_recipe_have_no_table(browser: Browser, tmp_path: Path) -> None:
+    opened = shown(browser, of(check()), tmp_path)
+    assert opened.value("document.querySelector('#layers').hidden") is True
+
+
+def test_a_measurement_under_a_recipe_has_the_rows_and_others_have_none() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8)), torch.randn(16, 64)
+    rows = precheck.measure(model, x, precision="mxfp4", loss=lambda out: out.square().mean()).facts["layers"]
+    surveyed = precheck.survey(model, x, ["mxfp4"], loss=lambda out: out.square().mean()).rows()
+    assert {row["layer"] for row in rows} == {"0", "2"}
+    for each in surveyed:
+        assert next(row for row in rows if row["layer"] == each["layer"])[each["product"]] == each["mxfp4"]
+    assert "layers" not in precheck.measure(model, x, precision="bf16-mixed").facts
