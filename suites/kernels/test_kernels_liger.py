@@ -55,4 +55,4 @@ def test_pair(candidate, reference, inputs):
 def test_published_kernels_are_not_accused(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     pytester.makepyfile(PAIRS)
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=4)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest").assert_outcomes(passed=4)

@@ -56,7 +56,7 @@ def outcomes(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Call
     def run(tests: str, *, interpret: bool = True) -> pytest.RunResult:
         monkeypatch.setenv("TRITON_INTERPRET", "1" if interpret else "0")
         pytester.makepyfile(KERNEL + tests)
-        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-rs")
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-rs")
 
     return run
 

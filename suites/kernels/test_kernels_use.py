@@ -82,7 +82,7 @@ def test_what_the_command_cannot_do_is_said_in_one_line(file: Path, arguments: l
 def test_the_fixture_fails_a_test_of_a_wrong_kernel(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(CODE + "\n\ndef test_good(check_kernel):\n    check_kernel(good, reference, inputs, budget=1)\n\n\n"
                         "def test_bad(check_kernel):\n    check_kernel(bad, reference, inputs, budget=1)\n")  # fmt: skip
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*kernel-contract*output*"])
 

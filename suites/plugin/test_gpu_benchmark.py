@@ -223,6 +223,7 @@ def test_junit_has_the_lines(pytester: pytest.Pytester) -> None:
     assert 'name="precheck_benchmark" value="bf16-true: ' in text
 
 
+BARE = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 PLAIN = "def test_it():\n    pass\n"
 
 
@@ -230,7 +231,7 @@ PLAIN = "def test_it():\n    pass\n"
 def test_no_folder_is_left_of_a_run_that_saved_nothing(pytester: pytest.Pytester, options: tuple[str, ...]) -> None:
     """pytest-benchmark makes one at every start, and may be here because precheck asked for it."""
     pytester.makepyfile(test_it=PLAIN)
-    assert pytester.runpytest_subprocess("-p", "no:cacheprovider", *options).ret == 0
+    assert pytester.runpytest_subprocess(*BARE, *options).ret == 0
     assert not (pytester.path / ".benchmarks").exists()
     assert not (pytester.path / "a").exists()
 
@@ -238,11 +239,11 @@ def test_no_folder_is_left_of_a_run_that_saved_nothing(pytester: pytest.Pytester
 def test_a_folder_that_was_there_stays_even_if_it_is_empty(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it=PLAIN)
     (pytester.path / ".benchmarks").mkdir()
-    pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    pytester.runpytest_subprocess(*BARE)
     assert (pytester.path / ".benchmarks").is_dir()
 
 
 def test_a_folder_in_which_runs_were_saved_stays(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_it="def test_it(benchmark):\n    benchmark.pedantic(abs, (1,), rounds=2)\n")
-    assert pytester.runpytest_subprocess("-p", "no:cacheprovider", "--benchmark-autosave", "--benchmark-storage=a/b").ret == 0
+    assert pytester.runpytest_subprocess(*BARE, "--benchmark-autosave", "--benchmark-storage=a/b").ret == 0
     assert list((pytester.path / "a" / "b").rglob("*.json"))

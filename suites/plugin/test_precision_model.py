@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+LEAN = ("-p", "no:hypothesispytest", "-p", "no:benchmark")  # what a process of its own would import
 FACTORIES = """
 import torch
 
@@ -129,7 +130,8 @@ def test_a_golden_is_recorded_by_the_command_that_is_named_and_then_held_against
     after.stdout.no_fnmatch_line("*no golden*")
     models = zoo.path / "zoo" / "models.py"
     models.write_text(FACTORIES.replace("(8, 16)", "(8, 16, bias=False)"), encoding="utf8")
-    zoo.runpytest_subprocess("--precision-model=zoo.models:make").stdout.fnmatch_lines(["golden-stale: the golden is out of date: *"])
+    result = zoo.runpytest_subprocess(*LEAN, "--precision-model=zoo.models:make")
+    result.stdout.fnmatch_lines(["golden-stale: the golden is out of date: *"])
 
 
 def test_weights_are_drawn_the_same_each_time_and_the_sessions_random_numbers_are_left_alone(zoo: pytest.Pytester) -> None:
@@ -144,7 +146,7 @@ def test_weights_are_drawn_the_same_each_time_and_the_sessions_random_numbers_ar
             assert torch.equal(torch.rand(3), expected)
     """)
     run(zoo, "make", "ready", options=("--golden-refresh",)).assert_outcomes(passed=2)
-    zoo.runpytest_subprocess("--precision-model=zoo.models:make", "--precision-model=zoo.models:ready").assert_outcomes(passed=2)
+    zoo.runpytest_subprocess(*LEAN, "--precision-model=zoo.models:make", "--precision-model=zoo.models:ready").assert_outcomes(passed=2)
 
 
 def test_models_run_beside_the_tests_that_there_are(zoo: pytest.Pytester) -> None:
@@ -221,8 +223,7 @@ def test_junit_and_the_reports_hold_models_as_they_hold_tests(zoo: pytest.Pytest
 def test_workers_of_xdist_check_models_too(zoo: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     result = zoo.runpytest_subprocess(
-        "-n2", "-p", "no:hypothesispytest", "-p", "no:benchmark", "--precision=16-true",
-        "--precision-model=zoo.models:make", "--precision-model=zoo.models:overflows",
+        *LEAN, "-n2", "--precision=16-true", "--precision-model=zoo.models:make", "--precision-model=zoo.models:overflows",
     )  # fmt: skip
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["overflow: output of wide: *", "2 checks under 16-true: 1 passed, 1 failed; *"])

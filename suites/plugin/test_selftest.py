@@ -86,26 +86,11 @@ def test_a_check_that_cannot_fail_fails_its_test_and_says_why(pytester: pytest.P
     result.stdout.fnmatch_lines(["  same  shuffled: the input cannot show it: the rows of the model's output are equal *"])
 
 
-def test_under_xdist_the_controller_tells_the_same(pytester: pytest.Pytester, project: Project) -> None:
-    pytest.importorskip("xdist")
-    project(HEALTHY, RATE)
-    lean = ("-p", "no:hypothesispytest", "-p", "no:benchmark")
-    spread = pytester.runpytest_subprocess("--precheck-selftest", "-n2", *lean)
-    alone = pytester.runpytest_inprocess("--precheck-selftest", "-p", "no:xdist")
-    for result in (spread, alone):
-        result.assert_outcomes(passed=1, failed=1)
-        result.stdout.fnmatch_lines([SUMMARY, "8 of 9 faults caught in 2 checks; 1 of these could not have failed"])
-    tables = [
-        lines[next(place for place, line in enumerate(lines) if "= precheck selftest =" in line) + 1 :] for lines in (spread.outlines, alone.outlines)
-    ]
-    ends = [next(place for place, line in enumerate(lines) if line.startswith("==")) for lines in tables]
-    assert tables[0][: ends[0]] == tables[1][: ends[1]]
-
-
 def test_reports_have_it_too_also_under_xdist(pytester: pytest.Pytester, project: Project) -> None:
     project(HEALTHY, RATE)
     forms = ("--drift-report=json:{}.json", "--drift-report=markdown:{}.md")
-    pytester.runpytest_inprocess("--precheck-selftest", "-p", "no:xdist", "--junitxml=alone.xml", *(form.format("alone") for form in forms))
+    files = [form.format("alone") for form in forms]
+    one = pytester.runpytest_inprocess("--precheck-selftest", "-p", "no:xdist", "--junitxml=alone.xml", *files)
     (alone, names) = told(pytester, "alone")
     assert names == [("test_healthy", ""), ("test_rate", "lost update")]
     assert {each["status"] for each in alone[0]["outcomes"]} == {"caught", "inapplicable"}
@@ -118,8 +103,20 @@ def test_reports_have_it_too_also_under_xdist(pytester: pytest.Pytester, project
     assert properties["test_rate[32-true]"]["precheck_selftest_unnoticed"] == "lost update"
     pytest.importorskip("xdist")
     lean = ("-n2", "-p", "no:hypothesispytest", "-p", "no:benchmark")
-    pytester.runpytest_subprocess("--precheck-selftest", *lean, *(form.format("spread") for form in forms))
+    spread = pytester.runpytest_subprocess("--precheck-selftest", *lean, *(form.format("spread") for form in forms))
     assert told(pytester, "spread") == (alone, names)
+    for result in (one, spread):
+        result.assert_outcomes(passed=1, failed=1)
+        result.stdout.fnmatch_lines([SUMMARY, "8 of 9 faults caught in 2 checks; 1 of these could not have failed"])
+    assert section(spread) == section(one)
+
+
+def section(result: pytest.RunResult) -> list[str]:
+    """The lines of the self-test's section, but for the one of the files that were written."""
+    lines = result.outlines
+    start = next(place for place, line in enumerate(lines) if "= precheck selftest =" in line) + 1
+    end = next(place for place in range(start, len(lines)) if lines[place].startswith("=="))
+    return lines[start:end]
 
 
 def told(pytester: pytest.Pytester, name: str) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
