@@ -24,12 +24,13 @@ Again = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
 def again(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[torch.Tensor], Again] | None:
     """Samples of the operands other than `accumulator`, and the op on samples; None of an op that is not carried out element by element.
 
-    Nor of one that adds to several tensors at once: what is added to which is not said.
+    Of an op that adds to several tensors at once, its share that adds to this one.
     """
-    operands = list(tensors_in(*call.args, *call.kwargs.values()))
-    if len(call.written) > 1 or call.plan.base not in ops.ELEMENTWISE or not all(_alike(tensor, accumulator, limit) for tensor in operands):
+    args, kwargs = _share(call, accumulator)
+    operands = list(tensors_in(*args, *kwargs.values()))
+    if call.plan.base not in ops.ELEMENTWISE or not all(_alike(tensor, accumulator, limit) for tensor in operands):
         return None
-    func, planned, args, kwargs = call.func, call.plan, _places(call.args, operands), _places(call.kwargs, operands)
+    func, planned, args, kwargs = call.func, call.plan, _places(args, operands), _places(kwargs, operands)
     own = [tensor is accumulator for tensor in operands]
     wide = call.mode.replay.reference
 
@@ -46,6 +47,19 @@ def again(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[torch
 
 class _Place(int):
     """The number of an operand, in its place among the arguments."""
+
+
+def _share(call: Call, accumulator: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that concern one tensor: of lists as long as that of the tensors which are written, the item at its place."""
+    if len(call.written) < 2 or not isinstance(call.args[0], (list, tuple)):
+        return call.args, call.kwargs
+    several = call.args[0]
+    at = next(place for place, tensor in enumerate(several) if tensor is accumulator)
+
+    def share(value: Any) -> Any:
+        return [value[at]] if isinstance(value, (list, tuple)) and len(value) == len(several) else value
+
+    return tuple(share(value) for value in call.args), {name: share(value) for name, value in call.kwargs.items()}
 
 
 def _alike(tensor: torch.Tensor, accumulator: torch.Tensor, limit: int) -> bool:
