@@ -18,7 +18,7 @@ from precheck.observe.shadow.operations import Observation
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "zoo"))
 from bugs import ALL
-from healthy import IDIOMS
+from healthy import EXACT, IDIOMS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,12 +55,18 @@ def program(name: str, code: Callable[[], Any], *, faulty: bool) -> Program | No
     made: list[Any] = []
     plain, ops.Verdict = ops.Verdict, _Kept  # type: ignore[misc]
     try:
-        with contextlib.suppress(Exception), warnings.catch_warnings(), precheck.watch():
+        with contextlib.suppress(Exception), warnings.catch_warnings(), precheck.watch(precision=_precision(name)):
             warnings.simplefilter("ignore")
             made.append(code())  # what a user keeps is alive
     finally:
         ops.Verdict = plain  # type: ignore[misc]
     return None if _Kept.last is None or _Kept.parted else Program(name, faulty, _Kept.last)
+
+
+def _precision(name: str) -> str | None:
+    """float32 where a program says that it is in float32 throughout: else nothing of it would be followed."""
+    said = {bug.name: bug.precision or None for bug in ALL} | dict.fromkeys(EXACT, "32-true")
+    return said.get(name.removesuffix(" (mended)"))
 
 
 def named(name: str) -> Program:
