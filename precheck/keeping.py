@@ -59,7 +59,7 @@ class Kept:
         return f'from precheck import layers_in\nlayers_in(model, {json.dumps(list(self.layers))}, "{self.keep_in}")'
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each layer, the costliest first: "layer", "alone" (its error if it alone follows the recipe) and "kept"."""
+        """A row for each layer, the costliest first: "layer", "alone", "kept". "alone" is the error if no other layer follows the recipe."""
         names = sorted(self.alone, key=lambda name: -self.alone[name]) if self.alone else self.layers
         return [{"layer": name, "alone": self.alone.get(name), "kept": name in self.layers} for name in names]
 
@@ -225,4 +225,6 @@ def _inside(name: str, names: Iterable[str]) -> bool:
 
 def _relative(value: float, exact: float) -> float:
     difference = abs(value - exact)
-    return difference / abs(exact) if exact and math.isfinite(difference) else math.inf if difference or difference != difference else 0.0
+    if difference == 0:
+        return 0.0
+    return difference / abs(exact) if exact and math.isfinite(difference) else math.inf

@@ -30,10 +30,15 @@ class Gradients:
         """A step of an optimizer is none of its business."""
 
     def off(self, other: Gradients) -> float:
-        """|these gradients - the other's| / |the other's|, Euclidean, over all parameters; infinite where one is not finite."""
-        error = sum(float((self.of[name] - gradient).square().sum()) for name, gradient in other.of.items())
+        """|these gradients - the other's| / |the other's|, Euclidean, over all parameters. A gradient that did not come is zero.
+
+        Infinite where a gradient is not finite, or the other's are all zero and these are not.
+        """
+        error = sum(float((self.of.get(name, 0.0) - gradient).square().sum()) for name, gradient in other.of.items())
         whole = sum(float(gradient.square().sum()) for gradient in other.of.values())
-        return math.sqrt(error / whole) if math.isfinite(error) and whole else math.inf if error or not math.isfinite(error) else 0.0
+        if error == 0:
+            return 0.0
+        return math.sqrt(error / whole) if math.isfinite(error) and whole else math.inf
 
 
 def gradients(job: Job, setting: Setting) -> Gradients:
