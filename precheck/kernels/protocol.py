@@ -148,6 +148,10 @@ def calls_reference(bench: Bench) -> bool:
 
 
 def _codes(function: Any) -> set[Any]:
+    """The code that is the function's own. That of `Function.apply` is every autograd function's, so its `forward` tells."""
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+        return {getattr(owner.forward, "__code__", None)} - {None}
     inner = getattr(function, "__func__", function)
     codes = {getattr(inner, "__code__", None)}
     if isinstance(function, torch.nn.Module) and not type(function).__module__.startswith("torch."):

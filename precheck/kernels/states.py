@@ -39,9 +39,9 @@ class State:
         wrapped = getattr(value, "__wrapped__", None)
         if wrapped is not None:
             self._look(wrapped, deep)
-        if isinstance(value, types.MethodType):
+        if isinstance(value, (types.MethodType, types.BuiltinMethodType)):  # what a call is bound to: of `Function.apply` the class
             self._look(value.__self__, deep)
-            value = value.__func__
+            value = getattr(value, "__func__", value)
         if isinstance(value, types.FunctionType):
             self._function(value, deep)
         elif isinstance(value, torch.Tensor):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 import precheck
 from precheck.analysis import kernel_floor
-from precheck.kernels import contents, dimensions, examples, masks, memory, running
+from precheck.kernels import contents, dimensions, examples, masks, memory, protocol, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.judged import Judged, Reference
 from precheck.kernels.running import Outcome, Wishes
@@ -116,6 +116,36 @@ def test_what_a_candidate_remembers_is_put_back() -> None:
     with state.restored():
         assert candidate(5) == 5
     assert candidate(7) == 3
+
+
+class Kept(torch.autograd.Function):
+    seen: ClassVar[dict[str, int]] = {}
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+
+class Other(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return Kept.apply(x) if x.dim() == 2 else x.clone()
+
+
+def test_what_an_autograd_function_remembers_is_found_through_apply() -> None:
+    state = State(Kept.apply)
+    Kept.seen["calls"] = 1
+    with state.restored():
+        assert not Kept.seen
+    assert Kept.seen.pop("calls") == 1
+
+
+@pytest.mark.parametrize(("shape", "calls"), [((2, 3), True), ((6,), False)])
+def test_an_autograd_function_calls_another_only_where_it_runs_its_forward(shape: tuple[int, ...], calls: bool) -> None:
+    """`apply` of any two of them is one function of torch's."""
+    example = examples.read(torch.zeros(shape), None, False)[0]
+    bench = Bench(Other.apply, Kept.apply, example, dimensions.of(example), Wishes(gradients=False))
+    assert protocol.calls_reference(bench) is calls
 
 
 def test_the_largest_has_a_gradient_in_noise_runs_too() -> None:
