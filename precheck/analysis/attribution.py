@@ -7,6 +7,7 @@ that rounds much.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -35,6 +36,8 @@ UNCHANGING = SIZED | SCALED | ops.CASTS
 """Ops whose result has the error that an input brings, relative or absolute, if only one of them brings any, and the rest is a number."""
 
 
+OFTEN = 8
+"""Times that a line is asked about whose error it is, before only some are."""
 Errors = Callable[[Value], float]
 """The relative error of a value."""
 
@@ -44,30 +47,71 @@ def drift(value: Value) -> float:
     return value.drift if math.isfinite(value.drift) else 0.0
 
 
-class Attribution:
-    """Whose rounding the error of a value is, from operations up to its own; `error` says what the error of a value is."""
+def _number(operation: Operation) -> int:
+    return operation.number
 
-    def __init__(self, value: Value, operations: Sequence[Operation], error: Errors = drift) -> None:
+
+class Asked:
+    """Lines that were asked about in vain. Each walk goes back over a whole loop, so its n turns would cost n² steps."""
+
+    def __init__(self) -> None:
+        self.waits: dict[tuple[object, ...], int] = defaultdict(int)
+        self.passed: dict[tuple[object, ...], int] = defaultdict(int)
+
+    def again(self, line: tuple[object, ...]) -> bool:
+        """Whether to ask: at first always, after eight answers in vain only when as many turns more have passed as before."""
+        if self.waits[line] < OFTEN:
+            return True
+        self.passed[line] += 1
+        return self.passed[line] >= self.waits[line]
+
+    def vain(self, line: tuple[object, ...]) -> None:
+        """There was no answer."""
+        self.waits[line] = 2 * self.waits[line] if self.waits[line] >= OFTEN else self.waits[line] + 1
+        self.passed[line] = 0
+
+
+class Splits:
+    """How the error of each result is made of the op's own and of its inputs'. Worked out once: a loop's states are asked about in turn."""
+
+    def __init__(self, error: Errors = drift) -> None:
         self.error = error
+        self.known: dict[Value, tuple[float, list[tuple[Value, float]]]] = {}
+
+    def of(self, operation: Operation, made: Value) -> tuple[float, list[tuple[Value, float]]]:
+        """The op's own share of the square of an error, and that of each input."""
+        found = self.known.get(made)
+        if found is None:
+            brought = {source: _brought(operation, made, source, self.error) ** 2 for source in causes.taken(operation) if self.error(source)}
+            total = sum(brought.values())
+            kept = _kept(operation, made, brought, self.error) if total else 1.0
+            found = self.known[made] = kept, [(source, (1 - kept) * square / total) for source, square in brought.items() if total]
+        return found
+
+
+class Attribution:
+    """Whose rounding the error of a value is, from operations up to its own; `splits` says what the error of a value is."""
+
+    def __init__(self, value: Value, operations: Sequence[Operation], splits: Splits | None = None) -> None:
+        splits = splits or Splits()
+        self.error = splits.error
         self.shares: dict[Operation, float] = defaultdict(float)  # of the square of the error, each op's own; 1 less what was given to the run
         self.through: dict[Operation, float] = defaultdict(float)  # what came by each op, its own included
         waiting: dict[Value, float] = defaultdict(float, {value: 1.0})
-        for operation in reversed(operations):
+        last = bisect.bisect_right(operations, value.maker.number, key=_number) if value.maker is not None else 0
+        for place in range(last - 1, -1, -1):
+            operation = operations[place]
             for made in operation.outputs:
-                if made.maker is operation and made in waiting:
-                    self._split(operation, made, waiting.pop(made), waiting)
+                if made in waiting and made.maker is operation:
+                    part = waiting.pop(made)
+                    kept, handed = splits.of(operation, made)
+                    self.shares[operation] += kept * part
+                    self.through[operation] += part
+                    for source, share in handed:
+                        waiting[source] += part * share
         for source, part in waiting.items():
             if source.past is not None and source.past.rounding is not None:
                 self.shares[source.past.rounding] += part
-
-    def _split(self, operation: Operation, made: Value, part: float, waiting: dict[Value, float]) -> None:
-        brought = {source: _brought(operation, made, source, self.error) ** 2 for source in causes.taken(operation) if self.error(source)}
-        total = sum(brought.values())
-        kept = _kept(operation, made, brought, self.error) if total else 1.0
-        self.shares[operation] += kept * part
-        self.through[operation] += part
-        for source, square in brought.items():
-            waiting[source] += (1 - kept) * part * square / total
 
     def cause(self, wanted: Callable[[Operation], bool] = bool) -> Operation | None:
         """The op with the largest share on the line that has made the error, among ops that are `wanted`."""

@@ -13,7 +13,7 @@ from typing import Literal
 
 from precheck import ops
 from precheck.analysis import attribution, causes
-from precheck.analysis.attribution import Attribution
+from precheck.analysis.attribution import Asked, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, felt, percent
@@ -73,15 +73,20 @@ class Calls:
         for operation in observation.operations:
             if operation.call:
                 self.operations[operation.call].append(operation)
+        self.splits: dict[int, Splits] = {}
+        self.asked = Asked()
         self.cancelled: set[Value] = set()  # sums whose terms cancel, and what is made of them, beside which every error is large
 
     def error(self, operation: Operation, value: Value) -> OwnError | None:
         """The error of `value`, which `operation` has made, if it leaves its function with an error that one rounding in the function has made."""
-        if not self._its_own(operation, value):
+        line = operation.call, operation.name, operation.blamed
+        if not self._its_own(operation, value) or not self.asked.again(line):
             return None
-        made = Attribution(value, self.operations[operation.call], _error_in(operation.call))
+        splits = self.splits.setdefault(operation.call, Splits(_error_in(operation.call)))
+        made = Attribution(value, self.operations[operation.call], splits)
         cause = self._owner(made)
         if cause is None:
+            self.asked.vain(line)
             return None
         off, limit = value.restarted, self._limit(cause)
         if off <= limit * (max(felt(value), COARSE) if _below(cause) else felt(value)):

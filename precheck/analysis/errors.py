@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from precheck.analysis import constants, exponentials, wholes
+from precheck.analysis import constants, wholes
 from precheck.analysis.calls import Calls
 from precheck.analysis.excuses import Excuse, made_good, small
 from precheck.analysis.exemption import exempts
+from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import REDUCTIONS, SUMS, Origins, felt
@@ -81,6 +82,7 @@ class Errors:
     def _about(self, observation: Observation, readers: Readers) -> None:
         """Who is asked about the operations of this part."""
         self.calls, self.ops, self.steepness = Calls(observation, readers), Misroundings(observation, readers), Steepness(observation, readers)
+        self.exponents = Exponents(observation, readers)
 
     def _excused(self, operation: Operation) -> bool:
         """Whether a small difference explains what comes in, which it does no more where that is right to a few roundings again."""
@@ -115,7 +117,7 @@ class Errors:
             self.under[value] = (*self.under[value], None)
 
     def _exponent(self, operation: Operation, value: Value) -> None:
-        fact = exponentials.exponent(operation, value, self.observation, self.readers)
+        fact = self.exponents.error(operation, value)
         if fact is not None and value not in self.spoiled:
             self.suspects.append(fact)
             self.under[value], self.excuses[fact] = (*self.under[value], fact), (value, [made_good])

@@ -11,7 +11,7 @@ import dataclasses
 
 from precheck import ops
 from precheck.analysis import attribution, causes
-from precheck.analysis.attribution import Attribution
+from precheck.analysis.attribution import Asked, Attribution, Splits
 from precheck.analysis.calls import ADDED, OWN
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
@@ -37,26 +37,34 @@ class Exponent(Fact):
     taken: int  # how many they are
 
 
-def exponent(operation: Operation, value: Value, observation: Observation, readers: Readers) -> Exponent | None:
-    """Of an exponential whose argument is off by one such rounding, more than a cast may cost that its author wrote."""
-    written = operation.phase in ("forward", "data") and not operation.derived
-    if operation.base not in ops.EXPONENTIALS or not written or value.nonfinite or not operation.inputs:
-        return None
-    argument = operation.inputs[0]
-    off = causes.absolute(argument)
-    if not ADDED * felt(argument) < off < 1 or not argument.roundoff:
-        return None
-    made = Attribution(argument, observation.operations)
-    few = {each: _needless(each) or _picked(each, readers) for each in made.shares}
-    needless = {each for each, count in few.items() if count}
-    cause = made.cause(needless.__contains__)
-    theirs = sum(share for each, share in made.shares.items() if each in needless)
-    if cause is None or theirs < OWN or normalised(value, readers):
-        return None
-    return Exponent(
-        mechanism="amplified-rounding", operation=cause, measured=off / felt(argument), limit=ADDED, shown=operation, value=value, off=off,
-        own=causes.own(cause.outputs[0]), taken=few[cause],
-    )  # fmt: skip
+class Exponents:
+    """The arguments of exponentials in a part of a run."""
+
+    def __init__(self, observation: Observation, readers: Readers) -> None:
+        self.observation, self.readers = observation, readers
+        self.asked, self.splits = Asked(), Splits()
+
+    def error(self, operation: Operation, value: Value) -> Exponent | None:
+        """Of an exponential whose argument is off by one such rounding, more than a cast may cost that its author wrote."""
+        written = operation.phase in ("forward", "data") and not operation.derived
+        if operation.base not in ops.EXPONENTIALS or not written or value.nonfinite or not operation.inputs:
+            return None
+        argument, line = operation.inputs[0], (operation.name, operation.blamed)
+        off = causes.absolute(argument)
+        if not ADDED * felt(argument) < off < 1 or not argument.roundoff or not self.asked.again(line):
+            return None
+        made = Attribution(argument, self.observation.operations, self.splits)
+        few = {each: _needless(each) or _picked(each, self.readers) for each in made.shares}
+        needless = {each for each, count in few.items() if count}
+        cause = made.cause(needless.__contains__)
+        theirs = sum(share for each, share in made.shares.items() if each in needless)
+        if cause is None or theirs < OWN or normalised(value, self.readers):
+            self.asked.vain(line)
+            return None
+        return Exponent(
+            mechanism="amplified-rounding", operation=cause, measured=off / felt(argument), limit=ADDED, shown=operation, value=value, off=off,
+            own=causes.own(cause.outputs[0]), taken=few[cause],
+        )  # fmt: skip
 
 
 def _needless(cause: Operation) -> int:

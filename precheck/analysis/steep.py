@@ -7,11 +7,10 @@ only functions of one operand: of sums, products and norms terms cancel, and `ro
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 
 from precheck import ops
 from precheck.analysis import attribution
-from precheck.analysis.attribution import GROWN, Attribution
+from precheck.analysis.attribution import GROWN, Asked, Attribution, Splits
 from precheck.analysis.calls import ADDED, OWN
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.lineage import MOVING, REDUCTIONS, SUMS, determined, felt
@@ -19,8 +18,6 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 
 NOT_STEEP = SUMS | REDUCTIONS | MOVING | ops.CENTRED | ops.CUTS | ops.DIFFERENCES | ops.DECOMPOSED
 """Ops whose result's error is large since terms cancel, elements are moved or cut, or a small gap is divided by."""
-OFTEN = 8
-"""Calls of an op on one line in which nothing was found, after which that line is not asked about again: each walk goes over the whole run."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -39,7 +36,7 @@ class Steepness:
 
     def __init__(self, observation: Observation, readers: Readers) -> None:
         self.observation, self.readers = observation, readers
-        self.asked: Counter[tuple[str, str]] = Counter()
+        self.asked, self.splits = Asked(), Splits()
 
     def error(self, operation: Operation, value: Value) -> Steep | None:
         """The error of a function's result, if three quarters of its square are one rounding's, and it is beyond what that rounding may cost.
@@ -47,12 +44,12 @@ class Steepness:
         That is four unit roundoffs, as for a cast within a function, and four times what came in: two bits.
         """
         line = operation.name, operation.blamed
-        if not _steep(operation, value) or self.asked[line] >= OFTEN:
+        if not _steep(operation, value) or not self.asked.again(line):
             return None
-        made = Attribution(value, self.observation.operations)
+        made = Attribution(value, self.observation.operations, self.splits)
         cast = self._written(made) or _converted(made)
         if cast is None:
-            self.asked[line] += 1
+            self.asked.vain(line)
             return None
         blamed = self._computing(cast) if cast.converts else cast
         return Steep(

@@ -31,26 +31,26 @@ def test_a_burst_of_a_gpt_is_calibration(start: int, steps: int) -> None:
     assert start - 18 <= report.scaler["skipped"] <= start - math.floor(math.log2(report.scaler["safe"])) + 1  # its room is 2^17 or 2^18
 
 
-def test_two_thousand_steps_at_the_default_interval() -> None:
-    report = watched(lambda: trained(2000, scale=2.0**ROOM))
+def test_as_many_steps_as_an_interval_has() -> None:
+    report = watched(lambda: trained(400, scale=2.0**ROOM, growth=400))
     assert not told(report), report.summary()
-    assert report.scaler["steps"] == report.scaler["interval"] == 2000
+    assert report.scaler["steps"] == report.scaler["interval"] == 400
     assert report.scaler["skipped"] <= 1
 
 
-def test_growth_every_hundred_steps() -> None:
-    """After each hundred steps without a skip the scale doubles, and is found too large: one skip in 101, six at most."""
-    report = watched(lambda: trained(600, scale=2.0**ROOM, growth=100))
+def test_growth_every_fifty_steps() -> None:
+    """After each fifty steps without a skip the scale doubles, and is found too large: one skip in 51, six at most."""
+    report = watched(lambda: trained(300, scale=2.0**ROOM, growth=50))
     assert not told(report), report.summary()
     assert 1 <= report.scaler["skipped"] <= 6
 
 
-def test_what_no_scale_mends_is_named_in_two_hundred_steps_of_a_gpt() -> None:
-    training = Training(200, at(120, slope=TOO_STEEP))
+def test_what_no_scale_mends_is_named_in_a_hundred_steps_of_a_gpt() -> None:
+    training = Training(100, at(60, slope=TOO_STEEP))
     report = training.run()
-    assert [place for place, (_, skipped) in enumerate(report.scaler["history"]) if skipped] == [120]
+    assert [place for place, (_, skipped) in enumerate(report.scaler["history"]) if skipped] == [60]
     (finding,) = of(report, "scaler-skip")
-    assert (finding.severity, finding.phase, finding.module, finding.step) == ("error", "backward", "layers.1.place", 121)
+    assert (finding.severity, finding.phase, finding.module, finding.step) == ("error", "backward", "layers.1.place", 61)
     assert finding.op == "aten._to_copy.default"
     assert finding.source.endswith(line_with("too steep"))
     for piece in ("skipped, and would be at any loss scale", f"{finding.measured:.3g}", "the largest float16, 65504", "that of layers.1.up."):

@@ -41,19 +41,19 @@ def untold(bug: Bug, **facts: bool) -> None:
 
 @EACH
 def test_a_limit_out_of_reach_fails_the_test(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
-    test_bugs.test_the_first_finding_names_the_rule(bug, untold)
+    test_bugs.test_the_first_finding_names_rule_and_line(bug, untold)
     test_bugs.seen.cache_clear()
     for (module, name), value in BLUNTED[bug.name].items():
         monkeypatch.setattr(module, name, value)
     with pytest.raises(AssertionError):
-        test_bugs.test_the_first_finding_names_the_rule(bug, untold)
+        test_bugs.test_the_first_finding_names_rule_and_line(bug, untold)
 
 
 @EACH
 def test_a_finding_on_another_line_fails_the_test(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ops, "shortened", lambda line: f"{line.rpartition(':')[0]}:1")
     with pytest.raises(AssertionError):
-        test_bugs.test_the_first_finding_is_on_the_line_at_fault(bug, untold)
+        test_bugs.test_the_first_finding_names_rule_and_line(bug, untold)
 
 
 def test_a_limit_of_zero_accuses_mended_twins(monkeypatch: pytest.MonkeyPatch) -> None:

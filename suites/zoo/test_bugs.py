@@ -104,18 +104,15 @@ def test_a_bug_does_harm(bug: Bug) -> None:
 
 
 @FOUND
-def test_the_first_finding_names_the_rule(bug: Bug, score: Score) -> None:
-    score(bug, found=any(each.severity == bug.severity for each in head(bug)), rule=any(each.rule in bug.rules for each in head(bug)))
+def test_the_first_finding_names_rule_and_line(bug: Bug, score: Score) -> None:
+    """One test, since the run that it is about may take seconds and workers share nothing."""
+    told = head(bug)
+    score(bug, found=any(each.severity == bug.severity for each in told), rule=any(each.rule in bug.rules for each in told))
+    score(bug, line=any(on_the_line(bug, each) for each in told))
     finding = first(bug)
     assert finding.rule in bug.rules or bug.wrong_line
     assert finding.severity == bug.severity
     assert bool(seen(bug).errors) is (bug.severity == "error")
-
-
-@FOUND
-def test_the_first_finding_is_on_the_line_at_fault(bug: Bug, score: Score) -> None:
-    score(bug, line=any(on_the_line(bug, each) for each in head(bug)))
-    finding = first(bug)
     if bug.wrong_line:
         assert not on_the_line(bug, finding), "it is on the line today"
         assert len(bug.wrong_line) > 20
@@ -124,17 +121,14 @@ def test_the_first_finding_is_on_the_line_at_fault(bug: Bug, score: Score) -> No
     found, line = line_of(finding)
     assert found == path
     assert line in lines
+    _says_where(bug, finding)
 
 
-@FOUND
-def test_the_first_finding_says_op_phase_module_and_step(bug: Bug) -> None:
-    finding = first(bug)
+def _says_where(bug: Bug, finding: Finding) -> None:
     if bug.phase == "scaler":  # a call of Python's, and no op
         assert finding.phase == bug.phase
-        return
-    if bug.wrong_line:
-        return
-    assert (finding.op, finding.phase, finding.module, finding.step) == (bug.op, bug.phase, bug.module, bug.step)
+    else:
+        assert (finding.op, finding.phase, finding.module, finding.step) == (bug.op, bug.phase, bug.module, bug.step)
 
 
 @MISSED
