@@ -45,7 +45,8 @@ class Parts:
 
 def _ways(outputs: Sequence[torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> dict[str, list[tuple[Any, int]]]:
     """For each leaf the nodes of the graph that hand it a gradient, and in which place."""
-    names = {id(_entry(leaf)): name for name, leaf in leaves.items()}
+    entries = {name: _entry(leaf) for name, leaf in leaves.items()}  # held, since a node that nobody holds is another object when asked for again
+    names = {id(entry): name for name, entry in entries.items()}
     found: dict[str, list[tuple[Any, int]]] = {}
     for node in _nodes([each.grad_fn for each in outputs]):
         for place, (following, _) in enumerate(node.next_functions):

@@ -33,7 +33,7 @@ def test_numbers_tell_two_programs_apart_and_tensors_do_not() -> None:
 
 
 def test_casts_are_no_steps_nor_is_what_happens_around_the_model() -> None:
-    assert not steps(("aten._to_copy", (torch.ones(2),)))
+    assert not steps(("aten._to_copy", (torch.ones(2),)), ("aten.detach", (torch.ones(2),)))
     assert not steps(("aten.clone", (torch.ones(2),)), inside=False)
 
 
