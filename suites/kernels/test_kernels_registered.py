@@ -65,7 +65,9 @@ def test_a_fake_kernel_that_is_missing_is_a_warning_since_nothing_is_wrong_where
     [lambda x: x.new_empty(x.shape[0]), lambda x: x.new_empty(x.shape, dtype=torch.float64), lambda x: x.new_empty(x.shape[::-1]).mT],
     ids=["shape", "format", "strides"],
 )
-def test_a_fake_kernel_that_gives_something_else_is_an_error(doubled: Made, fake: Any) -> None:
+def test_a_fake_kernel_that_gives_something_else_is_an_error(doubled: Made, fake: Any, request: pytest.FixtureRequest) -> None:
+    if request.node.callspec.id == "strides" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12):
+        pytest.skip("up to torch 2.11 opcheck does not compare strides")
     report = precheck.compare_kernels(doubled(fake=fake), reference, X, budget=1)
     assert told(report) == [("kernel-contract", "error")]
     message = report.errors[0].message
