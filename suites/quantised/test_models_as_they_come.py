@@ -70,6 +70,8 @@ def test_a_model_that_refuses_float64_is_not_judged_under_float32() -> None:
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
 def test_float8_training_modules_pass_and_their_gradients_are_judged(recipe: str) -> None:
     float8 = pytest.importorskip("torchao.float8")
+    if recipe == "rowwise" and tuple(map(int, torch.__version__.split(".")[:2])) < (2, 12):
+        pytest.skip("up to torch 2.11 a CPU multiplies float8 tensors with one scale each alone")
     model = float8.convert_to_float8_training(Small(), config=float8.Float8LinearConfig.from_recipe_name(recipe))
     report = precheck.measure(model, normal(64, 64), precision="bf16-mixed", loss=lambda out: out.float().square().mean())
     report.raise_for_errors()
