@@ -157,12 +157,16 @@ def test_a_profiler_in_python_sees_the_calls_too() -> None:
 
 
 def test_a_profiler_in_c_is_left_alone() -> None:
-    profiler = cProfile.Profile()
+    def afterwards() -> None:
+        pass
+
+    profiler, net = cProfile.Profile(), Net(lambda one, other: one + summed(other.expand(4, 64, 32)))
     profiler.enable()
     try:
-        report = precheck.measure(Net(lambda one, other: one + summed(other.expand(4, 64, 32))), x())
-        on = sys.getprofile() is profiler
+        report = precheck.measure(net, x())
+        afterwards()
     finally:
         profiler.disable()
-    assert on
-    assert rows(report) == {}
+    assert any(entry.code is afterwards.__code__ for entry in profiler.getstats())
+    shared = sys.version_info >= (3, 12)  # there cProfile has a place of its own, and functions are looked at beside it
+    assert rows(report) == (rows(precheck.measure(net, x())) if shared else {})
