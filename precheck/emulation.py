@@ -18,10 +18,12 @@ from precheck import float32, ops
 from precheck.contents import composed, with_values
 from precheck.formats import TF32, Format
 from precheck.recipes import Recipe
+from precheck.recipes.delays import Delayed
 from precheck.recipes.products import RecipeProducts
 from precheck.torch_internals import TorchDispatchMode
 
 _open: list[Format | Recipe] = []
+_carried_out: list[RecipeProducts] = []
 
 
 def _products(fmt: Format | Recipe) -> dict[str, tuple[int, ...]]:
@@ -42,6 +44,14 @@ def roundoff(packet: str) -> float:
 def quantises(packet: str) -> bool:
     """Whether a recipe that is open carries out the op of that name, at a cost that hangs on the numbers and not on the format alone."""
     return any(isinstance(fmt, Recipe) and packet in _products(fmt) for fmt in _open)
+
+
+def delays() -> list[Delayed]:
+    """What scales of the calls before cost the operands of the product that has just been carried out. It is told once."""
+    found = [told for mode in _carried_out for told in mode.histories.told]
+    for mode in _carried_out:
+        mode.histories.told.clear()
+    return found
 
 
 def rounded(tensor: torch.Tensor, fmt: Format) -> torch.Tensor:
@@ -115,8 +125,13 @@ def gemm_inputs(fmt: Format | Recipe, device: str = "cpu", *, low_only: bool = F
 @contextlib.contextmanager
 def _emulated(fmt: Format | Recipe, low_only: bool) -> Iterator[None]:
     if isinstance(fmt, Recipe):
-        with RecipeProducts(fmt, low_only=low_only):
-            yield
+        mode = RecipeProducts(fmt, low_only=low_only)
+        _carried_out.append(mode)
+        try:
+            with mode:
+                yield
+        finally:
+            _carried_out.remove(mode)
         return
     with GemmInputs(lambda tensor: rounded(tensor, fmt), dense_only=fmt is not TF32, low_only=low_only):
         yield

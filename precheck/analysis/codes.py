@@ -9,7 +9,7 @@ from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation
-from precheck.observe.shadow.remarks_of_codes import Clipped, Skewed, Uncancelled
+from precheck.observe.shadow.remarks_of_codes import Clipped, Late, Skewed, Uncancelled
 
 CANCELLED = Limit(
     2.0**-6, "relative error",
@@ -26,6 +26,11 @@ SKEWED = Limit(
     0.1, "steps",
     """of a mean error. Rounding to nearest has one of up to 0.02 towards zero or from it (Gaussian data over 7 steps), rounding by chance none.""",
 )  # fmt: skip
+GROWS = Limit(
+    1e-6, "probability",
+    """that a scale of earlier calls is wrong so often although the data comes in any order. The greatest magnitude of the k-th call is then greater
+    than all before with probability 1/k, whatever its distribution, and independently of the calls before (Rényi's theorem on records).""",
+)  # fmt: skip
 BY_CHANCE = Limit(6.0, "standard errors", "of a mean error that chance explains: of 10^9 tensors, one has more")
 
 
@@ -33,7 +38,7 @@ BY_CHANCE = Limit(6.0, "standard errors", "of a mean error that chance explains:
 class Miscoded(Fact):
     """What a quantiser does wrong."""
 
-    remark: Uncancelled | Clipped | Skewed
+    remark: Uncancelled | Clipped | Skewed | Late
 
 
 def facts(observation: Observation) -> Iterator[Miscoded]:
@@ -44,6 +49,8 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED, "warning" if remark.whole else "error")
         elif isinstance(remark, Clipped):
             yield from _clipping(operation, remark)
+        elif isinstance(remark, Late):
+            yield from _late(operation, remark)
         elif isinstance(remark, Skewed) and abs(remark.mean) > max(SKEWED, BY_CHANCE * remark.chance):
             yield _fact("biased-rounding", operation, remark, abs(remark.mean), SKEWED)
 
@@ -55,7 +62,26 @@ def _clipping(operation: Operation, remark: Clipped) -> Iterator[Miscoded]:
         yield _fact("clipping", operation, remark, remark.lost, max(float(SEEN), CLIPPED * remark.rounding), severity)
 
 
+def _late(operation: Operation, remark: Late) -> Iterator[Miscoded]:
+    """An error where a delayed scale is wrong more often than chance explains: the recipe does not suit this data. Else it catches up."""
+    limit = max(float(SEEN), CLIPPED * remark.rounding)
+    if remark.lost > limit:
+        by_chance = chance_of_records(remark.calls, remark.small + remark.large)
+        yield _fact("clipping", operation, remark, remark.lost, limit, "error" if by_chance < GROWS else "warning")
+
+
+def chance_of_records(calls: int, records: int) -> float:
+    """Probability that of so many calls, with one before them, at least so many are greater than all before; for data whose order means nothing."""
+    chances = [1.0]  # of 0, 1, ... records so far
+    for call in range(2, calls + 2):
+        chances = [
+            (chances[count] if count < len(chances) else 0.0) * (1 - 1 / call) + (chances[count - 1] / call if count else 0.0)
+            for count in range(len(chances) + 1)
+        ]
+    return sum(chances[records:])
+
+
 def _fact(
-    mechanism: str, operation: Operation, remark: Uncancelled | Clipped | Skewed, measured: float, limit: float, severity: Severity = "error"
+    mechanism: str, operation: Operation, remark: Uncancelled | Clipped | Skewed | Late, measured: float, limit: float, severity: Severity = "error"
 ) -> Miscoded:
     return Miscoded(mechanism=mechanism, operation=operation, measured=measured, limit=float(limit), remark=remark, severity=severity)

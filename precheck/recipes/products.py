@@ -15,7 +15,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
-from precheck.recipes import quantising
+from precheck.recipes import delays, quantising
 from precheck.recipes.recipe import Quantiser, Recipe
 from precheck.torch_internals import TorchDispatchMode, backward_node, in_backward, next_sequence_number, sequence_number, storage_key
 
@@ -67,22 +67,35 @@ class Known:
 
 
 class Histories:
-    """Greatest magnitudes of the calls before, by site and operand, and the scale that follows: what a tensor is multiplied by."""
+    """Greatest magnitudes of the calls before, by site and operand, and operands quantised under the scales that follow."""
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.seen: dict[tuple[int, Kind], deque[torch.Tensor]] = {}
+        self.told: deque[delays.Delayed] = deque(maxlen=2)  # of the operands of the last product, whose scales are of calls before
 
-    def scale(self, operand: Operand) -> torch.Tensor:
-        """Once a call, for all its products. Where nothing but zeros has been seen before, that of its own greatest magnitude."""
+    def quantised(self, operand: Operand, noise: bool, generator: torch.Generator) -> torch.Tensor:
+        """Under one scale a call, for all its products. Where nothing but zeros has been seen before, that of its own greatest magnitude."""
         assert operand.how is not None
-        scales = operand.call.scales
-        if operand.kind not in scales:
-            now, before = operand.matrix.detach().abs().amax().float(), self.seen.setdefault((operand.site, operand.kind), deque(maxlen=self.length))
-            expected = torch.stack(list(before)).amax() if before else now
-            before.append(now)
-            scales[operand.kind] = quantising.multiplier(torch.where(expected > 0, expected, now), operand.how)
-        return scales[operand.kind]
+        matrix, how, scales = operand.matrix, operand.how, operand.call.scales
+        if operand.kind in scales:
+            return quantising.rounded(matrix, how, by=scales[operand.kind], noise=noise, generator=generator)
+        now, before = matrix.detach().abs().amax().float(), self.seen.setdefault((operand.site, operand.kind), deque(maxlen=self.length))
+        expected = torch.stack(list(before)).amax() if before else now
+        told, expected = bool(before) and bool(expected > 0), torch.where(expected > 0, expected, now)
+        before.append(torch.where(now.isfinite(), now, expected))  # as Transformer Engine, whose scale stays where a gradient overflows
+        scales[operand.kind] = quantising.multiplier(expected, how)
+        made = quantising.rounded(matrix, how, by=scales[operand.kind], noise=noise, generator=generator)
+        if told and not noise:
+            self.told.append(self._told(operand, made, now, expected))
+        return made
+
+    def _told(self, operand: Operand, made: torch.Tensor, now: torch.Tensor, expected: torch.Tensor) -> delays.Delayed:
+        assert operand.how is not None
+        if delays.fits(now, expected):
+            return delays.Delayed(operand.kind)
+        own = quantising.rounded(operand.matrix, operand.how, by=quantising.multiplier(now, operand.how))
+        return delays.delayed(operand.kind, operand.matrix, made, own, float(now / expected))
 
 
 class RecipeProducts(TorchDispatchMode):
@@ -219,9 +232,10 @@ class RecipeProducts(TorchDispatchMode):
     def _quantised(self, operand: Operand) -> torch.Tensor:
         if operand.how is None:
             return operand.matrix.float()
-        by = self.histories.scale(operand) if operand.how.scale == "delayed" else None
-        generator = self._generator(operand.matrix.device)
-        return quantising.rounded(operand.matrix, operand.how, by=by, noise=self.noise is not None, generator=generator)
+        noise, generator = self.noise is not None, self._generator(operand.matrix.device)
+        if operand.how.scale == "delayed":
+            return self.histories.quantised(operand, noise, generator)
+        return quantising.rounded(operand.matrix, operand.how, noise=noise, generator=generator)
 
     def _generator(self, device: torch.device) -> torch.Generator:
         """A run's own, so that the model's random numbers stay as they are."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from precheck import emulation
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode, unprofiled
@@ -25,6 +26,7 @@ from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.codes import Codes
 from precheck.observe.shadow.collectives import Collectives
 from precheck.observe.shadow.identities import is_parameter
+from precheck.observe.shadow.late_scales import LateScales
 from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.losses import Losses
 from precheck.observe.shadow.measuring import named
@@ -83,7 +85,7 @@ class Shadow(UncompiledMode):
         self.noise: dict[torch.device, torch.Generator] = {}
         self.outdated = outdated.Casts(self)
         self.accumulation = Accumulation(self.memory, self.later)
-        self.collectives, self.codes = Collectives(self), Codes(self)
+        self.collectives, self.codes, self.late_scales = Collectives(self), Codes(self), LateScales(self)
         self.twins = False  # whether any cell has one
         where.on_gradient = self.gradient
         where.on_step.append(self._step_begins)
@@ -180,6 +182,8 @@ class Shadow(UncompiledMode):
         with self.unseen():
             call.finish(result)
             self.restarts.after(call, seen)
+            if emulation.active():
+                self.late_scales.after(call.operation)
         return result
 
     def _refused(self, call: Call, why: str) -> None:
@@ -280,6 +284,7 @@ class Shadow(UncompiledMode):
     def finish(self) -> Observation:
         """Marks what is still alive; the block has ended."""
         self.codes.finish()
+        self.late_scales.finish()
         self.updates.finish(self.observation, self.where.parameter_names)
         self.observation.undone = self.accumulation.factors.undone
         for cell in self.memory.alive():

@@ -13,7 +13,7 @@ from typing import Literal
 
 from precheck.findings import Binades, Loss
 from precheck.observe.shadow.remarks import Outdated, Refused, Skew, Summed, Tail, Wrapped
-from precheck.observe.shadow.remarks_of_codes import Clipped, Skewed, Uncancelled
+from precheck.observe.shadow.remarks_of_codes import Clipped, Late, Skewed, Uncancelled
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Undone, Update
 from precheck.ops import base_name
@@ -133,7 +133,7 @@ class Operation:
     tail: Tail | None = None
     skew: Skew | None = None
     summed: Summed | None = None
-    coded: Uncancelled | Clipped | Skewed | None = None
+    coded: Uncancelled | Clipped | Skewed | Late | None = None
     mixed: bool = False  # whether its tensors, those of one number aside, are of several formats
     autocast: bool = False  # whether the block has switched autocast on, or off again
     impossible: tuple[int, int] = (0, 0)  # indices drawn that have no probability, of so many

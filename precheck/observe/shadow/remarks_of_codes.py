@@ -38,3 +38,18 @@ class Skewed:
     towards_zero: bool  # whether it is the mean towards zero
     noisy: bool  # whether noise was added before
     chance: float  # what so many elements leave by chance
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Late:
+    """What scales of the calls before cost an operand of a product. Of its calls the worst is told; errors are relative to the operand's norm."""
+
+    operand: str  # "input", "weight" or "gradient"
+    lost: float  # error under the late scale
+    rounding: float  # and under a scale of the operand's own
+    clipped: float  # share of the elements
+    zeroed: float  # share of the elements that a scale of its own keeps
+    grown: float  # greatest magnitude, over the one that the scale was made for
+    calls: int  # that had calls before them
+    small: int  # in so many of them the scale was made for smaller numbers, and that cost more than rounding
+    large: int  # and for greater ones

@@ -4,7 +4,7 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "clipping",
-    "a quantiser's scale is too small for the tensor: more is lost at the format's end than by rounding",
-    "take the scale from this tensor's greatest magnitude, update its history, round powers of two up",
+    "a quantiser's scale does not fit the tensor: more is lost at an end of the format than by rounding",
+    "take the scale from this tensor's greatest magnitude (fp8-current instead of fp8-delayed), update its history, round powers of two up",
     rank=32,
 )

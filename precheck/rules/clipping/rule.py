@@ -1,21 +1,21 @@
-"""Codes that end at the format's largest number, because their scale does not fit the tensor."""
+"""Codes that end at the format's largest number, or at zero, because their scale does not fit the tensor."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from precheck.analysis.codes import CLIPPED, MOSTLY, SEEN, Miscoded
+from precheck.analysis.codes import CLIPPED, GROWS, MOSTLY, SEEN, Miscoded
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import percent
-from precheck.observe.shadow.remarks_of_codes import Clipped
+from precheck.observe.shadow.remarks_of_codes import Clipped, Late
 from precheck.rules.clipping.about import ABOUT
 from precheck.rules.rule import Rule
 
 
 class Clipping(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (CLIPPED, SEEN, MOSTLY)
+    limits: ClassVar[tuple[Limit, ...]] = (CLIPPED, SEEN, MOSTLY, GROWS)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Clipped):
@@ -24,4 +24,16 @@ class Clipping(Rule):
             why = f"the scale lags behind in {seen.clips} of {seen.calls} casts" if lags else "the scale does not fit this tensor"
             return (f"{percent(seen.share)} % of the elements are clipped, the greatest from {seen.greatest:.3g} times the format's largest number: "
                     f"that loses {percent(seen.lost)} % of the tensor, rounding {percent(seen.rounding)} %; {why}")  # fmt: skip
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Late):
+            return _late(fact.remark)
         return super().words(fact)
+
+
+def _late(seen: Late) -> str:
+    often = " and ".join(f"too {word} in {count}" for word, count in (("small", seen.small), ("large", seen.large)) if count)
+    if seen.grown > 1:
+        worst = f"the {seen.operand} had grown by {seen.grown:.3g} times, and {percent(seen.clipped)} % of its elements were clipped"
+    else:
+        worst = f"the {seen.operand} had become {1 / seen.grown:.3g} times smaller, and {percent(seen.zeroed)} % of its elements became 0"
+    return (f"the scale of this product's {seen.operand} is that of earlier calls: {often} of {seen.calls} calls. At worst {worst}; that lost "
+            f"{percent(seen.lost)} % of it, where a scale of its own loses {percent(seen.rounding)} %")  # fmt: skip
