@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import random
 import signal
@@ -147,7 +148,15 @@ def used(block: Callable[[nn.Module], AbstractContextManager[Any]], model: nn.Mo
     return lines[0]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="up to Python 3.11 a tracer that raises leaves an exception behind for later tests")
+def nothing_is_handled() -> None:
+    """Where a tracer raises in an except block, Python goes on as if it handled that exception, and shows it with all that are raised later.
+
+    What a generator handles is its own, so this is no fixture.
+    """
+    ctypes.pythonapi.PyErr_SetHandledException(ctypes.py_object(None))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 cannot be told that it handles no exception any more")
 @pytest.mark.parametrize("block", [borrow, watch, keep, cast], ids=lambda block: block.__name__)
 @pytest.mark.parametrize("times", [1, 2])
 def test_an_interrupt_at_any_line_leaves_nothing_changed(net: Net, block: Any, times: int) -> None:
@@ -160,6 +169,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_changed(net: Net, block: Any, t
             assert used(block, net, number, times) < number  # a run may have some lines fewer, as where Python has collected garbage
         except KeyboardInterrupt:
             cut += 1
+        nothing_is_handled()
         assert state(net) == before, number
     assert cut > 90
 
