@@ -32,7 +32,7 @@ def unjudged(bench: Bench) -> str:
 
     def watch(frame: Any, event: str, argument: Any) -> None:
         if event == "call" and frame.f_globals.get("__name__") == _INTERPRETER and frame.f_code.co_name == "__call__":
-            seen.update(each.dtype for each in _tensors(frame.f_locals))
+            seen.update(each.dtype for each in _tensors(dict(frame.f_locals)))  # no dict from Python 3.13 on
 
     trial = Trial(given=True, fill="")
     made = bench.make(trial)
