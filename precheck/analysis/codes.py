@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 from precheck.analysis.facts import Fact
@@ -31,6 +32,8 @@ GROWS = Limit(
     """that a scale of earlier calls is wrong so often although the data comes in any order. The greatest magnitude of the k-th call is then greater
     than all before with probability 1/k, whatever its distribution, and independently of the calls before (Rényi's theorem on records).""",
 )  # fmt: skip
+MOST = 64
+"""Records that are told apart. A hundred thousand calls have 30 or more with less than the probability of `GROWS`."""
 BY_CHANCE = Limit(6.0, "standard errors", "of a mean error that chance explains: of 10^9 tensors, one has more")
 
 
@@ -71,14 +74,19 @@ def _late(operation: Operation, remark: Late) -> Iterator[Miscoded]:
 
 
 def chance_of_records(calls: int, records: int) -> float:
-    """Probability that of so many calls, with one before them, at least so many are greater than all before; for data whose order means nothing."""
-    chances = [1.0]  # of 0, 1, ... records so far
+    """Probability that at least so many of so many calls, which have one before them, are greater than all before; their order means nothing."""
+    return sum(_numbers_of_records(calls)[min(records, MOST) :])
+
+
+@functools.cache
+def _numbers_of_records(calls: int) -> list[float]:
+    """The probabilities of 0, 1, 2 … records; the last is that of `MOST` or more."""
+    chances = [1.0] + [0.0] * MOST
     for call in range(2, calls + 2):
-        chances = [
-            (chances[count] if count < len(chances) else 0.0) * (1 - 1 / call) + (chances[count - 1] / call if count else 0.0)
-            for count in range(len(chances) + 1)
-        ]
-    return sum(chances[records:])
+        more = [chance / call for chance in chances]
+        chances = [chance - gone + come for chance, gone, come in zip(chances, more, [0.0, *more], strict=False)]
+        chances[MOST] += more[MOST]
+    return chances
 
 
 def _fact(

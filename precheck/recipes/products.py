@@ -83,7 +83,7 @@ class Histories:
         now, before = matrix.detach().abs().amax().float(), self.seen.setdefault((operand.site, operand.kind), deque(maxlen=self.length))
         expected = torch.stack(list(before)).amax() if before else now
         told, expected = bool(before) and bool(expected > 0), torch.where(expected > 0, expected, now)
-        before.append(torch.where(now.isfinite(), now, expected))  # as Transformer Engine, whose scale stays where a gradient overflows
+        before.append(torch.where(now.isfinite(), now, torch.zeros_like(now)))  # as Transformer Engine, whose scale stays where a gradient overflows
         scales[operand.kind] = quantising.multiplier(expected, how)
         made = quantising.rounded(matrix, how, by=scales[operand.kind], noise=noise, generator=generator)
         if told and not noise:

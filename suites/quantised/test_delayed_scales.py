@@ -83,6 +83,17 @@ def test_data_that_varies_or_falls_slowly_has_peace(by: Callable[[int], float]) 
     assert not measured(by, 12)
 
 
+def infinite_once(step: int) -> float:
+    return float("inf") if step == 2 else 1.0
+
+
+def test_an_overflow_leaves_the_scale_as_it_was() -> None:
+    model, x = Factored(infinite_once), normal(32, 64)
+    with precheck.watch(precision="fp8-delayed"), torch.no_grad():
+        results = [model(x) for _ in range(3)]
+    assert torch.equal(results[2], results[0])
+
+
 def test_watch_tells_it_too() -> None:
     model, x = Factored(doubling), normal(32, 64)
     with precheck.watch(precision="fp8-delayed") as report:
@@ -100,6 +111,8 @@ def test_records_of_data_in_any_order_have_the_chances_of_renyis_theorem() -> No
     records = (draws[:, 1:] > draws.cummax(1).values[:, :-1]).sum(1)
     assert chance_of_records(8, 3) == pytest.approx(float((records >= 3).float().mean()), abs=0.01)
     assert chance_of_records(9, 9) < GROWS < chance_of_records(8, 8)
+    assert chance_of_records(1000, 1000) < GROWS
+    assert sum(chance_of_records(1000, least) for least in range(1, 60)) == pytest.approx(sum(1 / call for call in range(2, 1002)))  # the mean
 
 
 @pytest.mark.parametrize(

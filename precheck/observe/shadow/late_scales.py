@@ -1,4 +1,4 @@
-"""Delayed scales: what they cost the operands of a recipe's products, over the calls of a run."""
+"""What delayed scales cost the operands of products in a run."""
 
 from __future__ import annotations
 
