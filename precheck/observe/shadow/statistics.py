@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,11 @@ would leave out every other column of 64 rows of 4096."""
 NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
 FEW = 1 << 12
 """Elements up to which numpy adds up on a CPU: torch takes 5 µs to be asked for a sum, as long as 2^14 elements take."""
+_AT_ONCE = 1 << 13
+_ROOM = 2 * SAMPLE  # elements of memory to work in: a sample may be somewhat longer than asked for
+_SHAPES = 1 << 11  # for which that memory has been cut to size
+Numbers = numpy.ndarray
+"""1-D, float32 or float64."""
 _RUN = 16  # neighbouring elements taken together: a cache line of float32
 DOUBTFUL = 4.0
 """Roundings of drift below which a tensor is not looked at closely: no single element can then be common enough to matter."""
@@ -57,30 +63,60 @@ def prime_below(number: int, run: int) -> int:
     return run + 1
 
 
+@numpy.errstate(all="ignore")
 def norm(tensor: torch.Tensor) -> float:
     if tensor.numel() <= FEW and tensor.dtype is torch.float32 and tensor.is_cpu and not tensor.is_neg():
-        with numpy.errstate(all="ignore"):
-            return _length(_lent(tensor))
+        return _length(_lent(tensor, torch.float32))
     return float(torch.linalg.vector_norm(tensor)) if tensor.numel() else 0.0
 
 
-def _length(values: Any) -> float:
-    flat = values.reshape(-1)
-    return math.sqrt(flat.dot(flat))
+def _length(flat: Numbers) -> float:
+    return math.sqrt(_squares(flat))
 
 
-def _lent(tensor: torch.Tensor) -> numpy.ndarray:
-    """A copy for numpy: torch lets nobody resize a storage again that numpy has seen, as FSDP2 does with its weights."""
-    return tensor.detach().clone().numpy()
+def _squares(flat: Numbers) -> float:
+    """Their sum: not finite where an element is not. So few at a time BLAS takes without threads."""
+    if flat.size <= _AT_ONCE:
+        return float(flat.dot(flat))
+    return sum(float(part.dot(part)) for part in (flat[start : start + _AT_ONCE] for start in range(0, flat.size, _AT_ONCE)))
 
 
-def _apart(low: torch.Tensor, wide: torch.Tensor) -> tuple[float, float, int | None]:
-    """The norms of a tensor's error and of its shadow, and how many of its elements are not zero, if that was no effort to find out."""
-    if low.numel() > FEW or wide.dtype not in (torch.float32, torch.float64) or not (low.is_cpu and wide.is_cpu) or wide.is_neg():
-        return norm(low - wide), norm(wide), None
-    mine, other = _lent(low.to(wide.dtype)), _lent(wide)
-    with numpy.errstate(all="ignore"):
-        return _length(mine - other), _length(other), int(numpy.count_nonzero(mine))
+def _lent(tensor: torch.Tensor, dtype: torch.dtype, use: str = "") -> Numbers:
+    """A 1-D copy for numpy, whose calls take a fifth of the time that torch's take. A copy, since torch lets nobody resize a storage again that
+    numpy has seen, as FSDP2 does with its weights. It lasts until the next call for that `use`."""
+    if tensor.is_neg():
+        tensor = tensor.clone()  # carries the bit out, which arithmetic this far down does not honour
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.numel() > _ROOM:
+        copy: Numbers = tensor.reshape(-1).to(dtype, copy=True).numpy()
+        return copy
+    space, numbers = _space(tensor.shape, dtype, use)
+    space.copy_(tensor)
+    return numbers
+
+
+def _space(shape: torch.Size, dtype: torch.dtype, use: str) -> tuple[torch.Tensor, Numbers]:
+    """Memory that this thread keeps, as a tensor of that shape and as 1-D numbers. What is new costs more: of some size the operating system gives
+    it page by page."""
+    kept = _kept.spaces
+    found: tuple[torch.Tensor, Numbers] | None = kept.get((shape, dtype, use))
+    if found is None:
+        if len(kept) > _SHAPES:
+            kept.clear()
+        with torch.inference_mode(False):
+            whole = kept.setdefault((dtype, use), torch.empty(_ROOM, dtype=dtype))
+            part = whole[: shape.numel()]
+            found = kept[shape, dtype, use] = part.view(shape), part.numpy()
+    return found
+
+
+class _Kept(threading.local):
+    def __init__(self) -> None:
+        self.spaces: dict[Any, Any] = {}
+
+
+_kept = _Kept()
 
 
 def ratio(part: float, whole: float) -> float:
@@ -93,6 +129,7 @@ def share(mask: torch.Tensor) -> float:
     return int(torch.count_nonzero(mask)) / max(1, mask.numel())
 
 
+@numpy.errstate(all="ignore")
 def compare(
     value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None = None, *, zeros: bool = False, limit: int = SAMPLE
 ) -> None:
@@ -102,43 +139,55 @@ def compare(
     """
     if run.numel() == 0:
         return
-    if run.is_conj() or run.is_neg():
-        run = run.clone()  # carries the bit out, which arithmetic this far down does not honour
     if run.is_complex():
+        run = run.clone() if run.is_conj() else run  # carries the bit out, which arithmetic this far down does not honour
         run, shadow = torch.view_as_real(run), torch.view_as_real(shadow)
         twin = None if twin is None else torch.view_as_real(twin)
     if run.dtype in NARROW:
         run = run.to(shadow.dtype)  # torch promotes neither of these formats
     alike = run.numel() <= limit and run.shape == shadow.shape
     low, wide = (run, shadow) if alike else (sampled(run, limit), sampled(shadow, limit))
-    if low.element_size() == 1:
-        low = low.float()  # 8-bit formats have no arithmetic of their own
-    error: torch.Tensor | None = None
-    off, size, filled = _apart(low, wide)
-    if not (math.isfinite(off) and math.isfinite(size)) or (run.numel() > limit and not finite([run])):
-        error, wide, off, size = _nonfinite(value, run, shadow)
-        low, filled = run.reshape(-1), None
+    dtype = torch.float64 if torch.float64 in (low.dtype, wide.dtype) else torch.float32
+    mine, exact = _lent(low, dtype, "run"), _lent(wide, dtype, "shadow")
+    squares = _squares(exact)
+    if math.isfinite(squares) and math.isfinite(_squares(mine)) and (run.numel() <= limit or finite([run])):
+        error = numpy.subtract(mine, exact, out=_space(low.shape, dtype, "error")[1] if mine.size <= _ROOM else None)
+        size = math.sqrt(squares)
+    else:
+        error, mine, exact = _nonfinite(value, run, shadow)
+        size = _length(exact)
+    off = _length(error)
     if size > MASKED:
-        masked = wide.abs() > MASKED
-        low, wide, filled = low.masked_fill(masked, 0), wide.masked_fill(masked, 0), None
-        error = (low - wide if error is None else error).masked_fill(masked, 0)
-        off, size = norm(error), norm(wide)
-    value.norm = size * math.sqrt(run.numel() / max(1, wide.numel()))
+        kept = numpy.abs(exact) <= MASKED
+        error, mine, exact = error * kept, mine * kept, exact * kept
+        off, size = _length(error), _length(exact)
+    value.norm = size * math.sqrt(run.numel() / max(1, exact.size))
     value.drift = ratio(off, size)
     if off == 0:
         return
     if value.low or zeros:
-        _zeros(value, low, wide, size, filled)
+        _zeros(value, mine, exact, size)
     if value.drift > DOUBTFUL * value.roundoff:
-        floor = max(size / math.sqrt(wide.numel()), torch.finfo(torch.float32).tiny)
-        error = low - wide if error is None else error
-        value.dead = share(error.abs() > NO_DIGIT * wide.abs().clamp_min(floor))
+        value.dead = _dead(error, exact, size)
     if twin is not None:
-        stray = sampled(twin, limit) - sampled(shadow, limit) if wide.numel() != twin.numel() else twin.reshape(wide.shape) - wide
-        astray = norm(torch.nan_to_num(stray, nan=0.0, posinf=0.0, neginf=0.0))
+        astray = _astray(_lent(twin if twin.numel() == exact.size else sampled(twin, limit), dtype, "twin"), exact)
         value.wander, value.twin_drift = min(1e9, ratio(astray, off)), ratio(astray, size)
     if value.low and size > 1 / value.roundoff:
-        _wholes(value, low.reshape(-1)[:WHOLES], wide.reshape(-1)[:WHOLES])
+        _wholes(value, mine[:WHOLES], exact[:WHOLES])
+
+
+def _dead(error: Numbers, exact: Numbers, size: float) -> float:
+    """The share of elements without a digit."""
+    floor = max(size / math.sqrt(exact.size), torch.finfo(torch.float32).tiny)
+    magnitudes = numpy.maximum(numpy.abs(exact), exact.dtype.type(floor))
+    return int(numpy.count_nonzero(numpy.abs(error) > NO_DIGIT * magnitudes)) / exact.size
+
+
+def _astray(twin: Numbers, exact: Numbers) -> float:
+    """How far a twin lies from the shadow, what is not finite left out."""
+    stray = twin - exact
+    length = _length(stray)
+    return length if math.isfinite(length) else _length(numpy.nan_to_num(stray, nan=0.0, posinf=0.0, neginf=0.0))
 
 
 def finite(tensors: Sequence[torch.Tensor]) -> bool:
@@ -152,9 +201,9 @@ def finite(tensors: Sequence[torch.Tensor]) -> bool:
     return bool(torch.stack(extremes).isfinite().all())
 
 
-def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float, float]:
-    """The error and the shadow where both are finite, 0 elsewhere, with their norms in float64."""
-    low, wide = run.reshape(-1).to(torch.float64), shadow.reshape(-1).to(torch.float64)
+def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor) -> tuple[Numbers, Numbers, Numbers]:
+    """Where both are finite the error, the run and the shadow, 0 elsewhere, in float64; of all elements."""
+    low, wide = run.detach().reshape(-1).to(torch.float64), shadow.detach().reshape(-1).to(torch.float64)
     known = torch.isfinite(wide)
     bad = (~torch.isfinite(low) & known) | (torch.isnan(low) & torch.isinf(wide))
     value.nonfinite = int(bad.sum())
@@ -163,26 +212,24 @@ def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor) -> tuple[t
         lost = wide[bad]
         value.beyond, value.beyonds, value.negative = float(lost.abs().max()), lost[:WHOLES].unique().numel(), bool((lost < 0).all())
     both = known & torch.isfinite(low)
-    error, kept = torch.where(both, low - wide, 0.0), torch.where(both, wide, 0.0)
-    return error, kept, norm(error), norm(kept)
+    mine, exact = torch.where(both, low, 0.0), torch.where(both, wide, 0.0)
+    return (mine - exact).numpy(), torch.where(known, low, 0.0).numpy(), exact.numpy()
 
 
-def _zeros(value: Value, low: torch.Tensor, wide: torch.Tensor, size: float, filled: int | None) -> None:
-    """`filled`: how many elements are not zero, if that is known."""
-    if (int(torch.count_nonzero(low)) if filled is None else filled) == low.numel():
+def _zeros(value: Value, mine: Numbers, exact: Numbers, size: float) -> None:
+    if int(numpy.count_nonzero(mine)) == mine.size:
         return
-    gone = (low == 0) & (wide != 0)
-    value.zeros, value.looked_at = int(gone.sum()), low.numel()
+    gone = (mine == 0) & (exact != 0)
+    value.zeros, value.looked_at = int(numpy.count_nonzero(gone)), mine.size
     if value.zeros:
-        lost = torch.where(gone, wide, 0.0)
-        value.zeroed, value.largest_zeroed = ratio(norm(lost), size), float(lost.abs().max())
+        lost = exact[gone]
+        value.zeroed, value.largest_zeroed = ratio(_length(lost), size), float(numpy.abs(lost).max())
 
 
-def _wholes(value: Value, low: torch.Tensor, wide: torch.Tensor) -> None:
+def _wholes(value: Value, mine: Numbers, exact: Numbers) -> None:
     """Whole numbers beyond 1/u that moved. A lone magnitude is a constant (a mask's -10000), not a count."""
-    if not torch.equal(wide[:16], wide[:16].round()) or not torch.equal(wide, wide.round()):
+    if not (exact[:16] == exact[:16].round()).all() or not (exact == exact.round()).all():
         return
-    peak = float(wide.abs().max())
-    if 1 / value.roundoff < peak < 2 / torch.finfo(wide.dtype).eps:  # beyond that all numbers of the reference are whole
-        moved = wide[low.to(wide.dtype) != wide].abs()
-        value.wholes_moved, value.peak = int(torch.unique(moved).numel()), peak
+    peak = float(numpy.abs(exact).max())
+    if 1 / value.roundoff < peak < 2 / numpy.finfo(exact.dtype).eps:  # beyond that all numbers of the reference are whole
+        value.wholes_moved, value.peak = numpy.unique(numpy.abs(exact[mine != exact])).size, peak
