@@ -75,6 +75,12 @@ def set_cudnn_tf32(allowed: bool) -> None:
         setter(allowed)
 
 
+def graph_task() -> int:
+    """The number of the backward pass that autograd's engine runs on this thread, which no other has; -1 outside one."""
+    task: int = _graph_task()
+    return task
+
+
 def in_backward() -> bool:
     """Whether autograd's engine is running a backward pass on this thread."""
     return bool(_graph_task() != -1)

@@ -24,7 +24,6 @@ from precheck import ops
 from precheck.observe.boundaries import LOW, Position
 from precheck.observe.decision_modes import DecisionMode
 from precheck.observe.marks import Path, Storages, arguments
-from precheck.observe.profiling import unprofiled
 from precheck.observe.programs import Program
 from precheck.observe.shadow.source import Frames
 from precheck.observe.structure import tensors
@@ -128,9 +127,12 @@ class Recording(DecisionMode):
 
         return back
 
-    @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        kwargs, kind = kwargs or {}, nature(func)
+        return self.run(func, args, kwargs or {})
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an op and records it. Another mode may call this in place of the op; this one need not be entered then."""
+        kind = nature(func)
         if self.program is not None and not self.rests:
             self.program.took(kind.name, args, kwargs)
         if kind.view or self.rests:

@@ -17,13 +17,14 @@ import torch
 
 from precheck.findings import Binades
 from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import addressable
 from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.source import shortened
 from precheck.observe.shadow.statistics import FEW, sampled
-from precheck.torch_internals import without_modes
+from precheck.torch_internals import no_dispatch
 
 if TYPE_CHECKING:
     from precheck.observe.recorder import Moved
@@ -53,8 +54,8 @@ class Exponents:
         """A tensor at a module's boundary. Of a forward run again, the last counts."""
         if kind in ("result", "update") or not addressable(tensor):
             return
-        with without_modes(), torch.no_grad():
-            self._count((kind, name, step), Binades(name, kind, step, _named(tensor), tensor.numel()), tensor)
+        with no_dispatch():
+            self._count((kind, name, step), name, kind, step, tensor)
 
     def moves(self, step: int, moved: Sequence[Moved]) -> None:
         """Of moves nothing is counted."""
@@ -64,8 +65,8 @@ class Exponents:
         key = "parameter-gradient", name or number
         if key not in self.came:
             self.came.add(key)
-            with without_modes(), torch.no_grad():
-                self._count(key, Binades(name, "parameter-gradient", step, _named(gradient), gradient.numel()), gradient)
+            with no_dispatch():
+                self._count(key, name, "parameter-gradient", step, gradient)
 
     def opened(self, operation: Operation, value: Value, shadow: torch.Tensor) -> None:
         """A result in which something went wrong that its inputs do not have; `shadow` may be a sample. The first of the gravest on each line."""
@@ -80,11 +81,12 @@ class Exponents:
             )  # fmt: skip
             self.gravity[place], self.found[place] = gravity, counted(about, tally(shadow).cpu())
 
-    def _count(self, key: tuple[Any, ...], about: Binades, tensor: torch.Tensor) -> None:
+    def _count(self, key: tuple[Any, ...], name: str, kind: str, step: int, tensor: torch.Tensor) -> None:
         scale, cell = self.scales.of(tensor), self.memory.find(tensor)
         shadow = tensor.detach() if cell is None else self.memory.view(cell, tensor)  # without an ancestor in a low format, its own reference
         if tensor.numel() and math.isfinite(scale):  # a gradient under no known scale has no place on the axis
-            self.later([tally(sampled(shadow, LOOKED_AT, _RUN))], functools.partial(self._keep, key, dataclasses.replace(about, scale=scale)))
+            about = Binades(name, kind, step, named(tensor.dtype), tensor.numel(), scale=scale)
+            self.later([tally(sampled(shadow, LOOKED_AT, _RUN))], functools.partial(self._keep, key, about))
 
     def _keep(self, key: tuple[Any, ...], about: Binades, counts: torch.Tensor) -> None:
         self.found[key] = counted(about, counts)
@@ -118,20 +120,18 @@ def tally(values: torch.Tensor) -> torch.Tensor:
 
 def _tally_of_few(bits: Any, digits: int, most: int) -> torch.Tensor:
     """The same by numpy, whose calls take a tenth of the time that torch's take, as long as what they do takes less."""
-    counts = numpy.bincount((bits >> digits) & most, minlength=most + 1)
-    return torch.from_numpy(numpy.append(counts, bits.size - numpy.count_nonzero(bits << 1)))
+    counts = numpy.bincount((bits >> digits) & most, minlength=most + 2)
+    counts[most + 1] = bits.size - numpy.count_nonzero(bits << 1)
+    return torch.from_numpy(counts)
 
 
 def counted(about: Binades, tallied: torch.Tensor) -> Binades:
     """`about` with the counts of `tally`, the loss scale divided out: to the nearest power of two, which scales are."""
-    *counts, zeros = tallied.tolist()
-    subnormal, *normal, nonfinite = counts
-    binades = [subnormal - zeros, *normal]
-    taken = [place for place, count in enumerate(binades) if count]
-    least = 1 - len(counts) // 2 - round(math.log2(about.scale))  # the first holds all below the reference's normal numbers
-    first, last = (taken[0], taken[-1]) if taken else (0, -1)
-    return dataclasses.replace(about, least=least + first, counts=tuple(binades[first : last + 1]), zeros=zeros, nonfinite=nonfinite)
-
-
-def _named(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+    counts = tallied.numpy()
+    exponents, zeros, binades = len(counts) - 1, int(counts[-1]), counts[:-2].copy()
+    binades[0] -= zeros
+    taken = numpy.flatnonzero(binades)
+    first, last = (int(taken[0]), int(taken[-1])) if taken.size else (0, -1)
+    least = 1 - exponents // 2 - round(math.log2(about.scale))  # the first holds all below the reference's normal numbers
+    held = tuple(binades[first : last + 1].tolist())
+    return dataclasses.replace(about, least=least + first, counts=held, zeros=zeros, nonfinite=int(counts[-2]))

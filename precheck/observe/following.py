@@ -14,7 +14,6 @@ from precheck.observe.decision_modes import DecisionMode
 from precheck.observe.decisions import Key, Places, Tape, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
 from precheck.observe.listeners import Progress
 from precheck.observe.marks import replaced
-from precheck.observe.profiling import unprofiled
 from precheck.observe.programs import Program
 from precheck.observe.shadow.source import Frames
 from precheck.torch_internals import schema
@@ -53,7 +52,6 @@ class Following(DecisionMode):
         self.flips: dict[str, tuple[int, int]] = {}
         self.frames, self.progress = Frames(), Progress()
 
-    @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         self.progress.op()
         if self.rests:

@@ -23,25 +23,8 @@ def ended() -> None:
     _told.pop()
 
 
-def unprofiled(dispatch: Dispatch) -> Dispatch:
-    """A mode's `__torch_dispatch__`, without that hook."""
-
-    @functools.wraps(dispatch)
-    def alone(self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if not _told or sys.getprofile() is not _told[-1]:
-            return dispatch(self, func, types, args, kwargs)
-        sys.setprofile(None)
-        try:
-            return dispatch(self, func, types, args, kwargs)
-        finally:
-            if _told:
-                sys.setprofile(_told[-1])
-
-    return alone  # type: ignore[return-value]
-
-
 class UncompiledMode(TorchDispatchMode):
-    """A dispatch mode of which torch.compile compiles nothing.
+    """A dispatch mode of which torch.compile compiles nothing, and nobody's profiling hook hears.
 
     torch's own way to this imports its compiler, which takes seconds, and costs several microseconds an op.
     """
@@ -57,14 +40,22 @@ class UncompiledMode(TorchDispatchMode):
 
 
 def _uncompiled(dispatch: Dispatch) -> Dispatch:
+    """A mode's `__torch_dispatch__`, without either hook."""
+
     @functools.wraps(dispatch)
     def plain(self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         hook = set_eval_frame(None)
-        if hook is None:
+        told = _told[-1] if _told and sys.getprofile() is _told[-1] else None
+        if hook is None and told is None:
             return dispatch(self, func, types, args, kwargs)
+        if told is not None:
+            sys.setprofile(None)
         try:
             return dispatch(self, func, types, args, kwargs)
         finally:
-            set_eval_frame(hook)
+            if hook is not None:
+                set_eval_frame(hook)
+            if told is not None and _told:
+                sys.setprofile(_told[-1])
 
     return plain  # type: ignore[return-value]

@@ -7,7 +7,7 @@ it is the reference run only where a run in float32 goes that way too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ Step = tuple[Any, ...]
 
 _CASTS = frozenset({"aten._to_copy", "aten.detach"})
 """What autocast puts in between, and what is nothing in float32. Up to torch 2.9 its casts are detached in the backward pass."""
+_PASSED_BY = frozenset({torch.Tensor, torch.nn.Parameter, torch.dtype, type(None)})
 _SCALED = {("backward", "aten.mul")}
 """What a loss scale adds: the derivative of its product with the loss. No number of Python's is among its operands."""
 _FORMATS = {
@@ -45,7 +46,12 @@ class Program:
             place = self.position.call
         else:
             return
-        self.steps[(place, name, *_numbers(args), *_numbers(kwargs.values()))] += 1
+        step = [place, name]
+        _numbers(args, step)
+        if kwargs:
+            _numbers(kwargs.values(), step)
+        key = tuple(step)
+        self.steps[key] = self.steps.get(key, 0) + 1
 
 
 def alike(low: Counter[Step], other: Counter[Step]) -> bool:
@@ -54,9 +60,15 @@ def alike(low: Counter[Step], other: Counter[Step]) -> bool:
     return not missing and more.keys() <= _SCALED
 
 
-def _numbers(values: Iterable[Any]) -> Iterator[Any]:
+def _numbers(values: Iterable[Any], found: list[Any]) -> None:
+    """Adds the numbers among the values, of lists as tuples."""
     for value in values:
+        kind = type(value)
+        if kind in _PASSED_BY:
+            continue
         if isinstance(value, (list, tuple)):
-            yield tuple(_numbers(value))
+            inner: list[Any] = []
+            _numbers(value, inner)
+            found.append(tuple(inner))
         elif isinstance(value, (bool, int, float)):
-            yield _FORMATS.get(value, value)
+            found.append(_FORMATS.get(value, value))

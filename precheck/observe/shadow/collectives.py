@@ -40,7 +40,7 @@ class Collectives:
                 exchange.prepare()
             else:
                 self._forget(tensors)
-        result = func(*args, **kwargs)
+        result = self.mode.run(func, args, kwargs)
         with self.mode.apart():
             done, result = self._ended(planned, args, kwargs, result) if planned.base in ops.CARRIED else (False, result)
             if exchange is not None:

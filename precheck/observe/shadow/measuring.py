@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ ONE_ROUNDING = 0.42
 _ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.dtype_name}
 
 
+@functools.cache
 def named(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 

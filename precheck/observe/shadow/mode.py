@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ import torch
 from precheck import emulation
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
-from precheck.observe.profiling import UncompiledMode, unprofiled
+from precheck.observe.profiling import UncompiledMode
 from precheck.observe.shadow import numbers, outdated, parts, twins
 from precheck.observe.shadow.accumulation import Accumulation
 from precheck.observe.shadow.backward import Backwards
@@ -87,20 +87,20 @@ class Shadow(UncompiledMode):
         self.accumulation = Accumulation(self.memory, self.later)
         self.collectives, self.codes, self.late_scales = Collectives(self), Codes(self), LateScales(self)
         self.twins = False  # whether any cell has one
+        self.through: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # who runs the user's ops; None: torch
         where.on_gradient = self.gradient
         where.on_step.append(self._step_begins)
         where.after_step.append(self._step_ends)
         where.on_call = self._called
         where.belongs = self._on_here
 
-    @unprofiled
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if not isinstance(func, OpOverload):  # a higher-order op, whose parts are not ours to replay
             return self._opaque_call(func, args, kwargs)
         wrappers = [kind for kind in types if wraps(kind)]
         if wrappers:  # what a subclass with ops of its own does inside comes by again; torch's fake tensors do nothing
-            return func(*args, **kwargs) if any(kind.__module__.startswith(_NUMBERLESS) for kind in wrappers) else NotImplemented
+            return self.run(func, args, kwargs) if any(kind.__module__.startswith(_NUMBERLESS) for kind in wrappers) else NotImplemented
         planned = plan(func)
         self.observation.seen += 1
         self.progress.op()
@@ -109,7 +109,7 @@ class Shadow(UncompiledMode):
         if planned.passes:
             if args and is_parameter(args[0]):
                 self.where.saw(args[0])  # a linear layer's weight is only ever read through a view
-            result = func(*args, **kwargs)
+            result = self.run(func, args, kwargs)
             if planned.packet == "lift_fresh":
                 numbers.entered(self, result)
             return result
@@ -125,6 +125,10 @@ class Shadow(UncompiledMode):
             with self.unseen():
                 self.backwards.passed(result)
             return result
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs the user's op."""
+        return func(*args, **kwargs) if self.through is None else self.through(func, args, kwargs)
 
     def _backward_begins(self, loss: torch.Tensor) -> None:
         with self.unseen():
@@ -169,13 +173,13 @@ class Shadow(UncompiledMode):
         lowers = any(isinstance(value, torch.dtype) and value in self.low for value in (*args, *kwargs.values()))
         lowers = lowers or (not floats and torch.get_default_dtype() in self.low)
         if not lowers and not any(cells) and not any(tensor.dtype in self.low for tensor in floats):
-            return func(*args, **kwargs)
+            return self.run(func, args, kwargs)
         call = Call(self, func, planned, args, kwargs, floats, cells)
         with self.unseen():
             call.prepare()
             seen = self.restarts.before(call)
         try:
-            result = func(*args, **kwargs)
+            result = self.run(func, args, kwargs)
         except Exception as error:
             self._refused(call, str(error))
             raise
@@ -225,6 +229,7 @@ class Shadow(UncompiledMode):
             yield
 
     def _step_begins(self, optimizer: Any) -> None:
+        self.lines.frames.steps(True)
         with without_modes(), torch.no_grad():
             self.updates.begin(optimizer, self.observation.seen)
             if self.collectives.ranks is not None:  # gradients have been reduced since they came
@@ -232,6 +237,7 @@ class Shadow(UncompiledMode):
                     self.gradient(self.where.name_of(parameter), parameter)
 
     def _step_ends(self, optimizer: Any) -> None:
+        self.lines.frames.steps(False)
         with without_modes(), torch.no_grad():
             self.updates.end(optimizer, self.where.parameter_names, dataclasses.replace(self.described("step"), phase="optimizer"))
         self._turned(Turn.STEP)

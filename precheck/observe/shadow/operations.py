@@ -7,6 +7,7 @@ Nothing here holds a tensor.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
@@ -165,12 +166,12 @@ class Operation:
     @property
     def packet(self) -> str:
         """ "mul" of "mul.Tensor"."""
-        return self.name.partition(".")[0]
+        return _parts(self.name)[0]
 
     @property
     def base(self) -> str:
         """The name without in-place underscore and foreach prefix: "mul" of "_foreach_mul_.Scalar"."""
-        return base_name(self.packet)
+        return _parts(self.name)[1]
 
     @property
     def title(self) -> str:
@@ -184,6 +185,12 @@ class Operation:
     def drifting(self) -> Value | None:
         """The input that is furthest off."""
         return max(self.inputs, key=lambda value: value.drift, default=None)
+
+
+@functools.cache
+def _parts(name: str) -> tuple[str, str]:
+    packet = name.partition(".")[0]
+    return packet, base_name(packet)
 
 
 @dataclasses.dataclass(slots=True)

@@ -20,10 +20,11 @@ import torch
 from precheck import autocast
 from precheck.observe.conversion import rounded
 from precheck.observe.state import copied
-from precheck.torch_internals import CONVERSION, backward_node, next_sequence_number, sequence_number
+from precheck.torch_internals import CONVERSION, backward_node, graph_task, next_sequence_number, sequence_number
 
 PRECHECK = str(Path(__file__).resolve().parents[2]) + os.sep
 TORCH = str(Path(torch.__file__).resolve().parent)
+OPTIMIZERS = str(Path(TORCH) / "optim") + os.sep
 RUNNER = tuple(str(Path("observe") / name) for name in ("training.py", "conversion.py"))
 """Of precheck, what converts and runs the user's model: beyond it lies the code that asked for a measurement, which is not part of the run."""
 AUTOCAST = autocast.__file__
@@ -65,6 +66,9 @@ class Frames:
     def __init__(self) -> None:
         self.kinds: dict[str, str] = {}
         self.functions: dict[str, Function] = {}  # by line of the user's
+        self.engine = (0, -1, "")  # the frame that has called autograd's engine last, for which backward pass, and the line that led there
+        self.within = False  # whether a step of an optimizer is under way
+        self.step: str | None = None  # the line that led to it, once an op of torch's own optimizer has been located
 
     def kind(self, filename: str) -> str:
         known = self.kinds.get(filename)
@@ -78,24 +82,41 @@ class Frames:
         The last is asked for `inside` a backward pass only, where it is looked for beyond the line.
         """
         frame: Any = sys._getframe(depth)
-        line, engine, recomputed = "", False, False
+        line, engine, recomputed, kinds = "", False, False, self.kinds
+        called = stepping = None
         while frame is not None:
             code = frame.f_code
-            kind = self.kind(code.co_filename)
-            if kind in ("user", "installed"):
+            kind = kinds.get(code.co_filename) or self.kind(code.co_filename)
+            if kind == "user" or kind == "installed":
                 line = line or self._line(frame)
                 if engine or recomputed or not inside:
                     break
+            elif kind == "optimizer" and self.within and not inside and stepping is None:
+                if self.step is not None:
+                    return self.step, False, False
+                stepping = frame
             elif kind == "engine" and code.co_name == "_engine_run_backward":
                 if line:
                     break  # user code that the engine runs
                 engine = not recomputed
+                if engine and called is None:  # all ops of one backward pass come from here
+                    called = (id(frame), graph_task())
+                    if called == self.engine[:2]:
+                        return self.engine[2], True, False
             elif kind == "checkpoint" and not engine:
                 recomputed = True
                 if line:
                     break
             frame = frame.f_back
+        if called is not None and not recomputed:
+            self.engine = (*called, line)
+        elif stepping is not None:
+            self.step = line
         return line, engine, recomputed
+
+    def steps(self, within: bool) -> None:
+        """An optimizer's step begins, or has ended."""
+        self.within, self.step = within, None
 
     def caller(self, depth: int) -> tuple[str, bool]:
         """The deepest line of the user's own, "" if there is none in this run; and whether autograd's engine lies before it."""
@@ -139,7 +160,8 @@ class Frames:
     def instruction(self, depth: int) -> int:
         """Where the frame of the deepest line is in its code."""
         frame: Any = sys._getframe(depth)
-        while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
+        kinds = self.kinds
+        while frame is not None and (kinds.get(frame.f_code.co_filename) or self.kind(frame.f_code.co_filename)) not in ("user", "installed"):
             frame = frame.f_back
         return -1 if frame is None else int(frame.f_lasti)
 
@@ -162,6 +184,8 @@ def _kind(filename: str) -> str:
     if path.startswith(TORCH):
         if path.endswith(str(Path("autograd") / "graph.py")):
             return "engine"
+        if path.startswith(OPTIMIZERS):
+            return "optimizer"
         return "checkpoint" if path.endswith(str(Path("utils") / "checkpoint.py")) else "torch"
     if path.startswith(PRECHECK):
         return "runner" if path.endswith(RUNNER) else "precheck"
@@ -214,5 +238,5 @@ def packaged(line: str) -> str:
 
 def shortened(line: str) -> str:
     """The line as people name it: relative to the working directory where it lies in it."""
-    here = f"{Path.cwd()}{os.sep}"
+    here = f"{os.getcwd()}{os.sep}"  # noqa: PTH109  # asked for each row of a table
     return line[len(here) :] if line.startswith(here) else line

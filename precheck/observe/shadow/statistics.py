@@ -154,7 +154,7 @@ def compare(
         error = numpy.subtract(mine, exact, out=_space(low.shape, dtype, "error")[1] if mine.size <= _ROOM else None)
         size = math.sqrt(squares)
     else:
-        error, mine, exact = _nonfinite(value, run, shadow)
+        error, mine, exact = _nonfinite(value, run, shadow, limit)
         size = _length(exact)
     off = _length(error)
     if size > MASKED:
@@ -201,8 +201,11 @@ def finite(tensors: Sequence[torch.Tensor]) -> bool:
     return bool(torch.stack(extremes).isfinite().all())
 
 
-def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor) -> tuple[Numbers, Numbers, Numbers]:
-    """Where both are finite the error, the run and the shadow, 0 elsewhere, in float64; of all elements."""
+def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor, limit: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Where both are finite the error, the run and the shadow, 0 elsewhere, in float64; of all elements, or of a sample where they agree on what is
+    not finite, as a mask's -Inf is."""
+    if torch.equal(run.isfinite(), shadow.isfinite()) and torch.equal(run.isnan(), shadow.isnan()):
+        run, shadow = sampled(run, limit), sampled(shadow, limit)
     low, wide = run.detach().reshape(-1).to(torch.float64), shadow.detach().reshape(-1).to(torch.float64)
     known = torch.isfinite(wide)
     bad = (~torch.isfinite(low) & known) | (torch.isnan(low) & torch.isinf(wide))
