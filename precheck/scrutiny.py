@@ -2,7 +2,8 @@
 
 The story: what a run makes up to its loss is asked first, since an error there is the first of the run and needs no backward pass. A module whose
 own code makes n low-format results has n roundings, not one; that settles most. What is left gets narrower floors, and float64 is asked whether
-float32 is a yardstick there. Each look makes half of its runs, and the others only where these could still change what it comes to.
+float32 is a yardstick there. Each look makes half of its runs, and the others only where these could still change what it comes to. What could be
+a warning at most is worth the first half of a look, and no narrower floor.
 """
 
 from __future__ import annotations
@@ -66,13 +67,15 @@ class Scrutiny:
     ) -> list[Comparison]:
         """The suspects that are guilty, by all that there is to ask. `among`: which records may be suspects."""
         explained = self._explained(suspects, early) if suspects else set()
-        left = [row for key, row in suspects.items() if key not in explained]
+        grave = {key: row for key, row in suspects.items() if key not in explained and _grave(row)}
+        unstable = self.by.contradicted({**starved, **grave}, early=early)  # one run, where narrower floors take six
+        left = [row for key, row in grave.items() if key not in unstable]
         if left and not self.settled and not certain(left, 2, noise.MOST):
             self.rows = self.by.narrowed(self.rows, early=early)
             suspects = {key: row for key, row in suspicious(self.rows).items() if among(row.record)}
             explained = self._explained(suspects, early) if suspects else set()
         guilty = {key: row for key, row in suspects.items() if row.failed and key not in explained}
-        unstable = self.by.contradicted({**starved, **guilty}, early=early)
+        unstable |= self.by.contradicted({key: row for key, row in guilty.items() if key not in grave}, early=early)
         self.explained |= explained
         self.unstable |= unstable
         return [row for key, row in guilty.items() if key not in unstable]
@@ -80,11 +83,13 @@ class Scrutiny:
     def _explained(self, suspects: Rows, early: bool) -> set[str]:
         """Of the suspects, those that correct rounding explains after all.
 
-        Roundings inside modules settle outputs. A gradient is also held against noise on every op: a backward pass is derived, not written, so
-        that an ill-conditioned gradient (of a scale before a norm, say) is nobody's bug, while an output that one rounding spoils is.
+        Roundings inside modules settle outputs. A gradient is held against noise on every op, which has that noise in it: a backward pass is
+        derived, not written, so that an ill-conditioned gradient (of a scale before a norm, say) is nobody's bug, while an output that one
+        rounding spoils is.
         """
-        explained = self._within(suspects, early=early)
-        gradients = {key: row for key, row in suspects.items() if "gradient" in row.record.kind and key not in explained}
+        gradients = {key: row for key, row in suspects.items() if "gradient" in row.record.kind}
+        others = {key: row for key, row in suspects.items() if key not in gradients}
+        explained = self._within(others, early=early) if others else set()
         if gradients and self.by.brief and any(row.failed for key, row in suspects.items() if key not in explained | gradients.keys()):
             return explained | gradients.keys()
         if gradients:
@@ -92,12 +97,14 @@ class Scrutiny:
         return explained | _beside(suspects, explained)
 
     def _within(self, suspects: Rows, *, everywhere: bool = False, early: bool = False) -> set[str]:
-        """Those that failed and fail no more, or were doubtful and are no more, beside runs of that kind: two, or four where two leave it open."""
+        """Those that failed and fail no more, or were doubtful and are no more, beside runs of that kind: two, or four where two leave open
+        whether something is an error."""
+        grave = {key: before for key, before in suspects.items() if _grave(before)}
         for count in (2, 4):
             found = {row.record.key: row for row in self.by.chained(count, everywhere=everywhere, early=early)}
             within = {key for key, before in suspects.items() if _innocent(found[key], before)}
-            left = [found[key] for key in suspects if key not in within]
-            if (left and certain(left, count, 4)) or (not left and all(_stays(found[key], before, count, 4) for key, before in suspects.items())):
+            left = [found[key] for key in grave if key not in within]
+            if (left and certain(left, count, 4)) or (not left and all(_stays(found[key], before, count, 4) for key, before in grave.items())):
                 break
         return within
 
@@ -129,6 +136,11 @@ def certain(rows: list[Comparison], made: int, planned: int) -> bool:
     needed = noise.allowed(first.record.numel, planned)
     plain = first.record.is_result or first.record.kind in ("loss", "parameter-gradient")
     return first.failed and least > needed * (1 if plain else boundaries.PLAIN)
+
+
+def _grave(row: Comparison) -> bool:
+    """Whether the row may be an error: it has failed, or does so by the limit for the most noise runs that are made."""
+    return row.failed or row.r > noise.allowed(row.record.numel, noise.MOST)
 
 
 def _innocent(row: Comparison, before: Comparison) -> bool:
