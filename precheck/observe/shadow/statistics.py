@@ -111,6 +111,12 @@ def _space(shape: torch.Size, dtype: torch.dtype, use: str) -> tuple[torch.Tenso
     return found
 
 
+def _scratch(like: Numbers, use: str) -> Numbers | None:
+    """Such memory for as many numbers; None where they are too many for it."""
+    dtype = torch.float64 if like.dtype == numpy.float64 else torch.float32
+    return _space(torch.Size((like.size,)), dtype, use)[1] if like.size <= _ROOM else None
+
+
 class _Kept(threading.local):
     def __init__(self) -> None:
         self.spaces: dict[Any, Any] = {}
@@ -151,7 +157,7 @@ def compare(
     mine, exact = _lent(low, dtype, "run"), _lent(wide, dtype, "shadow")
     squares = _squares(exact)
     if math.isfinite(squares) and math.isfinite(_squares(mine)) and (run.numel() <= limit or finite([run])):
-        error = numpy.subtract(mine, exact, out=_space(low.shape, dtype, "error")[1] if mine.size <= _ROOM else None)
+        error = numpy.subtract(mine, exact, out=_scratch(mine, "error"))
         size = math.sqrt(squares)
     else:
         error, mine, exact = _nonfinite(value, run, shadow, limit)
@@ -179,8 +185,11 @@ def compare(
 def _dead(error: Numbers, exact: Numbers, size: float) -> float:
     """The share of elements without a digit."""
     floor = max(size / math.sqrt(exact.size), torch.finfo(torch.float32).tiny)
-    magnitudes = numpy.maximum(numpy.abs(exact), exact.dtype.type(floor))
-    return int(numpy.count_nonzero(numpy.abs(error) > NO_DIGIT * magnitudes)) / exact.size
+    kind, bound, off = exact.dtype.type, numpy.abs(exact, out=_scratch(exact, "bound")), numpy.abs(error, out=_scratch(error, "off"))
+    numpy.multiply(bound, kind(NO_DIGIT), out=bound)
+    dead = off > bound
+    dead &= off > kind(NO_DIGIT * floor)  # of both, which takes a fifth of the time that the larger of two takes
+    return int(numpy.count_nonzero(dead)) / exact.size
 
 
 def _astray(twin: Numbers, exact: Numbers) -> float:
@@ -220,9 +229,10 @@ def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor, limit: int
 
 
 def _zeros(value: Value, mine: Numbers, exact: Numbers, size: float) -> None:
-    if int(numpy.count_nonzero(mine)) == mine.size:
+    zero = mine == 0
+    if not zero.any():
         return
-    gone = (mine == 0) & (exact != 0)
+    gone = zero & (exact != 0)
     value.zeros, value.looked_at = int(numpy.count_nonzero(gone)), mine.size
     if value.zeros:
         lost = exact[gone]
