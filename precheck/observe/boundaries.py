@@ -17,6 +17,7 @@ import torch
 
 from precheck.observe.depth import room
 from precheck.observe.functions import Functions
+from precheck.observe.profiling import Unheard
 from precheck.observe.recorder import Recorder, Witness
 from precheck.observe.records import Trace
 from precheck.observe.structure import tensors
@@ -131,6 +132,10 @@ class Boundaries:
 
     def forward_done(self, result: Any) -> None:
         """Marks what belongs to the model's own result, and lets go of the forward's tensors."""
+        with Unheard():
+            self._done(result)
+
+    def _done(self, result: Any) -> None:
         if isinstance(self.model, torch.jit.ScriptModule) and self.enabled:  # no hook has seen it
             self._returned("", result, self.position.stack[0][1])
         for path, tensor in tensors(result):
@@ -175,7 +180,8 @@ class Boundaries:
         def hook(module: torch.nn.Module, args: Any, output: Any) -> None:
             call, roundings = self.position.leave(name)
             if self.enabled and output is not None:
-                self._returned(call, output, roundings)
+                with Unheard():
+                    self._returned(call, output, roundings)
 
         def glance(module: torch.nn.Module, args: Any, output: Any) -> None:
             """Nobody asks where such a run is. Calls are counted as they end, which is as they begin, but where a module calls itself."""

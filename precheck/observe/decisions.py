@@ -12,7 +12,6 @@ booleans decides (comparisons, top-k, argmax, sort, bucketize, casts to int), an
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -67,8 +66,18 @@ class Nature:
     view: bool  # nothing is decided, drawn or rounded
 
 
-@functools.cache
 def nature(func: Any) -> Nature:
+    """What an op's schema says. Looked up by id, since Python is asked for an op's hash."""
+    known = _NATURES.get(id(func))
+    if known is None or known[0] is not func:
+        known = _NATURES[id(func)] = func, _nature(func)
+    return known[1]
+
+
+_NATURES: dict[int, tuple[Any, Nature]] = {}
+
+
+def _nature(func: Any) -> Nature:
     packet, name = func.overloadpacket, schema(func).name
     base = name.removeprefix("aten::").rstrip("_")
     rounds_quotient = base == "div" and overload(func).endswith("_mode")

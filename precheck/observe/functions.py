@@ -38,7 +38,7 @@ class Functions:
 
     def __init__(self, recorder: Recorder, forwards: Collection[CodeType]) -> None:
         self.recorder, self.forwards = recorder, forwards
-        self.frames, self.kinds = Frames(), dict[CodeType, bool]()
+        self.frames, self.kinds = Frames(), dict[int, tuple[bool, CodeType]]()  # by id: to hash code takes long
         self.calls: Counter[CodeType] = Counter()
         self.stack: list[_Call] = []
         self.made: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
@@ -78,11 +78,11 @@ class Functions:
             self.stack[-1].lines.add((frame.f_code, frame.f_lineno))
 
     def _own(self, code: CodeType) -> bool:
-        known = self.kinds.get(code)
+        known = self.kinds.get(id(code))
         if known is None:
             named = not code.co_name.startswith("<") and not code.co_flags & _PAUSES and code not in self.forwards
-            known = self.kinds[code] = named and self.frames.kind(code.co_filename) == "user"
-        return known
+            known = self.kinds[id(code)] = named and self.frames.kind(code.co_filename) == "user", code
+        return known[0]
 
     def _returned(self, call: _Call, result: Any) -> None:
         if self.stack:

@@ -1,5 +1,5 @@
-"""Python's profiling hook and torch.compile's step aside while a dispatch mode works on an op: there are hundreds of calls in there, and none of
-them the user's."""
+"""Python's profiling hook and torch.compile's step aside while a dispatch mode works on an op, and the former while a boundary is recorded: there
+are hundreds of calls in there, and none of them the user's."""
 
 from __future__ import annotations
 
@@ -21,6 +21,21 @@ def begun(told: Any) -> None:
 
 def ended() -> None:
     _told.pop()
+
+
+class Unheard:
+    """A block of which that hook is not told."""
+
+    __slots__ = ("told",)
+
+    def __enter__(self) -> None:
+        self.told = _told[-1] if _told and sys.getprofile() is _told[-1] else None
+        if self.told is not None:
+            sys.setprofile(None)
+
+    def __exit__(self, *raised: object) -> None:
+        if self.told is not None and _told:
+            sys.setprofile(_told[-1])
 
 
 class UncompiledMode(TorchDispatchMode):

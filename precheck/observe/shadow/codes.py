@@ -25,7 +25,7 @@ from precheck.observe.shadow.remarks_of_codes import Uncancelled
 from precheck.observe.shadow.replay import OpPlan, tensors_in
 from precheck.observe.shadow.scaled import CHAIN, EXTREMES, Scaled, Scales, scale_of
 from precheck.observe.shadow.tracks import AGREE, ALTERNATIVES, Track, alternatives, distance, neutral, ratios
-from precheck.torch_internals import in_backward
+from precheck.torch_internals import in_backward, storage_key
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
@@ -53,13 +53,26 @@ class Codes:
 
     def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """An op has run. Raises nothing."""
-        if not self.off and planned.known and (planned.base in BEGINS or self.tracks or self.scaled or self.origins or self.scales.made):
+        if not self.off and planned.known and (planned.base in BEGINS or self._concerned(args)):
             try:
                 with self.mode.unseen():
                     self._followed(func, planned, args, kwargs, result)
             except Exception:
                 self.off = True
         return result
+
+    def _concerned(self, args: tuple[Any, ...]) -> bool:
+        """Whether an operand is one of those that are followed."""
+        known = [each.held for each in (self.tracks, self.scaled, self.origins, self.scales.made) if each.held]
+        if not known:
+            return False
+        for tensor in tensors_in(*args):
+            if tensor.layout is torch.strided:
+                key = storage_key(tensor)
+                for held in known:
+                    if key in held:
+                        return True
+        return False
 
     def finish(self) -> None:
         """The block has ended: results that nothing has read are what its user gets."""

@@ -77,7 +77,7 @@ class Memory:
         cell = self.cells.get(address(storage))
         if cell is None:
             return None
-        if cell.reference.expired() or _real(cell.dtype) != _real(tensor.dtype):
+        if cell.reference.expired() or (cell.dtype is not tensor.dtype and _real(cell.dtype) != _real(tensor.dtype)):
             return None
         if cell.bytes != storage.nbytes() and cell.payload is None:
             self._resize(cell, tensor)

@@ -33,18 +33,7 @@ from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.remarks import Refused
-from precheck.observe.shadow.replay import (
-    LOW,
-    OpPlan,
-    Replay,
-    addressable,
-    continuous,
-    local,
-    plan,
-    tensors_in,
-    wraps,
-    written_in,
-)  # fmt: skip
+from precheck.observe.shadow.replay import LOW, OpPlan, Replay, addressable, continuous, floats_in, local, plan, tensors_in, wraps, written_in
 from precheck.observe.shadow.restarts import Restarts
 from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.scaling import Scalers
@@ -163,16 +152,16 @@ class Shadow(UncompiledMode):
         return func(*args, **kwargs)
 
     def _watched(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        floats = [tensor for tensor in tensors_in(*args, *kwargs.values()) if continuous(tensor) and addressable(tensor)]
+        floats = floats_in(args, [])
+        if kwargs:
+            floats_in(kwargs.values(), floats)
         if planned.collective:
             return self.collectives(func, planned, args, kwargs)
         if planned.mutable:
             self.where.on_write()
             self._forgotten(planned, args, kwargs)
         cells = [self.memory.find(tensor) for tensor in floats]
-        lowers = any(isinstance(value, torch.dtype) and value in self.low for value in (*args, *kwargs.values()))
-        lowers = lowers or (not floats and torch.get_default_dtype() in self.low)
-        if not lowers and not any(cells) and not any(tensor.dtype in self.low for tensor in floats):
+        if not any(cells) and not self.replay.lowers(planned, args, kwargs, floats):
             return self.run(func, args, kwargs)
         call = Call(self, func, planned, args, kwargs, floats, cells)
         with self.unseen():

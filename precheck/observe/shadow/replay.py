@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -47,6 +46,7 @@ class OpPlan:
     names: tuple[str, ...]
     defaults: tuple[Any, ...]
     steps: bool
+    typed: bool  # whether it can be told a dtype
 
     def argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value of the argument of that name in a call; None if the op has none."""
@@ -69,8 +69,18 @@ class OpPlan:
         return not (self.packet == "native_dropout" and self.argument("train", args, kwargs) is False)
 
 
-@functools.cache
 def plan(func: Any) -> OpPlan:
+    """What an op's schema says. Looked up by id, since Python is asked for an op's hash."""
+    known = _PLANS.get(id(func))
+    if known is None or known[0] is not func:
+        known = _PLANS[id(func)] = func, _planned(func)
+    return known[1]
+
+
+_PLANS: dict[int, tuple[Any, OpPlan]] = {}
+
+
+def _planned(func: Any) -> OpPlan:
     signature = schema(func)
     library, _, packet = signature.name.rpartition("::")
     composite = _has(func, "CompositeImplicitAutograd") and not _has(func, "CPU") and not _has(func, "CUDA")
@@ -96,6 +106,7 @@ def plan(func: Any) -> OpPlan:
         names=tuple(argument.name for argument in signature.arguments),
         defaults=tuple(argument.default_value if argument.has_default_value() else None for argument in signature.arguments),
         steps=base in ops.STEPS | ops.COUNTS or (base == "div" and overload(func).endswith("_mode")),
+        typed=any("dtype" in argument.name for argument in signature.arguments),
     )
 
 
@@ -110,6 +121,23 @@ def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(*value)
+
+
+def floats_in(values: Iterable[Any], found: list[torch.Tensor]) -> list[torch.Tensor]:
+    """`found`, with the tensors of real or complex numbers among the values that are `addressable`, in order, those of lists included."""
+    for value in values:
+        kind = type(value)
+        if kind is torch.Tensor or kind is torch.nn.Parameter:
+            if (value.is_floating_point() or value.is_complex()) and value.layout is torch.strided and not value.is_meta and not value.is_nested:
+                found.append(value)
+        elif kind is list or kind is tuple:
+            floats_in(value, found)
+        elif isinstance(value, torch.Tensor):
+            if continuous(value) and addressable(value):
+                found.append(value)
+        elif isinstance(value, (list, tuple)):
+            floats_in(value, found)
+    return found
 
 
 def addressable(tensor: torch.Tensor) -> bool:
@@ -153,6 +181,14 @@ class Replay:
         if dtype.is_complex and dtype.to_real() in self.low:
             return self.reference.to_complex()
         return dtype
+
+    def lowers(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor]) -> bool:
+        """Whether an op reads what is low, or makes it."""
+        if any(tensor.dtype in self.low for tensor in floats):
+            return True
+        if planned.typed and any(isinstance(value, torch.dtype) and value in self.low for value in (*args, *kwargs.values())):
+            return True
+        return not floats and torch.get_default_dtype() in self.low
 
     def call(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> list[torch.Tensor]:
         """The floating and other results of the call on changed arguments; raises what the op raises.

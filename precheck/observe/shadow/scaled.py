@@ -54,6 +54,8 @@ class Scales:
 
     def follow(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """An op has run: whether it has made scales."""
+        if base not in EXTREMES and not self.made:
+            return
         floats = [each for each in inputs[base == "copy" :] if each.is_floating_point()]
         if base in EXTREMES and len(floats) == 1 and all(each.numel() < floats[0].numel() for each in results):
             made = True
