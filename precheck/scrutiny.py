@@ -155,18 +155,23 @@ def _stays(row: Comparison, before: Comparison, made: int, planned: int) -> bool
 
 def _near(row: Comparison, samples: int) -> float:
     """The r from which the row is doubtful, by the floor of so many runs (`Comparison.doubtful`)."""
-    limit = min(noise.allowed(row.record.numel, samples), noise.allowed(row.record.numel, noise.MOST))
-    return max(noise.WARN, limit * noise.WARN / noise.FAIL)
+    return max(noise.WARN, _limit(row, samples) * noise.WARN / noise.FAIL)
+
+
+def _limit(row: Comparison, samples: int) -> float:
+    """The r from which the row may be an error, by the floor of so many runs, or of the most that are made."""
+    return min(noise.allowed(row.record.numel, samples), noise.allowed(row.record.numel, noise.MOST))
 
 
 def settled(rows: list[Comparison], planned: int) -> bool:
-    """Whether the rows, by the floor of one noise run, are healthy by that of `planned` as well, whatever the others say.
+    """Whether the rows, by the floor of one noise run, are healthy, and no error by that of `planned` either, whatever the others say: these add no
+    less than nothing to the mean square.
 
     Of a result it is certain, too, that rounding does not drown it: by no more than luck does another run disturb it more (see `certain`).
     """
     judged = [row for row in rows if row.record.kind != "update"]
     results = [row for row in judged if row.record.is_result]
-    healthy = all(not row.excess_nonfinite and row.r * math.sqrt(planned) <= _near(row, planned) for row in judged)
+    healthy = all(row.r <= _near(row, planned) and row.r * math.sqrt(planned) <= _limit(row, planned) for row in judged)
     return healthy and bool(results) and all(_clear(row, planned) for row in results)
 
 
