@@ -178,6 +178,8 @@ class Misroundings:
         if cause is None:  # a difference of near-equals is exact: what it is off by, its terms were off by when they were stored
             stored = self._storing(operation, term)
             cause = stored if not value.low or (stored is not None and self._handed_over(stored, operation)) else self._before(operation, term)
+        if cause is not None and self._here(cause, operation) and attribution.moments(operation, cause):
+            cause = None
         mechanism = "cancellation" if cause is None or cause is operation else causes.kind(cause)
         return self._fact(mechanism, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity)
 
@@ -223,8 +225,11 @@ class Misroundings:
 
         Where one function does both, it is the subtraction that is to be mended, as in `Attribution.difference`.
         """
-        functions, wide = self.observation.functions, not any(source.low for source in causes.taken(stored))
-        return wide and stored.base in STORING and functions.get(stored.blamed) != functions.get(operation.blamed)
+        return stored.base in STORING and not any(source.low for source in causes.taken(stored)) and not self._here(stored, operation)
+
+    def _here(self, cause: Operation, operation: Operation) -> bool:
+        """Whether one function has both."""
+        return self.observation.functions.get(cause.blamed) == self.observation.functions.get(operation.blamed)
 
     def _starving(self, operation: Operation, value: Value) -> list[Value]:
         """The inputs whose zeros, which the end of their format has made, may be what ails the result."""
