@@ -27,6 +27,8 @@ DOUBTFUL = 4.0
 """Roundings of drift below which a tensor is not looked at closely: no single element can then be common enough to matter."""
 MASKED = 2.0**100
 """Magnitude beyond which a number is what a mask is filled with. Beside it a norm would not see what is left, which is all that matters."""
+FAINT = 2.0**-50
+"""Norm below which float32 may lose the squares that it is the root of: it ends at 2^-149."""
 NO_DIGIT = 0.25
 """An element off by more than a quarter of max(|itself|, root mean square) has not one decimal digit left."""
 WHOLES = 4096  # elements among which moved whole numbers are counted
@@ -118,6 +120,8 @@ def compare(
     if not (math.isfinite(off) and math.isfinite(size)) or (run.numel() > limit and not finite([run])):
         error, wide, off, size = _nonfinite(value, run, shadow)
         low, filled = run.reshape(-1), None
+    if size < FAINT and wide.dtype is torch.float32 and bool(wide.any()):
+        off, size = norm(low.double() - wide.double()), norm(wide.double())
     if size > MASKED:
         masked = wide.abs() > MASKED
         low, wide, filled = low.masked_fill(masked, 0), wide.masked_fill(masked, 0), None
