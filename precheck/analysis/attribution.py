@@ -171,7 +171,8 @@ def written(operation: Operation) -> bool:
 def own(operation: Operation, value: Value) -> float:
     """The relative error that an op makes itself: by storing its result low, by what its kernel errs on the inputs it has, by what becomes zero."""
     before = max((source.zeroed for source in operation.inputs), default=0.0)
-    return max(0.0 if causes.only_moved(operation, value) else causes.own(value), value.local or 0.0, value.zeroed - before)
+    flushed = value.zeroed - before if value.low else 0.0  # a part of a tensor may have more of its zeros, and float32 flushes none
+    return max(0.0 if causes.only_moved(operation, value) else causes.own(value), value.local or 0.0, flushed)
 
 
 def moments(operation: Operation, cause: Operation) -> bool:
