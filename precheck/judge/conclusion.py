@@ -10,11 +10,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterable, Sequence
 
-from precheck.analysis import attribution
 from precheck.analysis.choices import BY_DIFFERENCE
-from precheck.analysis.lineage import PRODUCTS
-from precheck.analysis.noise import WARN
-from precheck.analysis.rounding import STORING, Misrounded
 from precheck.findings import Finding, Row
 from precheck.judge import culprit
 from precheck.judge.ops import Verdict, distinct, finding_of
@@ -48,7 +44,7 @@ def concluded(
     behind = [_behind(finding, observation, candidates, _record(finding, trace)) for finding in boundaries]
     told = [finding for finding, _ in behind]
     drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
-    asked = _asked(candidates, _sound(trace, rows) if drifted else None) | _explained(candidates, observation, trace, rows)
+    asked = _asked(candidates, _sound(trace, rows) if drifted else None)
     ops = [_weighed(finding, asked, choices=not drifted) for finding in _alone(distinct(candidates), told)]
     when = dict[tuple[str, str], float]()
     for candidate in candidates:
@@ -77,37 +73,6 @@ def _asked(candidates: Sequence[Candidate], sound: Collection[Place] | None) -> 
     return found if sound is None else found - other
 
 
-def _explained(candidates: Sequence[Candidate], observation: Observation, trace: Trace, rows: Sequence[Row]) -> set[tuple[str, str]]:
-    """Places of roundings whose amplified result a function returns as it is, with an error that noise runs explain there.
-
-    The floor has no rounding that the user's code adds: of an error of up to `WARN` floors, half and more would be there without that. A cast of what
-    had been computed wide, for no product, is none of these: nothing would have to be rounded there.
-    """
-    judged = ((trace.records.get(f"{row.kind}:{row.tensor}@{row.step}"), row) for row in rows if row.kind == "returned")
-    returned = [(record, row) for record, row in judged if record is not None]
-    found, other = set[tuple[str, str]](), set[tuple[str, str]]()
-    for candidate in candidates:
-        if candidate.rule in AMPLIFIED and candidate.severity == "error":
-            given = [row for record, row in returned if _gives(record, row, culprit.shown(candidate))]
-            within = isinstance(candidate.fact, Misrounded) and bool(given) and all(row.r <= WARN for row in given)
-            (found if within and not _needless(candidate.operation, observation) else other).add(_place(finding_of(candidate)))
-    return found - other
-
-
-def _needless(operation: Operation, observation: Observation) -> bool:
-    """Whether it is a narrowing cast that the user's code makes, and no product reads."""
-    cast = operation.base in STORING and operation.outputs[0].low and not any(source.low for source in operation.inputs)
-    readers = (each for each in observation.operations if operation.outputs[0] in each.inputs)
-    return cast and attribution.written(operation) and not any(reader.base in PRODUCTS for reader in readers)
-
-
-def _gives(record: Record, row: Row, operation: Operation) -> bool:
-    """Whether a function returns what an op in it has made, as far as its shape and error tell: a sketch knows a distance to a third."""
-    inside = record.place is not None and record.step == operation.step and culprit.within(operation, record.place)
-    made = operation.outputs[:1] if inside else ()
-    return any(value.shape == record.shape and math.isclose(value.drift, row.relative, rel_tol=1 / 3) for value in made)
-
-
 def _behind(
     finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None
 ) -> tuple[Finding, Operation | None]:
@@ -133,7 +98,7 @@ def _weighed(finding: Finding, asked: Collection[tuple[str, str]], *, choices: b
     """`finding`, or a note where the noise runs, by which the boundaries are healthy, had the very rounding that it is about.
 
     Noise has the roundings that the precision asks for, of inputs and of what torch's own modules return, and not those that the user's code adds.
-    `asked`: places of such roundings, and of others that noise runs explain where they show.
+    `asked`: places of such roundings.
     What a choice makes of rounded scores is counted beside what it makes of disturbed ones; `choices`: all of these were as many.
     """
     amplified = finding.rule in AMPLIFIED and _place(finding) in asked

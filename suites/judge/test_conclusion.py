@@ -53,7 +53,7 @@ def row(r: float) -> Row:
 
 def returned(first: int) -> SimpleNamespace:
     """What a record says of a function of nine lines."""
-    return SimpleNamespace(place=("model.py", first, first + 8), shape=(64,), step=1)
+    return SimpleNamespace(place=("model.py", first, first + 8), shape=(64,))
 
 
 @pytest.mark.parametrize(("asked", "r", "severity"), [(True, 1.0, "note"), (True, 4.0, "error"), (False, 1.0, "error")])
@@ -61,23 +61,4 @@ def test_what_noise_explains_in_a_function_is_a_note_where_another_errs(asked: b
     other = Finding("accumulated-drift", "error", "what other() returns: off", phase="forward", step=1, tensor="other()")
     records: dict[str, Any] = {"returned:waves()@1": returned(1), "returned:other()@1": returned(20)}
     found = concluded(converted(asked), [other], Trace(records=records), [row(r)])
-    assert [finding.severity for finding in found if finding.rule == "amplified-rounding"] == [severity]
-
-
-def softened(cast: bool) -> Graph:
-    """A rounding on line 1, of an op that the precision has low or of a cast that the user writes, which a softmax on line 2 amplifies."""
-    graph = Graph()
-    rounded = graph.op("_to_copy.default" if cast else "silu.default", given("float32"), makes={"drift": ROUNDED})
-    graph.op("_softmax.default", rounded, makes=WIDE | {"drift": 40 * ROUNDED, "dead": 0.1, "alive": True})
-    return graph
-
-
-@pytest.mark.parametrize(("cast", "r", "off", "severity"), [
-    (False, 1.9, 40 * ROUNDED, "note"), (False, 2.1, 40 * ROUNDED, "error"), (True, 1.9, 40 * ROUNDED, "error"), (False, 1.9, ROUNDED, "error"),
-])  # fmt: skip
-def test_what_noise_explains_at_the_very_tensor_is_a_note_but_for_a_cast(cast: bool, r: float, off: float, severity: str) -> None:
-    """A function that returns a mean of it, less off than it is, tells nothing."""
-    records: dict[str, Any] = {"returned:waves()@1": SimpleNamespace(place=("model.py", 1, 9), shape=(64,), step=1)}
-    rows = [Row("waves()", "returned", 1, (64,), "float32", r, 3.0, 0.0, 0.0, off, 0)]
-    found = concluded(softened(cast), [], Trace(records=records), rows)
     assert [finding.severity for finding in found if finding.rule == "amplified-rounding"] == [severity]
