@@ -20,7 +20,7 @@ import torch
 from precheck import interrupts
 from precheck.analysis import drift
 from precheck.diagnosis import diagnose
-from precheck.evidence import Evidence, concluded, depth_of, gathered
+from precheck.evidence import Evidence, concluded, depth_of, gathered, told_of
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.goldens import lifecycle
@@ -77,6 +77,7 @@ def check(
     job = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed)
     chosen, allowed = resolve(precision), allowances.checked(allow)
     report = Checking(job, chosen, read(Path(golden)), depth=depth_of(depth)).report(str(golden), whole=ops)
+    told_of(report, depth, chosen)
     allowances.apply(report, allowed)
     if not report.ops and (report.errors or ops):
         diagnose(job, chosen, report)

@@ -66,6 +66,7 @@ def concluded(report: Report, evidence: Evidence) -> None:
     report.findings = []
     report.add(found)
     shown(report, evidence.observation)
+    undecided(report, evidence.verdict)
 
 
 def shown(report: Report, observation: Observation) -> None:
@@ -73,6 +74,12 @@ def shown(report: Report, observation: Observation) -> None:
     report.ops = sorted(observation.rows.values(), key=lambda row: row.first)
     report.exponents = observation.exponents
     report.facts |= facts(observation)
+
+
+def undecided(report: Report, verdict: ops.Verdict) -> None:
+    """Says of which rules the run had too few steps, and how many would tell."""
+    if verdict.waiting:
+        report.facts["too_few_steps"] = verdict.waiting
 
 
 def facts(observation: Observation) -> dict[str, Any]:
@@ -91,6 +98,12 @@ def facts(observation: Observation) -> dict[str, Any]:
     if observation.each_loss > 1:
         found["losses"] = f"of each {observation.each_loss} backward passes the loss that is furthest from its reference, and the last"
     return found
+
+
+def told_of(report: Report, depth: Depth, precision: Precision) -> None:
+    """Says where no op was looked at since that was asked for."""
+    if depth == "boundaries" and precision.is_low:
+        report.facts["depth"] = depth
 
 
 def depth_of(depth: Any) -> Depth:

@@ -84,6 +84,7 @@ def measure(
     job, chosen = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)
     allowed = allowances.checked(allow)
     report = Measurement(job, chosen, depth=evidence.depth_of(depth)).report()
+    evidence.told_of(report, depth, chosen)
     allowances.apply(report, allowed)
     if report.errors and depth == "boundaries":
         diagnose(job, chosen, report)

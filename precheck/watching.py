@@ -14,7 +14,7 @@ import torch
 
 from precheck import interrupts
 from precheck.analysis import displacements, scaling
-from precheck.evidence import shown
+from precheck.evidence import shown, undecided
 from precheck.findings import Finding, Report
 from precheck.judge import allowances, ops
 from precheck.judge.ranks import merged
@@ -111,6 +111,7 @@ def filled(report: Report, observation: Observation, where: Whereabouts, verdict
     report.scaler = scaling.table(observation)
     report.losses = observation.losses
     shown(report, observation)
+    undecided(report, verdict)
     if where.compiled:
         report.facts["compiled"] = "compiled code ran in eager mode, so that it could be watched"
 

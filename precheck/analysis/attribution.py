@@ -137,12 +137,13 @@ class Attribution:
     def difference(self, cause: Operation, functions: Mapping[str, Function]) -> Operation | None:
         """The difference of near-equals that makes an error of the rounding of `cause`, if the same function takes it, in a low format as well.
 
-        Then it is there that the code is to be mended: a difference in float32 has its terms in float32. `functions`: the function of each line.
+        Then it is there that the code is to be mended: a difference in float32 has its terms in float32. One that subtracts the square of what
+        `cause` made is to be mended in any format (`moments`). `functions`: the function of each line.
         """
         here = functions.get(cause.blamed)
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
         after = (each for each in passed if functions.get(each.blamed) == here)
-        return next((each for each in after if self._grown(each)), None)
+        return next((each for each in after if self._grown(each) and (each.outputs[0].low or moments(each, cause))), None)
 
     def subnormal(self, cause: Operation) -> bool:
         """Whether what shows the rounding of `cause` are small elements of what it has stored, picked out later: subnormal ones."""
@@ -159,8 +160,7 @@ class Attribution:
         return max((self.error(source) for source in operation.inputs), default=0.0)
 
     def _grown(self, operation: Operation) -> bool:
-        made = operation.outputs[0]
-        return operation.base in SUMS and made.low and self.error(made) >= GROWN * self._before(operation)
+        return operation.base in SUMS and self.error(operation.outputs[0]) >= GROWN * self._before(operation)
 
 
 def written(operation: Operation) -> bool:
@@ -171,7 +171,28 @@ def written(operation: Operation) -> bool:
 def own(operation: Operation, value: Value) -> float:
     """The relative error that an op makes itself: by storing its result low, by what its kernel errs on the inputs it has, by what becomes zero."""
     before = max((source.zeroed for source in operation.inputs), default=0.0)
-    return max(0.0 if causes.only_moved(operation, value) else causes.own(value), value.local or 0.0, value.zeroed - before)
+    flushed = value.zeroed - before if value.low else 0.0  # a part of a tensor may have more of its zeros, and float32 flushes none
+    return max(0.0 if causes.only_moved(operation, value) else causes.own(value), value.local or 0.0, flushed)
+
+
+def moments(operation: Operation, cause: Operation) -> bool:
+    """Whether one of its terms is the square of what `cause` made, or of what its line did: a variance as E[x²] - m².
+
+    Its derivative by m is -2m, so that it is off by 2m times what m is. That of E[(x - m)²] is nothing, and m may be rounded as it is here.
+    """
+    bases = (base for term in operation.inputs for base in _squared(term))
+    return any(base is causes.moved(cause.outputs[0]) or (base.maker is not None and base.maker.blamed == cause.blamed) for base in bases)
+
+
+def _squared(term: Value) -> list[Value]:
+    """What a term is the square of."""
+    maker = causes.moved(term).maker
+    while maker is not None and maker.base in SCALED and len(maker.inputs) == 1:
+        maker = causes.moved(maker.inputs[0]).maker
+    bases = [] if maker is None else [causes.moved(value) for value in maker.inputs]
+    power = maker is not None and maker.base == "pow" and maker.scalars == (2.0,)
+    product = maker is not None and maker.base == "mul" and len(bases) == 2 and bases[0] is bases[1]
+    return bases if power or product else []
 
 
 def _kept(operation: Operation, value: Value, brought: Collection[Value], error: Errors) -> float:

@@ -6,6 +6,7 @@ Whether float32 determines a value is told by a copy of the shadow that was dist
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Set
 
 from precheck.analysis import constants, wholes
@@ -16,7 +17,7 @@ from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import REDUCTIONS, SUMS, Origins, felt
-from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, SUM_ROUNDINGS, BorrowedEpsilon, Misroundings
+from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, SUM_ROUNDINGS, Misroundings
 from precheck.analysis.steep import Steepness
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
@@ -30,6 +31,13 @@ SHAKEN = Limit(0.1, "share of the elements", "without a correct digit from which
 DIGIT = Limit(
     2.0**-11, "relative error", "of the disturbed copy that is visible beside an error without a digit; smaller ones are the disturbance itself"
 )  # fmt: skip
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class BorrowedEpsilon(Fact):
+    """An eps that is the low format's own, and does what float32's would not."""
+
+    value: Value
 
 
 class Errors:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Literal
 
 from precheck import formats, ops
-from precheck.analysis import causes, zeros
+from precheck.analysis import attribution, causes, zeros
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
@@ -33,6 +33,7 @@ from precheck.analysis.lineage import (
 )  # fmt: skip
 from precheck.analysis.zeros import LOST
 from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.source import Function
 
 POLES = ops.POLES
 LINEAR = ops.POLYNOMIAL
@@ -163,8 +164,8 @@ def _harms(reader: Operation, maker: Operation) -> bool:
     return False
 
 
-def made_by(root: Value) -> Fact:
-    """What made Inf or NaN of finite values at `root`."""
+def made_by(root: Value, functions: Mapping[str, Function]) -> Fact:
+    """What made Inf or NaN of finite values at `root`; `functions`: the function of each line."""
     operation, limit = _maker(root), largest(root)
     zero = _zero(operation)
     divisor = operation.inputs[-1] if operation.inputs else None
@@ -180,11 +181,25 @@ def made_by(root: Value) -> Fact:
         guard = _failed_guard(operation)
         if guard is not None:
             return Broken(mechanism="vanished-constant", operation=guard, measured=1.0, limit=WRONG, how="failed guard", root=root)
-        cause = causes.entered(operation.drifting) or operation
+        cause = _stored(causes.entered(operation.drifting) or operation, functions)
         return Broken(mechanism=causes.kind(cause), operation=cause, measured=1.0, limit=WRONG, how="moved onto a pole", root=root)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Broken(mechanism="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
     return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
+
+
+def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
+    """`cause`, or, of a difference in float32, the op that stored its term low: the difference is exact, and has no rounding to mend.
+
+    That of a variance by moments is to be mended all the same (`attribution.moments`), where one function has both.
+    """
+    if cause.base not in SUMS or not cause.inputs or cause.outputs[0].low:
+        return cause
+    stored = causes.entered(max(cause.inputs, key=causes.absolute))
+    if stored is None or not stored.outputs[0].low or not attribution.written(stored):
+        return cause
+    here = functions.get(stored.blamed) == functions.get(cause.blamed)
+    return cause if here and attribution.moments(cause, stored) else stored
 
 
 def _zero(operation: Operation) -> Value | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Literal
 
 from precheck import ops
@@ -90,20 +91,13 @@ class Misrounded(Fact):
         return self.severity == "note"
 
 
-@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
-class BorrowedEpsilon(Fact):
-    """An eps that is the low format's own, and does what float32's would not."""
-
-    value: Value
-
-
 class Misroundings:
     """What the ops of a part of a run do to errors that rounding does not explain."""
 
     def __init__(self, observation: Observation, readers: Readers) -> None:
         self.observation, self.readers = observation, readers
         self.causes: dict[Value, Operation] = {}  # of errors that were asked about
-        self.stored: dict[tuple[str, str], Operation | None] = {}  # who stored the term of a difference, by its op and line
+        self.stored: dict[tuple[object, ...], Operation | None] = {}  # who stored the term of a difference, by its op and line
         self._ends: set[Value] | None = None
 
     @property
@@ -178,6 +172,8 @@ class Misroundings:
         if cause is None:  # a difference of near-equals is exact: what it is off by, its terms were off by when they were stored
             stored = self._storing(operation, term)
             cause = stored if not value.low or (stored is not None and self._handed_over(stored, operation)) else self._before(operation, term)
+        if cause is not None and self._here(cause, operation) and attribution.moments(operation, cause):
+            cause = None
         mechanism = "cancellation" if cause is None or cause is operation else causes.kind(cause)
         return self._fact(mechanism, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity)
 
@@ -205,26 +201,34 @@ class Misroundings:
     def _severity(self, value: Value) -> Severity:
         return "error" if value in self._shown or averaged(value, self.readers) else "note"
 
-    def _storing(self, operation: Operation, term: Value) -> Operation | None:
-        """The op that stored the term of a difference, asked about once for all turns of a loop."""
-        if (line := (operation.name, operation.blamed)) not in self.stored:
-            self.stored[line] = Attribution(term, self.observation.operations).cause(attribution.written)
+    def _storing(self, operation: Operation, term: Value, wanted: Callable[[Operation], bool] = attribution.written) -> Operation | None:
+        """The `wanted` op that stored the term of a difference, asked about once for all turns of a loop."""
+        if (line := (operation.name, operation.blamed, wanted)) not in self.stored:
+            self.stored[line] = Attribution(term, self.observation.operations).cause(wanted)
         return self.stored[line]
 
     def _stored(self, cause: Operation) -> Operation:
-        """`cause`, or, of a difference in float32, the op that stored its term low: the difference is exact, and has no rounding to mend."""
-        made = cause.outputs[0]
-        if cause.base not in SUMS or made.low or made.drift <= 2 * max(cause.drift_in, made.rounded):
+        """`cause`; of a difference in float32, which is exact, the op that stored its term low; of any op in float32, one of torch's own modules
+        where what that stored is most of the error."""
+        made, summed = cause.outputs[0], cause.base in SUMS
+        if made.low or not cause.inputs or attribution.own(cause, made) >= causes.HALF * made.drift:
             return cause
-        return self._storing(cause, max(cause.inputs, key=causes.absolute)) or cause
+        term = max(cause.inputs, key=causes.absolute if summed else attribution.drift)
+        most = self._storing(cause, term, bool)
+        if most is not None and not attribution.written(most):
+            return most
+        return (self._storing(cause, term) if summed and made.drift > 2 * max(cause.drift_in, made.rounded) else None) or cause
 
     def _handed_over(self, stored: Operation, operation: Operation) -> bool:
         """Whether another function has stored low what it had computed wide, and handed it over: then whoever subtracts has it low.
 
         Where one function does both, it is the subtraction that is to be mended, as in `Attribution.difference`.
         """
-        functions, wide = self.observation.functions, not any(source.low for source in causes.taken(stored))
-        return wide and stored.base in STORING and functions.get(stored.blamed) != functions.get(operation.blamed)
+        return stored.base in STORING and not any(source.low for source in causes.taken(stored)) and not self._here(stored, operation)
+
+    def _here(self, cause: Operation, operation: Operation) -> bool:
+        """Whether one function has both."""
+        return self.observation.functions.get(cause.blamed) == self.observation.functions.get(operation.blamed)
 
     def _starving(self, operation: Operation, value: Value) -> list[Value]:
         """The inputs whose zeros, which the end of their format has made, may be what ails the result."""

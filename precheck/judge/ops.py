@@ -20,6 +20,7 @@ class Verdict:
     def __init__(self) -> None:
         self.run, self.rules = Watched(), [rule() for rule in classes()]
         self.told: dict[tuple[str, ...], Candidate] = {}
+        self.waiting: dict[str, int] = {}  # rule and line of which the run has too few steps to tell, and how many would
 
     def settle(self, observation: Observation) -> None:
         """Judges `observation.judged`, which are let go of then."""
@@ -45,6 +46,7 @@ class Verdict:
         found = [*self.told.values(), *self._among(part), *(each for rule in self.rules for each in rule.at_end(part))]
         for rule in self.rules:
             found = rule.revised(found, self.run.errors.unstable)
+        self.waiting = {f"{each.rule} at {shortened(each.operation.blamed)}": each.needs for each in found if each.needs}
         return sorted(found, key=_when)
 
     def found(self, observation: Observation) -> list[Finding]:

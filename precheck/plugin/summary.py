@@ -21,7 +21,7 @@ def lines(ledger: Ledger, *, table: bool) -> list[str]:
     entries = [(check.nodeid, check.entry) for check in ledger.checks if check.entry]
     rows = _tables(entries, ledger.settings.top) if table else []
     allowed = [f"allowed: {allowed} in {check.nodeid}" for check in ledger.checks for allowed in check.allowed]
-    counts = [] if ledger.settings.refresh else [*_counts(ledger.checks), *_warned(ledger.checks, ledger.settings.top)]
+    counts = [] if ledger.settings.refresh else [*_counts(ledger.checks), *_warned(ledger.checks, ledger.settings.top), *_unjudged(ledger.checks)]
     allowed += [f"known: {known} in {check.nodeid}" for check in ledger.checks for known in check.excused]
     allowed += _not_needed(ledger.checks)
     ends = [*ledger.known, *_alone(ledger.checks), *_refreshed(ledger), *_unused(ledger)]
@@ -59,6 +59,15 @@ def _warned(checks: list[Check], top: int) -> list[str]:
         more = f"; {counted(len(check.warnings) - 1, 'more warning')}" if check.warnings[1:] else ""
         told.append(f"passed with {counted(len(check.warnings), 'warning')}: {check.nodeid}: {one_line(check.warnings[0])}{more}")
     return [*told, *([f"{counted(len(warned) - len(shown), 'more check')} passed with warnings"] if warned[len(shown) :] else [])]
+
+
+def _unjudged(checks: list[Check]) -> list[str]:
+    """A line for each thing that could not be judged: in which test, and in how many more."""
+    tests: dict[str, list[str]] = {}
+    for check in checks:
+        for line in check.entry["unjudged"] if check.entry else ():
+            tests.setdefault(line, []).append(check.nodeid)
+    return [f"{line} in {found[0]}" + (f" and {counted(len(found) - 1, 'more check')}" if found[1:] else "") for line, found in tests.items()]
 
 
 def _refused(checks: list[Check]) -> list[str]:

@@ -12,6 +12,8 @@ from precheck.words import LONGEST, cut, one_line, tensor_name
 
 Key = tuple[str, str, int]
 """A tensor's kind, name and step."""
+UNLOOKED = "single ops, and what functions return"
+"""What only a run that is followed op by op shows."""
 LISTED = 5
 """Tensors that a sentence names, the worst first; it counts the others."""
 _ROUNDING = "correct rounding explains their error once each rounding inside a module counts, and for a gradient that of every op"
@@ -48,6 +50,19 @@ def not_needed(report: Report) -> list[str]:
     return [f"nothing needed {rule} to be allowed ({why}): leave it out of allow=" for rule, why in allowances(report, "not_needed").items()]
 
 
+def unjudged(report: Report) -> list[str]:
+    """A line for each kind of thing that could not be judged: for want of steps, or since nothing looked at it."""
+    lines, needed = [], report.facts.get("too_few_steps")
+    if isinstance(needed, dict) and needed:
+        lines.append(f"too few steps to tell: {', '.join(f'{where} ({steps} needed)' for where, steps in needed.items())}")
+    if report.facts.get("depth") == "boundaries":
+        lines.append(f"not looked at: {UNLOOKED}, since the depth is boundaries")
+    elif str(report.facts.get("diagnosis", "")).startswith("none: "):
+        why = one_line(str(report.facts["diagnosis"]).removeprefix("none: "))
+        lines.append(f"not looked at: {UNLOOKED}, since the model does not run op by op ({why})")
+    return lines
+
+
 def followed(report: Report) -> str:
     """How much of a run the shadow followed; "" where none ran."""
     shadowed, ops, covered = (report.facts.get(name) for name in ("shadowed", "ops", "covered"))
@@ -63,7 +78,8 @@ def told(report: Report) -> list[tuple[str, str]]:
 
 
 def _told(report: Report) -> Iterator[tuple[str, str]]:
-    facts, known = report.facts, {"excused", "unstable", "unasked", "allowed", "not_needed", "layers"}
+    facts, known = report.facts, {"excused", "unstable", "unasked", "allowed", "not_needed", "layers", "too_few_steps", "depth", "diagnosis"}
+    yield "not judged", "; ".join(unjudged(report))
     yield "passed on a closer look", " ".join(excused(report))
     yield "allowed", "; ".join(f"{rule}: {why}" for rule, why in allowances(report, "allowed").items())
     yield "not needed", "; ".join(not_needed(report))

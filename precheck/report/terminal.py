@@ -11,7 +11,7 @@ from typing import Any
 
 from precheck.findings import Finding, Report, Row
 from precheck.report import reasons
-from precheck.report.facts import allowances, excused, followed, not_needed
+from precheck.report.facts import allowances, excused, followed, not_needed, unjudged
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
 from precheck.words import one_line, printable, tensor_name
@@ -20,7 +20,8 @@ from precheck.words import one_line, printable, tensor_name
 def summary(report: Report, top: int = 5) -> str:
     """The first line stands alone: the gravest finding, or that there is none. Then the other findings, then the worst rows."""
     rows = _rows(report, worst(report, top))
-    text = "\n".join([_headline(report), *_findings(report), *rows, *excused(report), *not_needed(report), *_cure(report)])
+    told = [*_findings(report), *unjudged(report), *rows, *excused(report), *not_needed(report), *_cure(report)]
+    text = "\n".join([_headline(report), *told])
     return printable(text)
 
 
@@ -60,6 +61,7 @@ def entry(report: Report, top: int = 10, *, ops: bool = True) -> dict[str, Any]:
         "precision": report.precision,
         "errors": [_line(finding) for finding in report.errors],
         "warnings": [_line(finding) for finding in report.findings if finding.severity == "warning"],
+        "unjudged": unjudged(report),
         "tensors": len(report.boundaries),
         "worst": _plain_row(why, closest) if (closest := why.closest()) else None,
         "explained": why.counted(),

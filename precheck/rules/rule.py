@@ -35,6 +35,7 @@ class Candidate:
     severity: Severity = "error"
     tensor: str = ""  # the parameter that it is about, where it is about one
     fact: Fact | None = None  # that it was made of
+    needs: int = 0  # steps that would tell, where those of the run are too few for a verdict
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,6 +16,12 @@ from sweep import PRECISIONS, judged
 from tiny import FAMILIES, built, everything, names
 
 SOME = [("causal", "gpt_neox"), ("causal", "gemma2"), ("causal", "granitemoe"), ("masked", "deberta-v2"), ("seq2seq", "bart"), ("image", "swin")]
+TRUE = {
+    ("longt5", "16-mixed"): "-1e10 is added to float16 scores: without precheck too 13 gradients are NaN under autocast, and none is in float64.",
+    ("hy_v4", "bf16-mixed"): "Autocast has the router's product low for all its .float(): of 960 tokens 97 get other experts than in float64, and 1 "
+    "with the router outside of autocast.",
+}
+"""Errors that are true, by evidence that is not precheck's."""
 ASKED = list(everything()) if os.environ.get("PRECHECK_SLOW") else SOME
 
 
@@ -26,7 +32,7 @@ def test_an_architecture_is_not_accused(family: str, kind: str, precision: str) 
     if given.model is None:
         pytest.skip(given.why)
     line = judged(given, precision)
-    assert not line["errors"], line["errors"]
+    assert bool(line["errors"]) == ((kind, precision) in TRUE), line["errors"]
 
 
 def test_each_family_has_architectures() -> None:

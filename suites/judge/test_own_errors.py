@@ -141,3 +141,25 @@ def test_what_is_joined_and_cast_before_it_is_given_out() -> None:
     first = errors(lambda: features(10 + normal(64, 8), LOW))[0]
     assert first.source.endswith(f"test_own_errors.py:{line_of(features, 'angles =')}")
     assert errors(lambda: features(10 + normal(64, 8), torch.float32)) == []
+
+
+def spread(x: torch.Tensor) -> torch.Tensor:
+    """The variance by moments. Its difference is in float32, as autocast's squares are, and the mean alone is rounded."""
+    mean = x.mean(-1, keepdim=True)
+    variance = x.float().square().mean(-1, keepdim=True) - mean.float().square()
+    return (x.float() - mean) * torch.rsqrt(variance.clamp(min=0) + 1e-5)
+
+
+def centred_spread(x: torch.Tensor) -> torch.Tensor:
+    mean = x.mean(-1, keepdim=True)
+    variance = (x.float() - mean).square().mean(-1, keepdim=True)
+    return (x.float() - mean) * torch.rsqrt(variance + 1e-5)
+
+
+def test_a_variance_by_moments_is_mended_where_the_square_of_the_mean_is_taken_off() -> None:
+    """By m it changes as -2m, while the mean square of x - m does not change at all: there the same rounded mean does no harm."""
+    offset = (8 + normal(16, 512)).to(LOW)
+    first = errors(lambda: spread(offset))[0]
+    assert first.source.endswith(f"test_own_errors.py:{line_of(spread, 'variance =')}")
+    assert first.rule == "cancellation"
+    assert errors(lambda: centred_spread(offset)) == []

@@ -109,6 +109,15 @@ def test_zeros_that_the_shadow_has_not() -> None:
     assert value.zeroed == pytest.approx(4 / 13)
 
 
+@pytest.mark.parametrize("size", [1e-18, 1e-25, 1e-38])
+def test_numbers_whose_squares_float32_does_not_hold(size: float) -> None:
+    shadow = size * torch.tensor([3.0, 4.0])
+    value = measured(torch.tensor([3 * size, 0.0]).bfloat16(), shadow)
+    assert value.norm == pytest.approx(5 * size, rel=1e-5)
+    assert value.drift == pytest.approx(4 / 5, abs=0.01)
+    assert value.zeros == 1
+
+
 def test_wide_tensors_are_searched_for_zeros_on_request_only() -> None:
     shadow = torch.tensor([3.0, 4.0])
     assert measured(torch.tensor([3.0, 0.0]), shadow, low=False).zeros == 0

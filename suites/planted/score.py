@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from networks import HERE, cases
-from score_table import table
+from score_table import page, table
 
 TIME_LIMIT = 300
 """Seconds a case may take: a plain step of any network takes less than a tenth of one, so this is a hang."""
@@ -75,7 +75,7 @@ def main() -> None:
     made = table(rows)
     print(made)
     if given.write:
-        written(given.write, made)
+        written(given.write, page(rows))
 
 
 if __name__ == "__main__":

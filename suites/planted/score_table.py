@@ -14,6 +14,15 @@ Row = dict[str, Any]
 
 def table(rows: list[Row]) -> str:
     """What the verbs came to, the bugs they missed, the healthy networks they accused, and each bug's harm."""
+    return "\n".join([*_told(rows), "", *_each([row for row in rows if "failed" not in row and row["bug"]])])
+
+
+def page(rows: list[Row]) -> str:
+    """The same for a page: each network in a row instead of each bug."""
+    return "\n".join([*_told(rows), "", *_networks([row for row in rows if "failed" not in row])])
+
+
+def _told(rows: list[Row]) -> list[str]:
     broken = [row for row in rows if "failed" in row]
     whole = [row for row in rows if "failed" not in row]
     bugs, healthy = [row for row in whole if row["bug"]], [row for row in whole if not row["bug"]]
@@ -23,13 +32,32 @@ def table(rows: list[Row]) -> str:
     for verb in VERBS:
         missed = [row for row in bugs if verb in row and not row[verb]["error"]]
         lines += _listed(f"Missed by {verb}", (f"{_name(row)} ({_harm(row)})" for row in missed))
+        elsewhere = [row for row in bugs if verb in row and row[verb]["error"] and not row[verb].get("line")]
+        lines += _listed(f"First error of {verb} on another line", (f"{_name(row)} ({row[verb]['rule']})" for row in elsewhere))
         accused = [row for row in healthy if verb in row and row[verb]["error"]]
         lines += _listed(f"Healthy, and accused by {verb}", (f"{_name(row)} ({row[verb]['rule']})" for row in accused))
         raised = [row for row in whole if verb in row and "raised" in row[verb]]
         lines += _listed(f"Raised under {verb}", (f"{_name(row)} ({row[verb]['raised']})" for row in raised))
     lines += _listed("Harm too small to count as a bug", (f"{_name(row)} ({_harm(row)})" for row in bugs if _number(row["part"]) < LEAST))
     lines += _listed("No row", (f"{_name(row)} ({row['failed']})" for row in broken))
-    return "\n".join([*lines, "", *_each(bugs)])
+    return lines
+
+
+def _networks(rows: list[Row]) -> list[str]:
+    """Of each verb and network the bugs found, and those whose first error is on their line."""
+    verbs = [verb for verb in VERBS if any(verb in row for row in rows)]
+    head = ["network", *(cell for verb in verbs for cell in (f"{verb}: healthy accused", "bugs found", "first error on its line"))]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for name in dict.fromkeys(row["network"] for row in rows):
+        cells = [name]
+        for verb in verbs:
+            own = [row for row in rows if row["network"] == name and verb in row]
+            bugs, healthy = [row for row in own if row["bug"]], [row for row in own if not row["bug"]]
+            asked = ((healthy, "error"), (bugs, "error"), (bugs, "line"))
+            accused, found, lined = (sum(bool(row[verb].get(fact)) for row in some) for some, fact in asked)
+            cells += [f"{accused} of {len(healthy)}", f"{found} of {len(bugs)}", f"{lined} of {len(bugs)}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _verb(verb: str, bugs: list[Row], healthy: list[Row]) -> str:

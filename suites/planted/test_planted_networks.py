@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import pytest
 from harm import LEAST, harm
 from networks import names, network
 from one_case import arguments
-from score_table import table
+from score_table import page, table
 
 import precheck
 
@@ -21,12 +22,10 @@ TRIED = [(name, bug.name) for name in names() for bug in network(name).bugs[: No
 """Those that every run of the suite tries: one of each network, none of those that walk over hundreds of steps in Python. PRECHECK_SLOW=1 tries
 them all, the healthy networks in each precision and each bug's harm; the scorer tries each bug in each of its precisions."""
 MISSED = {
-    "ctc/no-master-copy": "Rounding of the input drowns the gradients, by the logarithm of small energies, so no step is known to be meant.",
+    "clip/expanded-distances-low": "A function returns what is 5.96 noise floors off, where it is an error from 6; 16-mixed shows it.",
     "llama/rope-frequencies-in-a-buffer": "The cast of a buffer counts as a rounding of the model's own storage, and attention dilutes what it does.",
-    "lstm/cell-state-low": "A function of two lines is allowed the roundings of both, and the closer look one a step: 3.0 of 3 floors off.",
     "moe/router-low": "The float32 run follows the low run's choices, and as many flips as these are what noise in the router explains.",
     "nerf/opacity-low": "The function errs by 3.4 unit roundoffs of its own, and what it is given by forty times as many.",
-    "vit_dino/teacher-softmax-low": "The targets are off by two roundings: as many as a softmax of sharp scores that a product makes low.",
 }
 """Bugs that `measure` does not find, and why we think so."""
 SLOW = {"moe/renormalise-low", "t5/feed-out-in-float16", "t5/mask-added"}
@@ -36,6 +35,18 @@ SLOW = {"moe/renormalise-low", "t5/feed-out-in-float16", "t5/mask-added"}
 @pytest.mark.parametrize(("name", "precision"), HEALTHY)
 def test_a_healthy_network_passes(name: str, precision: str) -> None:
     report = precheck.measure(**arguments(network(name).code()), precision=precision)
+    assert report.errors == [], report.summary()
+
+
+@pytest.mark.parametrize(("name", "seed", "precision"), [
+    ("nerf", 1000, "bf16-mixed"), ("nerf", 1000, "16-mixed"), ("nerf", 2000, "bf16-mixed"), ("nerf", 3000, "bf16-mixed"),
+    ("vae", 1000, "bf16-mixed"), ("vae", 1000, "16-mixed"), ("vae", 1000, "bf16-true"), ("vae", 3000, "16-mixed"),
+])  # fmt: skip
+def test_a_healthy_network_passes_on_other_data(name: str, seed: int, precision: str) -> None:
+    """What a network gives is amplified by a float32 difference or a softmax in the user's code; noise of its modules as well."""
+    of = network(name)
+    code = dataclasses.replace(of, text=of.text.replace("manual_seed(", f"manual_seed({seed} + ")).code()
+    report = precheck.measure(**arguments(code), precision=precision)
     assert report.errors == [], report.summary()
 
 
@@ -84,3 +95,4 @@ def test_the_table_counts_what_was_found_and_names_what_was_missed() -> None:
     assert "| measure | 1 of 2 (50 %) | 1 of 1 (100 %) | 0 of 1 (0 %) | 1 of 1 (100 %) | 0 of 1 (0 %) | 0 of 1 (0 %) | 4.0 | 5.0 | 5.0 |" in text
     assert "Missed by measure (1): n/hidden bf16-true (9.0 in its part, 1.0 in the result)." in text
     assert "No row (1): n/lost bf16-true (no end)." in text
+    assert "| n | 0 of 1 | 1 of 2 | 1 of 2 |" in page(rows)

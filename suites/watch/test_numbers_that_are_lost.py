@@ -106,3 +106,31 @@ def test_of_two_differences_in_a_row_the_one_that_loses_more_digits_is_named() -
     assert "its rounding shows at aten.sub.Tensor" in found.message
     line = Path(__file__).read_text(encoding="utf8").splitlines()[int(found.source.rpartition(":")[2]) - 1]
     assert line.endswith("# the first difference")
+
+
+def log_density(terms: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    """Of a mixture whose components are as unlikely as e^-60; its mean has a square that float32 does not hold."""
+    densities = torch.exp(terms).to(low)
+    return torch.log(densities.float().mean(-1))
+
+
+def test_zeros_are_traced_through_numbers_whose_squares_float32_does_not_hold() -> None:
+    terms = -60 - normal(8, 16).abs()
+    first = errors(lambda: log_density(terms, HALF) + 1)[0]
+    assert (first.rule, first.source.rpartition(":")[2]) == ("underflow", str(log_density.__code__.co_firstlineno + 2))
+    assert errors(lambda: log_density(terms, LOW) + 1) == []
+
+
+def logged_distances(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Of vectors of one length, which makes the squared distance a difference; autocast has the product low."""
+    squares = a.square().sum(-1)[:, None] + b.square().sum(-1)
+    products = a @ b.T
+    return torch.log(squares - 2 * products)
+
+
+def test_a_difference_in_float32_that_falls_below_a_pole_is_blamed_on_the_product_that_was_stored_low() -> None:
+    ends = torch.nn.functional.normalize(100 + normal(8, 32), dim=-1), torch.nn.functional.normalize(100 + normal(8, 32, seed=1), dim=-1)
+    first = errors(lambda: logged_distances(*ends), "bf16-mixed")[0]
+    assert first.source.rpartition(":")[2] == str(logged_distances.__code__.co_firstlineno + 3)
+    with torch.autocast("cpu", enabled=False):
+        assert errors(lambda: logged_distances(*ends)) == []

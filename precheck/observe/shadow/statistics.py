@@ -33,6 +33,8 @@ DOUBTFUL = 4.0
 """Roundings of drift below which a tensor is not looked at closely: no single element can then be common enough to matter."""
 MASKED = 2.0**100
 """Magnitude beyond which a number is what a mask is filled with. Beside it a norm would not see what is left, which is all that matters."""
+FAINT = 2.0**-50
+"""Norm below which float32 may lose the squares that it is the root of: it ends at 2^-149."""
 NO_DIGIT = 0.25
 """An element off by more than a quarter of max(|itself|, root mean square) has not one decimal digit left."""
 WHOLES = 4096  # elements among which moved whole numbers are counted
@@ -162,6 +164,9 @@ def compare(
     else:
         error, mine, exact = _nonfinite(value, run, shadow, limit)
         size = _length(exact)
+    if size < FAINT and exact.dtype == numpy.float32 and exact.any():
+        mine, exact = mine.astype(numpy.float64), exact.astype(numpy.float64)
+        error, size = mine - exact, _length(exact)
     off = _length(error)
     if size > MASKED:
         kept = numpy.abs(exact) <= MASKED

@@ -65,7 +65,9 @@ class Absorption(Rule):
         """What stands still after too few additions to tell that from luck."""
         for line, operation in self.open.items():
             if line not in self.closed and operation.absorbed is not None:
-                yield Candidate("absorption", operation, _untold(operation, operation.absorbed), operation.absorbed.additions, UPDATES, "note")
+                steps, text = _needed(operation, operation.absorbed), _untold(operation.absorbed)
+                text = f"too few steps to tell whether it stands still: {text}; {steps} steps would tell"
+                yield Candidate("absorption", operation, text, operation.absorbed.additions, UPDATES, "note", needs=steps)
 
 
 def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers) -> Candidate | None:
@@ -101,15 +103,17 @@ def too_few(operation: Operation, value: Value, seen: Absorbed) -> bool:
     return kept and still and operation.phase == "forward" and not operation.in_optimizer and seen.intended > 0
 
 
-def _untold(operation: Operation, seen: Absorbed) -> str:
+def _needed(operation: Operation, seen: Absorbed) -> int:
     """By how many steps it would be known, if it goes on as it has: after `UPDATES` additions that would move it by `INTENDED`."""
     first = operation.step if seen.first is None else seen.first.step
     each = seen.additions / (operation.step - first + 1)  # additions a step
     needed = max(UPDATES, INTENDED * felt(operation.outputs[0]) * seen.additions / seen.intended)
-    steps = first - 1 + math.ceil(needed / each)
+    return first - 1 + math.ceil(needed / each)
+
+
+def _untold(seen: Absorbed) -> str:
     many = f"{seen.additions} updates" if seen.additions > 1 else "1 update"
-    left = f"{many} left {100 * seen.share:.0f} % of the elements as they were that should have moved"
-    return f"too few steps to tell whether it stands still: {left}; {steps} steps would tell"
+    return f"{many} left {100 * seen.share:.0f} % of the elements as they were that should have moved"
 
 
 def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers) -> Candidate | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from precheck.analysis import islands, promotion
+from precheck.analysis.errors import BorrowedEpsilon
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.islands import LARGE, Island
 from precheck.analysis.labels import module_of
@@ -13,7 +14,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import placed
 from precheck.analysis.promotion import Lowered, Widened
 from precheck.analysis.raised import Mixed
-from precheck.analysis.rounding import SUM_ROUNDINGS, BorrowedEpsilon
+from precheck.analysis.rounding import SUM_ROUNDINGS
 from precheck.findings import Finding
 from precheck.rules.dtype_leak.about import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule

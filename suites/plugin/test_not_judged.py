@@ -1,0 +1,47 @@
+"""What a check could not judge is said at the end of the session, in a line each."""
+
+from __future__ import annotations
+
+import pytest
+from projects import HEALTHY, Project
+
+AVERAGES = '''
+class Averages(torch.nn.Module):
+    """Keeps a moving average of what it makes."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = torch.nn.Linear(8, 32)
+        self.register_buffer("average", torch.ones(32, dtype=torch.DTYPE))
+
+    def forward(self, x):
+        made = self.wide(x)
+        with torch.no_grad():
+            self.average.lerp_(made.detach().mean(0).to(self.average.dtype), 1e-3)
+        return made
+
+
+def test_averages(check_precision):
+    torch.manual_seed(0)
+    check_precision(Averages(), data(), loss=loss)
+'''
+
+
+@pytest.mark.parametrize(("dtype", "told"), [("bfloat16", True), ("float32", False)])
+def test_an_average_of_one_step_is_said_to_need_more(dtype: str, told: bool, pytester: pytest.Pytester, project: Project) -> None:
+    project(AVERAGES.replace("DTYPE", dtype))
+    result = pytester.runpytest_inprocess("--precision=bf16")
+    result.assert_outcomes(passed=1)
+    if told:
+        result.stdout.fnmatch_lines(["too few steps to tell: absorption at *test_it.py:* needed) in test_it.py::test_averages*"])
+    else:
+        result.stdout.no_fnmatch_line("too few steps to tell*")
+
+
+def test_a_check_of_boundaries_says_what_it_did_not_look_at(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY, HEALTHY.replace("test_healthy", "test_again"))
+    result = pytester.runpytest_inprocess("--precision=bf16", "--precision-depth=boundaries")
+    line = "not looked at: single ops, and what functions return, since the depth is boundaries in test_it.py::test_healthy* and 1 more check"
+    result.stdout.fnmatch_lines([line])
+    pytester.runpytest_inprocess("--precision=bf16").stdout.no_fnmatch_line("not looked at*")
+    pytester.runpytest_inprocess("--precision=32-true", "--precision-depth=boundaries").stdout.no_fnmatch_line("not looked at*")
