@@ -121,8 +121,8 @@ BUGS = (
     Bug("centroid-sums", "lance-format/lance#8608", ("overflow",), "aten.index_add_.default", lambda: centroids(HALF), lambda: centroids(WIDE)),
     Bug("warp-sums", "xlite-dev/LeetCUDA#335", ("overflow",), "aten.sum.dim_IntList", lambda: normalised(HALF), lambda: normalised(WIDE)),
     Bug("window-of-holes", "jingyuanli001/RFR-Inpainting#8", ("vanished-constant", "overflow", "nan"), "aten.add.Tensor",
-        lambda: inpainted(1e-8), lambda: inpainted(1e-3)),
+        lambda: inpainted(1e-8), lambda: inpainted(1e-3), module="PartialConv2d"),
     Bug("focused-powers", "LeapLabTHU/FLatten-Transformer#15", ("overflow",), "aten.pow.Tensor_Scalar", lambda: focused(False),
-        lambda: focused(True)),
+        lambda: focused(True), module="FocusedLinearAttention"),
     Bug("small-splats", "mkkellogg/GaussianSplats3D#173", ("underflow",), "aten._to_copy.default", lambda: splats(HALF), lambda: splats(WIDE)),
 )  # fmt: skip

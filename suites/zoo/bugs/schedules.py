@@ -76,8 +76,8 @@ def replayed(before: bool) -> torch.Tensor:
 
 BUGS = (
     Bug("departures", "micdoh/XLRON#58", ("accumulated-drift", "absorption"), "aten.sub.Tensor", lambda: simulated(HALF), lambda: simulated(WIDE)),
-    Bug("recording-times", "birdnet-team/BirdNET-Analyzer#900", ("overflow", "absorption", "accumulated-drift"), "aten.add_.Tensor",
+    Bug("recording-times", "birdnet-team/BirdNET-Analyzer#900", ("overflow", "absorption", "accumulated-drift"), "aten.add.Tensor",
         lambda: selections(HALF), lambda: selections(WIDE)),
-    Bug("replayed-timesteps", "Tencent-Hunyuan/UniRL#438", ("amplified-rounding", "integer-rounding"), "aten._to_copy.default",
+    Bug("replayed-timesteps", "Tencent-Hunyuan/UniRL#438", ("amplified-rounding", "integer-rounding"), "aten.mul.Tensor",
         lambda: replayed(True), lambda: replayed(False)),
 )  # fmt: skip

@@ -134,11 +134,11 @@ def generated(wide: bool) -> torch.Tensor:
 BUGS = (
     Bug("merged-and-unmerged", "KohakuBlueleaf/LyCORIS#267", ("accumulated-drift", "absorption", "lost-update"), "aten.add_.Tensor",
         lambda: validated(LOW), lambda: validated(WIDE)),
-    Bug("prompt-in-half", "matanbt/TROPT#8", ("vanished-constant", "underflow", "nan", "overflow"), "aten.add_.Scalar",
+    Bug("prompt-in-half", "matanbt/TROPT#8", ("vanished-constant", "underflow", "nan", "overflow"), "aten.add_.Tensor",
         lambda: soft_prompt(False), lambda: soft_prompt(True), phase="optimizer"),
     Bug("clipped-while-scaled", "milesial/Pytorch-UNet#468", ("scaler-order",), "", lambda: segmented(False), lambda: segmented(True),
         phase="scaler"),
-    Bug("cast-shares", "ViperEkura/AstrAI#57", ("decision-flip", "amplified-rounding"), "aten._to_copy.default", lambda: routed(True),
+    Bug("cast-shares", "ViperEkura/AstrAI#57", ("decision-flip", "amplified-rounding"), "aten.topk.default", lambda: routed(True),
         lambda: routed(False)),
     Bug("divided-in-place", "facebookresearch/metaseq#247", ("overflow",), "aten.div_.Tensor", lambda: generated(False),
         lambda: generated(True)),
