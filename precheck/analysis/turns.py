@@ -1,7 +1,8 @@
 """States that a loop carries on: which op stored the same state a turn before, and how often it has done so.
 
 A state is what an op stores low and makes of what it stored itself, by ops that add to numbers, scale, move or cut them: a running sum, a sampler's
-latents, the state of a recurrent cell. A hidden state that passes a matrix product or an activation on its way is none: these bound its error.
+latents, the state of a recurrent cell. A hidden state that passes a matrix product or an activation on its way is none: these bound its error. A
+state that is kept wide is followed from where it is off by as much as harms: what scales it may have been rounded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Iterator, Set
 from precheck import ops
 from precheck.analysis.causes import ADDING, moved, only_moved, taken
 from precheck.analysis.lineage import PRODUCTS, SUMS, compensating, elements
+from precheck.analysis.rounding import FELT
 from precheck.observe.shadow.operations import Operation, Value
 
 SCALING = ops.SCALING | frozenset({"lerp"})
@@ -57,7 +59,7 @@ class Turns:
     def follow(self, operations: Iterable[Operation]) -> None:
         for operation in operations:
             value = operation.outputs[0] if operation.outputs else None
-            if value is None or value.maker is not operation or not value.low or operation.base not in DIRECT:
+            if value is None or value.maker is not operation or operation.base not in DIRECT or not (value.low or value.drift >= FELT):
                 continue
             key = _key(operation)
             if key not in self.seen:
