@@ -170,5 +170,14 @@ def _scaling(operation: Operation, states: Collection[Value], readers: Readers) 
 
 
 def _taken(value: Value, state: State, readers: Readers) -> bool:
-    """Whether the user has it, or something else than the loop itself reads it."""
-    return value.alive or any(reader.reads or reader.blamed not in state.lines for reader in readers.get(value, ()))
+    """Whether the user has it, or something else than the loop itself reads it; of components that a line joins, what they are joined to."""
+    waiting, seen = [value], {value}
+    while waiting and len(seen) < BEHIND:
+        held = waiting.pop()
+        reading = readers.get(held, ())
+        if held.alive or any(reader.reads or reader.blamed not in state.lines for reader in reading):
+            return True
+        fresh = [made for reader in reading if reader.base in MOVING for made in reader.outputs if made not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return False
