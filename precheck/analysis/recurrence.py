@@ -18,6 +18,7 @@ from precheck import ops
 from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.calls import ADDED, OWN
+from precheck.analysis.causes import taken
 from precheck.analysis.errors import DIGIT, UNSTABLE
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
@@ -159,10 +160,11 @@ def _scaling(operation: Operation, states: Collection[Value], readers: Readers) 
     """How often a state is multiplied by what an op made, moved about or subtracted from a number of Python's at most."""
     waiting, seen, times = list(operation.outputs[:1]), set(operation.outputs[:1]), 0
     while waiting and len(seen) < BEHIND:
-        for reader in readers.get(waiting.pop(), ()):
+        held = waiting.pop()
+        for reader in readers.get(held, ()) if held not in states else ():
             if reader.base in ops.SCALING and any(source in states for source in reader.inputs):
                 times += 1
-            elif reader.base in MOVING or (reader.base in SUMS and len(reader.inputs) == 1):
+            elif (reader.base in MOVING and held in taken(reader)) or (reader.base in SUMS and len(reader.inputs) == 1):
                 fresh = [made for made in reader.outputs if made not in seen]
                 seen.update(fresh)
                 waiting += fresh

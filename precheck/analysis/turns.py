@@ -18,7 +18,7 @@ from precheck.observe.shadow.operations import Operation, Value
 
 SCALING = ops.SCALING | frozenset({"lerp"})
 LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)
-DIRECT = ADDING | SCALING | LARGEST | frozenset(ops.FUSED_SUMS) | ops.SCATTERING
+DIRECT = ADDING | SCALING | LARGEST | frozenset(ops.FUSED_SUMS) | ops.SCATTERING | {"scatter"}
 """Ops that make a state of the state before, element by element, or of the largest of its elements: these keep an error that all have."""
 ADDED_TO = frozenset(ops.FUSED_SUMS) & ops.PRODUCTS
 """Products that are added to their first operand."""

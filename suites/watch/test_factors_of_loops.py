@@ -62,3 +62,25 @@ def test_momentum_of_a_beta_in_bfloat16_costs_less_than_training_in_it() -> None
             weight = weight - 0.01 * velocity
         report.facts["result"] = weight.norm().item()
     assert not report.errors
+
+
+def slots(way: str, dtype: torch.dtype) -> Report:
+    """One slot of a cache of states, blended with what comes in 300 times; read and written by index, by slice or by scatter."""
+    with precheck.watch() as report:
+        states, at = torch.zeros(4, 16, dtype=dtype), torch.full((1, 16), 1)
+        for turn in range(300):
+            held = states[1:2] if way == "slice" else states.gather(0, at)
+            new = (0.995 * held.float() + 0.005 * (2 + 0.1 * seeded(1, 16, seed=turn))).to(dtype)
+            if way == "slice":
+                states[1:2] = new
+            else:
+                states.scatter_(0, at, new)
+        report.facts["result"] = states.float().norm().item()
+    return report
+
+
+def test_a_slot_is_a_state_however_it_is_read_and_written_and_its_own_store_is_no_factor() -> None:
+    assert {finding.rule for finding in slots("slice", torch.bfloat16).errors} == {"absorption"}
+    assert [finding.rule for finding in slots("scatter", torch.bfloat16).errors] == ["accumulated-drift"]
+    assert not slots("slice", torch.float32).errors
+    assert not slots("scatter", torch.float32).errors

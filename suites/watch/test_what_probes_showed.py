@@ -149,3 +149,18 @@ def test_a_state_that_is_joined_of_its_parts_in_each_turn_is_followed() -> None:
     assert {finding.rule for finding in turned(torch.bfloat16).errors} <= {"accumulated-drift", "absorption"}
     assert turned(torch.bfloat16).errors
     assert not turned(torch.float32).errors
+
+
+def beams(dtype: torch.dtype, *, spread: float) -> Report:
+    """The best 8 of 64 hypotheses by log probabilities of some 120, in one row."""
+    with precheck.watch() as report:
+        scores = (spread * seeded(64) - 120).to(dtype)
+        scores = scores - torch.linspace(0, spread, 64).to(dtype)
+        report.facts["result"] = scores.topk(8).indices.float().sum().item()
+    return report
+
+
+def test_one_row_whose_scores_are_all_equal_chooses_by_nothing() -> None:
+    assert [finding.rule for finding in beams(torch.bfloat16, spread=0.1).errors] == ["decision-flip"]
+    assert not beams(torch.bfloat16, spread=10.0).errors
+    assert not beams(torch.float32, spread=0.1).errors
