@@ -84,3 +84,22 @@ def test_a_slot_is_a_state_however_it_is_read_and_written_and_its_own_store_is_n
     assert [finding.rule for finding in slots("scatter", torch.bfloat16).errors] == ["accumulated-drift"]
     assert not slots("slice", torch.float32).errors
     assert not slots("scatter", torch.float32).errors
+
+
+def stored_and_widened(*, again: bool) -> Report:
+    """A state that goes to bfloat16 and back on one line in each turn; or as many batches of data that do."""
+    with precheck.watch() as report:
+        state = torch.zeros(16)
+        for turn in range(300):
+            new = 2 + 0.1 * seeded(16, seed=turn)
+            if again:
+                state = (0.995 * state + 0.005 * new).to(torch.bfloat16).float()
+            else:
+                state = 0.995 * state + 0.005 * new.to(torch.bfloat16).float()
+        report.facts["result"] = state.norm().item()
+    return report
+
+
+def test_a_round_trip_on_one_line_is_meant_but_for_a_state_that_takes_it_in_each_turn() -> None:
+    assert stored_and_widened(again=True).errors
+    assert not stored_and_widened(again=False).errors
