@@ -35,8 +35,8 @@ def meant(call: Call, output: torch.Tensor) -> bool:
     if not one_line or _turn_before(there, call.operation):
         return False
     trips, place = _TRIPS.setdefault(mode, {}), (there.module, there.source, tuple(output.shape))
-    before = trips.get(place)
-    if before is not None and there.inputs and made_of(there.inputs[-1], before):
+    given = trips.get(place)
+    if given is not None and there.inputs and made_of(there.inputs[-1], given):
         trips[place] = cell.value
         return False  # a state that the line rounds turn by turn: that it is stored low is what is asked about
     value = trips[place] = Value(call.operation, tuple(output.shape), measuring.named(output.dtype), 0.0)
