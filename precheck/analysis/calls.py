@@ -16,7 +16,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Asked, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, felt, percent
+from precheck.analysis.lineage import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, felt, hands_on, percent
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 ADDED = Limit(
@@ -127,7 +127,7 @@ class Calls:
     def _limit(self, cause: Operation) -> float:
         made = cause.outputs[0]
         multiplied = any(reader.base in PRODUCTS for reader in self.readers.get(made, ()))
-        cast = cause.base in ops.CASTS and not any(source.low for source in cause.inputs)
+        cast = cause.base in ops.CASTS | {"copy"} and not any(source.low for source in causes.taken(cause))
         return ADDED if cast and not multiplied else ROUNDED
 
     def _leaves(self, operation: Operation, value: Value) -> bool:
@@ -141,7 +141,7 @@ class Calls:
         waiting, seen = [value], {value}
         while waiting and len(seen) < causes.BEHIND:
             asked = waiting.pop()
-            readers = [reader for reader in self.readers.get(asked, ()) if reader.phase in ("forward", "data")]
+            readers = [reader for reader in self.readers.get(asked, ()) if _user(reader) and not hands_on(reader, asked)]
             if not readers and asked.alive:
                 return True  # so far: `stays` asks again when it has been read
             for reader in readers:
@@ -173,6 +173,11 @@ class Calls:
         if handed or made:
             self.cancelled.add(value)
         return handed or made
+
+
+def _user(reader: Operation) -> bool:
+    """Whether the user's own code reads it: a forward pass, or the backward pass of a function that the user has written for autograd."""
+    return reader.phase in ("forward", "data") or (reader.phase == "backward" and not reader.derived)
 
 
 def _below(cause: Operation) -> bool:

@@ -165,10 +165,10 @@ def stored_too_soon(operation: Operation, value: Value) -> bool:
     """
     stored = [source for source in operation.inputs if source.kept_low]
     at_hand = any(source.maker is None and not source.low for source in operation.inputs)
-    return at_hand and bool(stored) and bool(value.norm) and determined(operation, value) and all(map(_stored_here, stored))
+    return at_hand and bool(stored) and bool(value.norm) and determined(operation, value) and all(map(stored_here, stored))
 
 
-def _stored_here(value: Value) -> bool:
+def stored_here(value: Value) -> bool:
     """Whether it is what a cast of the user's made of a wide tensor that no low number went into, moved about at most."""
     maker = value.maker
     while maker is not None and maker.base in MOVING and maker.inputs and not (maker.base == "_to_copy" and not maker.inputs[-1].low):

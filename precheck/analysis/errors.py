@@ -131,13 +131,19 @@ class Errors:
             self.under[value], self.excuses[fact] = (*self.under[value], fact), (value, [made_good])
 
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
-        written = operation.phase in ("forward", "data") or (operation.phase == "backward" and not operation.derived)
-        if value.nonfinite or not written or value.drift <= 4 * felt(value) or not value.roundoff:
+        kernel = operation.phase == "backward" and operation.derived  # of autograd's: what it rounds is asked by nobody, what it adds up low is
+        if value.nonfinite or operation.phase not in ("forward", "data", "backward") or value.drift <= 4 * felt(value) or not value.roundoff:
             return
         if value.wander > UNSTABLE and value.dead > SHAKEN and value.twin_drift > DIGIT:
             self.unstable.update(fact for fact in above if fact is not None)
         if above or value in self.spoiled:
             return  # downstream of what is suspected already
+        if kernel:
+            fact = self.ops.of(operation, value) if self.ops.local(operation, value) else None
+            if fact is not None and fact.how == "accumulated":
+                self.suspects.append(fact)
+                self.under[value] = (fact,)
+            return
         fact = None if value in self.mild else constants.behind(self.ops.of(operation, value))
         own = self.calls.error(operation, value) if operation.call and (fact is None or fact.healed) else None
         if own is not None:

@@ -2,24 +2,35 @@
 
 n independent roundings of a state whose size stays are √n times one of them, 0.42 √n unit roundoffs; those of a sum that grows evenly are
 0.24 √n; those that all go one way, as where half of what is added is lost, grow with n. A state that is kept wide has none of them.
+
+A factor that was rounded once and scales the state in each turn is another matter: n turns make n times its error of it, however the state is kept.
+It is one number, or one for each channel, and is read n times: in float32 it costs nothing.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Set
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Set
 
+from precheck import ops
 from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.calls import ADDED, OWN
+from precheck.analysis.causes import taken
 from precheck.analysis.errors import DIGIT, UNSTABLE
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.lineage import determined, felt
-from precheck.analysis.rounding import RECURRENT
-from precheck.analysis.turns import State, Turns
-from precheck.observe.shadow.operations import Observation, Value
+from precheck.analysis.limit import Limit
+from precheck.analysis.lineage import MOVING, SUMS, determined, felt, landed
+from precheck.analysis.rounding import FELT, RECURRENT
+from precheck.analysis.turns import BEHIND, State, Turns
+from precheck.observe.shadow.operations import Observation, Operation, Value
+
+COHERENT = Limit(
+    0.5, "√n unit roundoffs", "of a state after n turns, beyond which its roundings are not independent, which are 0.42 √n: they all go one way"
+)  # fmt: skip
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -33,21 +44,31 @@ class Carried(Fact):
     kept_wide: float  # what it would be off by
 
 
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Repeated(Fact):
+    """A factor that was rounded once and scales a state in each turn. Errors are relative."""
+
+    turns: int
+    off: float  # of the state
+    own: float  # of the factor
+    shown: Operation  # the last that made the state
+
+
 class Recurrence:
     """The states of a run that is analysed in parts."""
 
     def __init__(self) -> None:
         self.turns = Turns()
 
-    def facts(self, observation: Observation, readers: Readers, explained: Set[Value]) -> list[Carried]:
+    def facts(self, observation: Observation, readers: Readers, explained: Set[Value]) -> list[Fact]:
         """One for each loop. `explained`: values whose error follows from what is found already."""
         self.turns.follow(observation.judged)
-        found = []
+        found = list[Fact]()
         for values in self.turns.ended():
             for value in _told_by(values):
                 state = self.turns.states[value]
                 made = value not in explained and _taken(value, state, readers) and _off(value, state)
-                if made and (facts := _made(value, state, observation)):
+                if made and (facts := _made(value, self.turns.states, observation, readers)):
                     found += facts
                     break
         return found
@@ -101,12 +122,23 @@ def carries_a_remainder(state: State) -> bool:
     return state.compensated
 
 
-def _made(value: Value, state: State, observation: Observation) -> list[Carried]:
-    """The fact, if most of the error is that of the lines which carry the state on."""
-    whose = Attribution(value, observation.operations)
-    mine = {each: share for each, share in whose.shares.items() if each.blamed in state.lines and attribution.written(each)}
+def _made(value: Value, states: Mapping[Value, State], observation: Observation, readers: Readers) -> list[Fact]:
+    """The fact, if most of the error is that of the lines which carry the state on, or of a factor that scales it in each turn."""
+    state, whose = states[value], Attribution(value, observation.operations)
+    written = {each: share for each, share in whose.shares.items() if share and attribution.written(each)}
+    mine = {each: share for each, share in written.items() if each.blamed in state.lines}
+    factors = _factors(written, states, readers) if value.drift >= FELT else {}
+    if value.maker is None or sum((mine | factors).values()) < OWN:
+        return []
+    coherent = not value.low or value.drift > COHERENT * math.sqrt(state.turns + 1) * value.roundoff
+    if factors and (coherent or sum(factors.values()) >= OWN):
+        cause = whose.cause(factors.__contains__) or max(factors, key=factors.__getitem__)
+        return [Repeated(
+            mechanism="amplified-rounding" if landed(cause) is None else "vanished-constant", operation=cause, measured=value.drift, limit=FELT,
+            turns=state.turns + 1, off=value.drift, own=attribution.own(cause, cause.outputs[0]), shown=value.maker,
+        )]  # fmt: skip
     own = min(1.0, sum(mine.values()))
-    if own < OWN or not mine or value.maker is None:
+    if own < OWN or not value.low:
         return []
     cause = whose.cause(mine.__contains__) or value.maker
     return [Carried(
@@ -115,6 +147,39 @@ def _made(value: Value, state: State, observation: Observation) -> list[Carried]
     )]  # fmt: skip
 
 
+def _factors(written: dict[Operation, float], states: Collection[Value], readers: Readers) -> dict[Operation, float]:
+    """Of the ops that have a share in an error, those that make what a state is scaled by in each turn: once for all turns, or anew of the same."""
+    alike: dict[tuple[object, ...], list[Operation]] = defaultdict(list)
+    for each in written:
+        alike[(each.name, each.blamed, each.scalars, each.inputs) if each.inputs else (each,)].append(each)
+    groups = (group for group in alike.values() if sum(_scaling(each, states, readers) for each in group) >= RECURRENT)
+    return {each: written[each] for group in groups for each in group}
+
+
+def _scaling(operation: Operation, states: Collection[Value], readers: Readers) -> int:
+    """How often a state is multiplied by what an op made, moved about or subtracted from a number of Python's at most."""
+    waiting, seen, times = list(operation.outputs[:1]), set(operation.outputs[:1]), 0
+    while waiting and len(seen) < BEHIND:
+        held = waiting.pop()
+        for reader in readers.get(held, ()) if held not in states else ():
+            if reader.base in ops.SCALING and any(source in states for source in reader.inputs):
+                times += 1
+            elif (reader.base in MOVING and held in taken(reader)) or (reader.base in SUMS and len(reader.inputs) == 1):
+                fresh = [made for made in reader.outputs if made not in seen]
+                seen.update(fresh)
+                waiting += fresh
+    return times
+
+
 def _taken(value: Value, state: State, readers: Readers) -> bool:
-    """Whether the user has it, or something else than the loop itself reads it."""
-    return value.alive or any(reader.reads or reader.blamed not in state.lines for reader in readers.get(value, ()))
+    """Whether the user has it, or something else than the loop itself reads it; of components that a line joins, what they are joined to."""
+    waiting, seen = [value], {value}
+    while waiting and len(seen) < BEHIND:
+        held = waiting.pop()
+        reading = readers.get(held, ())
+        if held.alive or any(reader.reads or reader.blamed not in state.lines for reader in reading):
+            return True
+        fresh = [made for reader in reading if reader.base in MOVING for made in reader.outputs if made not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return False

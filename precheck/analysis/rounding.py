@@ -64,7 +64,8 @@ FAIR = Limit(
     0.05, "share of the norm", "that must have become zero for zeros to be what ails a tensor: a fifth of what makes `nonfinite.WRONG` of a result"
 )  # fmt: skip
 DIFFERENCES = ops.DIFFERENCES
-"""Losses that subtract within: near zero they are small differences of what they are given, as they should be."""
+"""Losses that subtract within: near zero they are small differences of what they are given, as they should be. What they are given that has been
+cast just before might have been subtracted before."""
 DECOMPOSED = ops.DECOMPOSED
 """Ops all results of which are results. By Davis and Kahan (1970) an eigenvector turns by what its matrix is off by over the gap to the next
 eigenvalue: a thousandth of the largest is the whole of a small one."""
@@ -111,7 +112,8 @@ class Misroundings:
         stored = any(source.kept_low for source in operation.inputs)
         if operation.base in SUMS and value.low and self._undone(operation, value):
             return self._fact("cancellation", "undone", operation, value, roundings, ADDED, gain=gain)
-        if operation.base in SUMS and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not as_stored(operation, value):
+        subtracts = operation.base in SUMS or (operation.base in DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
+        if subtracts and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not as_stored(operation, value):
             return self._difference(operation, value, roundings)
         starving = self._starving(operation, value)
         if starving or (value.zeroed >= FAIR and _flushed(value)):

@@ -1,7 +1,8 @@
 """States that a loop carries on: which op stored the same state a turn before, and how often it has done so.
 
 A state is what an op stores low and makes of what it stored itself, by ops that add to numbers, scale, move or cut them: a running sum, a sampler's
-latents, the state of a recurrent cell. A hidden state that passes a matrix product or an activation on its way is none: these bound its error.
+latents, the state of a recurrent cell. A hidden state that passes a matrix product or an activation on its way is none: these bound its error. A
+state that is kept wide is followed from where it is off by as much as harms: what scales it may have been rounded.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Iterable, Iterator, Set
 from precheck import ops
 from precheck.analysis.causes import ADDING, moved, only_moved, taken
 from precheck.analysis.lineage import PRODUCTS, SUMS, compensating, elements
+from precheck.analysis.rounding import FELT
 from precheck.observe.shadow.operations import Operation, Value
 
 SCALING = ops.SCALING | frozenset({"lerp"})
 LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)
-DIRECT = ADDING | SCALING | LARGEST | frozenset(ops.FUSED_SUMS) | ops.SCATTERING
+DIRECT = ADDING | SCALING | LARGEST | frozenset(ops.FUSED_SUMS) | ops.SCATTERING | {"scatter"}
 """Ops that make a state of the state before, element by element, or of the largest of its elements: these keep an error that all have."""
 ADDED_TO = frozenset(ops.FUSED_SUMS) & ops.PRODUCTS
 """Products that are added to their first operand."""
@@ -57,7 +59,7 @@ class Turns:
     def follow(self, operations: Iterable[Operation]) -> None:
         for operation in operations:
             value = operation.outputs[0] if operation.outputs else None
-            if value is None or value.maker is not operation or not value.low or operation.base not in DIRECT:
+            if value is None or value.maker is not operation or operation.base not in DIRECT or not (value.low or value.drift >= FELT):
                 continue
             key = _key(operation)
             if key not in self.seen:

@@ -12,8 +12,9 @@ from precheck.analysis.drift import Comparison
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.labels import label, module_of, phase_of
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import placed
+from precheck.analysis.lineage import percent, placed
 from precheck.analysis.nonfinite import Broken
+from precheck.analysis.recurrence import Repeated
 from precheck.analysis.rounding import Misrounded
 from precheck.analysis.zeros import Missed
 from precheck.findings import Finding, Severity
@@ -122,3 +123,8 @@ def difference(fact: Misrounded) -> str:
     before = max(fact.shown.drift_in / value.roundoff, 0.42)
     text = f"a difference of nearly equal numbers: off by {value.drift / value.roundoff:.0f} roundings, its terms by {before:.1f}"
     return text + (HEALED if fact.healed else "")
+
+
+def repeated(fact: Repeated) -> str:
+    """What becomes of a factor that scales a state in each turn of a loop, in words."""
+    return f"scales the state of a loop in {fact.turns} turns, which ends {percent(fact.off)} % off at {placed(fact.shown)}"

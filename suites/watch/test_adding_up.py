@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.nn import functional
 
 import precheck
 
@@ -77,3 +78,23 @@ def test_what_was_in_the_accumulator_before_counts_as_it_was() -> None:
         total.index_add_(0, torch.arange(4), torch.full((4,), 64.0).to(LOW))
     assert total.tolist() == [320.0] * 4
     assert report.findings == [], report.summary()
+
+
+def looked_up(words: int, dtype: torch.dtype) -> tuple[torch.Tensor, precheck.Report]:
+    """The gradient of a table of which 4000 rows are looked up, so many of them different."""
+    table = torch.ones(words, 4, dtype=dtype, requires_grad=True)
+    with precheck.watch() as report:
+        functional.embedding(torch.arange(4000) % words, table).float().sum().mul(1.01).backward()
+    assert table.grad is not None
+    return table.grad, report
+
+
+def test_a_kernel_of_a_backward_pass_is_held_against_its_own_error() -> None:
+    gradient, report = looked_up(4, LOW)
+    exact, of_float32 = looked_up(4, WIDE)
+    assert not of_float32.findings
+    assert not looked_up(2000, LOW)[1].findings
+    if float((gradient.float() - exact).norm() / exact.norm()) <= SUM:
+        pytest.skip("this build of torch adds up in float32 there")
+    (finding,) = report.errors
+    assert (finding.rule, finding.phase, finding.op) == ("local-drift", "backward", "aten.embedding_dense_backward.default")

@@ -107,3 +107,60 @@ def test_garbage_that_a_choice_leaves_out_is_healed() -> None:
     rewards = torch.stack([torch.full((7,), 0.1), torch.linspace(0.1, 0.9, 7)])
     assert [finding.rule for finding in advantages(rewards, guarded=False).errors] == ["amplified-rounding"]
     assert not advantages(rewards, guarded=True).errors
+
+
+def prices(*, cast: bool) -> Report:
+    """The loss of forecasts about 1000, off by one, as they are and less their mean."""
+    with precheck.watch() as report:
+        level = 1000.0 if cast else 0.0
+        forecast, target = (level + seeded(64)).bfloat16(), (level + seeded(64, seed=1)).bfloat16()
+        report.facts["result"] = nn.functional.mse_loss(forecast, target).item()
+    return report
+
+
+def learnt() -> Report:
+    """A network in bfloat16 that gives what it is to give, to a rounding."""
+    layer = nn.Linear(16, 16)
+    target = layer(seeded(8, 16)).detach()
+    layer.bfloat16()
+    with precheck.watch() as report:
+        report.facts["result"] = nn.functional.mse_loss(layer(seeded(8, 16).bfloat16()), target.bfloat16()).item()
+    return report
+
+
+def test_a_loss_of_what_was_cast_just_before_is_a_difference_as_any() -> None:
+    assert [finding.rule for finding in prices(cast=True).errors] == ["cancellation"]
+    assert not prices(cast=False).errors
+    assert not learnt().errors
+
+
+def turned(dtype: torch.dtype) -> Report:
+    """A phasor whose two parts are told apart in each turn, and joined again."""
+    with precheck.watch() as report:
+        phasor = torch.tensor([1.0, 0.0]).to(dtype)
+        for _ in range(400):
+            x, y = phasor
+            phasor = torch.stack([x - 0.0018 * y, y + 0.0018 * x])
+        report.facts["result"] = phasor.float().norm().item()
+    return report
+
+
+def test_a_state_that_is_joined_of_its_parts_in_each_turn_is_followed() -> None:
+    assert {finding.rule for finding in turned(torch.bfloat16).errors} <= {"accumulated-drift", "absorption"}
+    assert turned(torch.bfloat16).errors
+    assert not turned(torch.float32).errors
+
+
+def beams(dtype: torch.dtype, *, spread: float) -> Report:
+    """The best 8 of 64 hypotheses by log probabilities of some 120, in one row."""
+    with precheck.watch() as report:
+        scores = (spread * seeded(64) - 120).to(dtype)
+        scores = scores - torch.linspace(0, spread, 64).to(dtype)
+        report.facts["result"] = scores.topk(8).indices.float().sum().item()
+    return report
+
+
+def test_one_row_whose_scores_are_all_equal_chooses_by_nothing() -> None:
+    assert [finding.rule for finding in beams(torch.bfloat16, spread=0.1).errors] == ["decision-flip"]
+    assert not beams(torch.bfloat16, spread=10.0).errors
+    assert not beams(torch.float32, spread=0.1).errors

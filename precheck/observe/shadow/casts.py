@@ -1,16 +1,24 @@
-"""Casts and copies: the reference has what they give already, unless the program means to round."""
+"""Casts and copies: the reference has what they give already, unless the program means to round.
+
+A round trip on one line is meant, as data are rounded so. One that rounds what it gave a turn before is a store of a state, as on two lines.
+"""
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING
 
 import torch
 
 from precheck.observe.shadow import measuring
 from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.stores import made_of
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
+
+_TRIPS: weakref.WeakKeyDictionary[object, dict[tuple[str, str, tuple[int, ...]], Value]] = weakref.WeakKeyDictionary()
+"""Of each run, what the round trips of its lines gave last, by module, line and shape."""
 
 
 def meant(call: Call, output: torch.Tensor) -> bool:
@@ -24,11 +32,18 @@ def meant(call: Call, output: torch.Tensor) -> bool:
     if cell.value.wholes_moved >= 2 or cell.value.nonfinite:
         return False  # counts and positions are not rounded on purpose, and Inf is no rounding of anything
     one_line = there.base == "_to_copy" and there.source == call.operation.source and not any(given.low for given in there.inputs)
-    if one_line and not _turn_before(there, call.operation):
-        call.operation.outputs = (Value(call.operation, tuple(output.shape), measuring.named(output.dtype), 0.0),)
-        call.mode.memory.drop(output)
-        return True
-    return False
+    if not one_line or _turn_before(there, call.operation):
+        return False
+    trips, place = _TRIPS.setdefault(mode, {}), (there.module, there.source, tuple(output.shape))
+    given = trips.get(place)
+    if given is not None and there.inputs and made_of(there.inputs[-1], given):
+        trips[place] = cell.value
+        return False  # a state that the line rounds turn by turn: that it is stored low is what is asked about
+    value = trips[place] = Value(call.operation, tuple(output.shape), measuring.named(output.dtype), 0.0)
+    call.operation.outputs = (value,)
+    mode.memory.drop(output)
+    mode.memory.seed(output, mode.replay.wide(output.dtype), value)  # what is made of it is followed, though nothing is off yet
+    return True
 
 
 def _turn_before(there: Operation, back: Operation) -> bool:

@@ -87,7 +87,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
     if value.nonfinite and operation.base in ops.RECIPROCALS:
         _starved(operation, call.floats[-1])
     jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
-    if jumped and operation.phase == "forward" and (call.held or not call.written):
+    if jumped and operation.phase in ("forward", "backward") and (call.held or not call.written):
         value.local = off(output, exact(call, place))
         if emulation.quantises(operation.packet):
             value.roundoff, value.local = max(value.roundoff, value.local / ONE_ROUNDING), None

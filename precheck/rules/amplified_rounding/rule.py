@@ -13,10 +13,11 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import elements, percent, placed
 from precheck.analysis.reach import DEAD as SHOWN
 from precheck.analysis.reach import GARBAGE, ROUNDINGS
-from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, Misrounded
+from precheck.analysis.recurrence import COHERENT, Repeated
+from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, RECURRENT, Misrounded
 from precheck.analysis.steep import Steep
 from precheck.rules.amplified_rounding.about import ABOUT
-from precheck.rules.rule import HEALED, Candidate, Rule
+from precheck.rules.rule import HEALED, Candidate, Rule, repeated
 
 MISSING = Limit(
     8, "numbers",
@@ -29,7 +30,7 @@ class AmplifiedRounding(Rule):
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (
         DEAD, AMPLIFICATION, PLAIN, PLAIN_ROUNDINGS, FELT, UNSTABLE, SHAKEN, DIGIT, ROUNDINGS, SHOWN, GARBAGE, ADDED, ROUNDED, OWNED, OWN,
-        FEW, MISSING,
+        FEW, COHERENT, RECURRENT, MISSING,
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
@@ -51,6 +52,8 @@ class AmplifiedRounding(Rule):
                     f"{placed(fact.shown)}, whose result is {percent(fact.off)} % off: so few numbers cost nothing in float32")  # fmt: skip
         if isinstance(fact, Steep):
             return _steep(fact)
+        if isinstance(fact, Repeated):
+            return f"its rounding ({fact.own:.2g} relative) is one of a factor that {repeated(fact)}"
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):
             return super().words(fact)
         value = fact.value

@@ -11,7 +11,7 @@ from precheck.analysis.decisions import CHANCE, Place
 from precheck.analysis.decisions import SHARE as OF_DECISIONS
 from precheck.analysis.facts import Part
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import Origins, placed
+from precheck.analysis.lineage import Origins, elements, placed
 from precheck.analysis.noise import FAIL
 from precheck.findings import Finding, Severity
 from precheck.observe.shadow.operations import Flips, Operation
@@ -28,6 +28,8 @@ SWAPPED = Limit(
 )  # fmt: skip
 
 
+MOST = Limit(0.5, "share of what a row chooses", "that ties must swap where few rows choose: more than half of it is no tie at the end of a row")
+
 SKEWED = Limit(
     8.0, "unit roundoffs",
     """of the distance between the distributions that two cumulative sums draw from. Probabilities that are rounded once, and added up in float32,
@@ -37,7 +39,7 @@ SKEWED = Limit(
 
 class DecisionFlip(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (ROWS, SHARE, SWAPPED, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED)
+    limits: ClassVar[tuple[Limit, ...]] = (ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED)
 
     def among(self, part: Part) -> Iterator[Candidate]:
         """A choice among scores that the format made equal, or whose differences it made noise; draws by sums that stand still."""
@@ -45,14 +47,22 @@ class DecisionFlip(Rule):
             flips, skew = operation.flips, operation.skew
             if skew is not None and _its_own(skew) and part.spoiled.isdisjoint(operation.inputs):
                 yield _skewed(operation, skew)
-            if flips is None or operation.phase == "backward" or not operation.inputs or flips.changed < ROWS:
+            if flips is None or operation.phase == "backward" or not operation.inputs or (flips.changed < ROWS and not _replaced(operation, flips)):
                 continue
             if not part.spoiled.isdisjoint(operation.outputs):
                 continue
-            if operation.inputs[0].low and flips.ties >= ROWS and flips.ties / flips.total >= SHARE:
+            if operation.inputs[0].low and (flips.ties >= ROWS or _replaced(operation, flips)) and flips.ties / flips.total >= SHARE:
                 yield _tied(operation, flips)
             elif choices.blurred(operation):
                 yield _blurred(operation, flips, part.origins)
+
+
+def _replaced(operation: Operation, flips: Flips) -> bool:
+    """Whether few rows, one even, choose so much else that luck is no reason: five of what they choose, and half of it, since scores are equal and
+    what tells them apart is less than rounding. One row that takes its last of eight from a tie is luck."""
+    chosen = elements(operation.outputs[0]) / max(1, flips.total) if operation.outputs else 0.0
+    many = flips.ties * flips.swapped * chosen >= ROWS and flips.swapped >= MOST
+    return many and flips.blur >= BLUR * operation.inputs[0].roundoff
 
 
 def _its_own(skew: Skew) -> bool:

@@ -8,21 +8,24 @@ from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import landed, percent, placed
 from precheck.analysis.nonfinite import WRONG, Broken
-from precheck.analysis.rounding import PLAIN, SUM_ROUNDINGS, Misrounded
+from precheck.analysis.recurrence import COHERENT, Repeated
+from precheck.analysis.rounding import FELT, PLAIN, RECURRENT, SUM_ROUNDINGS, Misrounded
 from precheck.analysis.zeros import Missed
-from precheck.rules.rule import Rule
+from precheck.rules.rule import Rule, repeated
 from precheck.rules.vanished_constant.about import ABOUT
 
 
 class VanishedConstant(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WRONG, PLAIN, SUM_ROUNDINGS)
+    limits: ClassVar[tuple[Limit, ...]] = (WRONG, PLAIN, SUM_ROUNDINGS, FELT, RECURRENT, COHERENT)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Broken) and fact.how == "failed guard":
             return f"its bound rounds onto the pole of {fact.where}, which it guards: {fact.what}"
         if isinstance(fact, Missed):
             return f"{self._constant(fact)} and guards nothing; {fact.then}"
+        if isinstance(fact, Repeated):
+            return f"{self._constant(fact)}, and {repeated(fact)}"
         if isinstance(fact, Misrounded):
             return f"{self._constant(fact)}: {placed(fact.shown)} is {percent(fact.value.drift)} % off"
         return super().words(fact)

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from bugs.bug import Bug, normal, uniform
 
-DERIVED = "the kernel runs in autograd's backward pass, whose ops are not held against their own error, only what the user wrote"
+DERIVED = "so many terms may err by 46 unit roundoffs where a kernel adds up low, and this one errs by 37"
 
 
 def group_means(dtype: torch.dtype) -> torch.Tensor:
@@ -95,7 +95,7 @@ BUGS = (
         kernel=True, note="on this CPU only the kernel for one dimension adds in bfloat16"),
     Bug("ragged-batch", "", ("local-drift",), "aten.segment_reduce.default", lambda: ragged_sums(LOW), lambda: ragged_sums(WIDE), kernel=True),
     Bug("frequent-words", "apache/mxnet#17703", ("local-drift",), "aten.embedding_dense_backward.default", lambda: frequent_words(LOW),
-        lambda: frequent_words(WIDE), phase="backward", kernel=True, expected_miss=DERIVED),
+        lambda: frequent_words(WIDE), phase="backward", kernel=True),
     Bug("norm-weight", "karpathy/llm.c#476", ("local-drift",), "aten.native_layer_norm_backward.default", lambda: norm_weight(LOW),
         lambda: norm_weight(WIDE), phase="backward", kernel=True, expected_miss=DERIVED),
     Bug("certain-answers", "Oneflow-Inc/oneflow#7476", ("nan",), "aten.binary_cross_entropy_backward.default", lambda: saturated(False),
