@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import random
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 FOLDER = Path(__file__).parent / "cases"
@@ -45,6 +47,8 @@ class Case:
 
     def made(self) -> Made:
         """The same weights and inputs at each call."""
+        random.seed(0)
+        np.random.seed(0)
         torch.manual_seed(0)
         return self.make()
 

@@ -92,15 +92,15 @@ def case_lines(case: Case) -> Iterable[dict[str, Any]]:
             plain: dict[str, torch.Tensor] | str = trained(case, precision)
         except Exception as error:
             plain = _plain(f"{type(error).__name__}: {error}".splitlines()[0][:200])
-        for way in WAYS:
+        for way in WAYS[:1] if isinstance(plain, str) else WAYS:
             yield judged(case, precision, way, plain)
 
 
 def said(line: dict[str, Any]) -> str:
     """A line of the record as a person reads it."""
-    head = f"{line['case']} [{line['precision']}, {line['way']}]: "
     if "unable" in line:
-        return f"{head}does not run: {line['unable']}"
+        return f"{line['case']} [{line['precision']}]: does not run, with precheck or without: {line['unable']}"
+    head = f"{line['case']} [{line['precision']}, {line['way']}]: "
     if "crash" in line:
         return f"{head}CRASH of precheck: {line['crash']}"
     altered = f" ALTERED {line['altered'][:3]}" if line.get("altered") else ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 from fieldcase import Case
 
@@ -37,6 +39,8 @@ def trained(case: Case, precision: str, around: Callable[[torch.nn.Module], Abst
     scaler = torch.amp.GradScaler("cpu", enabled=precision == "16-mixed")
     low = AUTOCAST.get(precision)
     left: dict[str, torch.Tensor] = {}
+    random.seed(1)
+    np.random.seed(1)
     torch.manual_seed(1)
     with around(model) if around else nullcontext():
         for step in range(STEPS):
