@@ -95,7 +95,9 @@ class Written(TorchFunctionMode):
         frames = _frames()
         for line, here in self.lines.items():
             if frames and here(frames[0]):
-                self.values[line] += [leaf.detach().double() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+                self.values[line] += [
+                    leaf.detach().double() for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()
+                ]
         return out
 
 

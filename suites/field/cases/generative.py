@@ -12,7 +12,11 @@ from fieldcase import Calls, Made, case, square
 def vector_quantize() -> Made:
     from vector_quantize_pytorch import VectorQuantize
 
-    return Made(VectorQuantize(dim=16, codebook_size=32, decay=0.8, commitment_weight=1.0), (torch.randn(2, 64, 16),), lambda out: square(out[0]) + out[2].sum())
+    return Made(
+        VectorQuantize(dim=16, codebook_size=32, decay=0.8, commitment_weight=1.0),
+        (torch.randn(2, 64, 16),),
+        lambda out: square(out[0]) + out[2].sum(),
+    )
 
 
 @case("vector-quantize-pytorch")
@@ -106,7 +110,9 @@ def diffusers_vae() -> Made:
 def diffusers_dit() -> Made:
     from diffusers import DiTTransformer2DModel
 
-    model = DiTTransformer2DModel(num_attention_heads=2, attention_head_dim=16, in_channels=4, num_layers=2, sample_size=8, patch_size=2, norm_num_groups=8)
+    model = DiTTransformer2DModel(
+        num_attention_heads=2, attention_head_dim=16, in_channels=4, num_layers=2, sample_size=8, patch_size=2, norm_num_groups=8
+    )
     inputs = torch.randn(2, 4, 8, 8), torch.tensor([900, 3]), torch.tensor([1, 7])
 
     def step(dit: Any, latent: torch.Tensor, at: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -123,7 +129,9 @@ def nflows() -> Made:
     from nflows.transforms.base import CompositeTransform
     from nflows.transforms.permutations import ReversePermutation
 
-    layers = [layer for _ in range(3) for layer in (ReversePermutation(features=4), MaskedAffineAutoregressiveTransform(features=4, hidden_features=16))]
+    layers = [
+        layer for _ in range(3) for layer in (ReversePermutation(features=4), MaskedAffineAutoregressiveTransform(features=4, hidden_features=16))
+    ]
     return Made(_likelihood(Flow(CompositeTransform(layers), StandardNormal(shape=[4]))), (torch.randn(32, 4),), lambda out: -out.mean())
 
 
@@ -172,5 +180,9 @@ def zuko_masked() -> Made:
 def byol() -> Made:
     from byol_pytorch import BYOL
 
-    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, 2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(32, 16))
-    return Made(BYOL(net, image_size=16, hidden_layer=-1, projection_size=16, projection_hidden_size=32), (torch.rand(4, 3, 16, 16),), lambda loss: loss)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, 2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(32, 16)
+    )
+    return Made(
+        BYOL(net, image_size=16, hidden_layer=-1, projection_size=16, projection_hidden_size=32), (torch.rand(4, 3, 16, 16),), lambda loss: loss
+    )

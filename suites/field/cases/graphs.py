@@ -64,7 +64,11 @@ def se3_transformer() -> Made:
 def en_transformer() -> Made:
     from en_transformer import EnTransformer
 
-    return Made(EnTransformer(dim=16, depth=1, dim_head=8, heads=2), (torch.randn(1, 12, 16), torch.randn(1, 12, 3)), lambda out: square(out[0]) + square(out[1]))
+    return Made(
+        EnTransformer(dim=16, depth=1, dim_head=8, heads=2),
+        (torch.randn(1, 12, 16), torch.randn(1, 12, 3)),
+        lambda out: square(out[0]) + square(out[1]),
+    )
 
 
 @case("invariant-point-attention")

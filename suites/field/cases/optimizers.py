@@ -160,7 +160,9 @@ def geoopt_radam() -> Made:
         chosen = given["points"][index]  # type: ignore[index]
         return ball.dist(chosen[:, 0], chosen[:, 1])
 
-    return Made(Calls(apart, holder), (torch.randint(0, 20, (16, 2)),), lambda out: out.mean(), lambda given: geoopt.optim.RiemannianAdam(given, lr=1e-2))
+    return Made(
+        Calls(apart, holder), (torch.randint(0, 20, (16, 2)),), lambda out: out.mean(), lambda given: geoopt.optim.RiemannianAdam(given, lr=1e-2)
+    )
 
 
 @case("ema-pytorch")

@@ -207,7 +207,9 @@ def geomloss_sinkhorn() -> Made:
     from geomloss import SamplesLoss
 
     loss = SamplesLoss("sinkhorn", p=2, blur=0.05, backend="tensorized")
-    return Made(Calls(lambda layer, x, y: loss(layer(x), y.to(x.dtype)), torch.nn.Linear(2, 2)), (torch.rand(40, 2), torch.rand(40, 2)), lambda out: out)
+    return Made(
+        Calls(lambda layer, x, y: loss(layer(x), y.to(x.dtype)), torch.nn.Linear(2, 2)), (torch.rand(40, 2), torch.rand(40, 2)), lambda out: out
+    )
 
 
 @case("entmax")
@@ -261,7 +263,11 @@ def liquid_network() -> Made:
 def info_nce() -> Made:
     from info_nce import InfoNCE
 
-    return Made(Calls(lambda layer, x, y: InfoNCE()(layer(x), layer(y)), torch.nn.Linear(16, 8)), (torch.randn(32, 16), torch.randn(32, 16)), lambda loss: loss)
+    return Made(
+        Calls(lambda layer, x, y: InfoNCE()(layer(x), layer(y)), torch.nn.Linear(16, 8)),
+        (torch.randn(32, 16), torch.randn(32, 16)),
+        lambda loss: loss,
+    )
 
 
 @case("focal-loss-torch")

@@ -36,7 +36,9 @@ def encodec() -> Made:
 def descript_codec() -> Made:
     import dac
 
-    model = dac.DAC(encoder_dim=8, encoder_rates=[2, 4], latent_dim=16, decoder_dim=32, decoder_rates=[4, 2], n_codebooks=3, codebook_size=32, codebook_dim=4)
+    model = dac.DAC(
+        encoder_dim=8, encoder_rates=[2, 4], latent_dim=16, decoder_dim=32, decoder_rates=[4, 2], n_codebooks=3, codebook_size=32, codebook_dim=4
+    )
     return Made(model, (_wave(512),), lambda out: square(out["audio"]) + out["vq/commitment_loss"] + out["vq/codebook_loss"])
 
 
@@ -53,7 +55,9 @@ def vocos() -> Made:
 def julius_filters() -> Made:
     import julius
 
-    return Made(Calls(lambda layer, x: julius.resample_frac(julius.lowpass_filter(layer(x), 0.2), 4, 3), torch.nn.Conv1d(1, 1, 9)), (_wave(),), square)
+    return Made(
+        Calls(lambda layer, x: julius.resample_frac(julius.lowpass_filter(layer(x), 0.2), 4, 3), torch.nn.Conv1d(1, 1, 9)), (_wave(),), square
+    )
 
 
 @case("auraloss")
@@ -74,7 +78,7 @@ def auraloss_time() -> Made:
 
 @case("asteroid-filterbanks")
 def asteroid_filterbanks() -> Made:
-    from asteroid_filterbanks import Encoder, ParamSincFB, STFTFB, transforms
+    from asteroid_filterbanks import STFTFB, Encoder, ParamSincFB, transforms
 
     learnt, fixed = Encoder(ParamSincFB(n_filters=32, kernel_size=33, stride=8)), Encoder(STFTFB(n_filters=64, kernel_size=64, stride=16))
 
