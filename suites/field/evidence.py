@@ -164,13 +164,16 @@ def _by_line(errors: dict[str, float]) -> dict[str, float]:
     return found
 
 
-def evidence(case: Case, precision: str, lines: list[str]) -> dict[str, dict[str, float]]:
+def evidence(case: Case, precision: str, lines: list[str], files: list[str]) -> dict[str, dict[str, float]]:
     """Columns of errors beside float64."""
     exact = passed(case, "64-true", lines)
     columns = {"32-true": off(passed(case, "32-true", lines), exact), precision: off(passed(case, precision, lines), exact)}
-    for name, chosen in {"line kept": _at, "function kept": _in_function}.items() if lines else ():
+    kept = {"line kept": _at(lines[0]), "function kept": _in_function(lines[0])} if lines else {}
+    if files:
+        kept["files kept"] = lambda frame: frame.f_code.co_filename.endswith(tuple(files))
+    for name, chosen in kept.items():
         try:
-            columns[name] = off(passed(case, precision, lines, chosen(lines[0])), exact)
+            columns[name] = off(passed(case, precision, lines, chosen), exact)
         except Exception as error:
             columns[f"{name}: {error}".splitlines()[0][:80]] = {}
     return {head: _by_line(column) for head, column in columns.items()}
@@ -189,12 +192,13 @@ def main() -> int:
     parser.add_argument("case")
     parser.add_argument("precision")
     parser.add_argument("lines", nargs="*", help="the first is kept in float32")
+    parser.add_argument("--files", nargs="*", default=[], help="all that these files call is kept in float32 in one pass more")
     parser.add_argument("--most", type=int, default=4, help="gradients that are shown")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    columns = evidence(loaded()[asked.case], asked.precision, asked.lines)
+    columns = evidence(loaded()[asked.case], asked.precision, asked.lines, asked.files)
     names = rows(columns, asked.most)
     if asked.json:
         print("JSON" + json.dumps({head: {name: column.get(name) for name in names} for head, column in columns.items()}))
