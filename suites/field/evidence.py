@@ -12,7 +12,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -21,6 +21,8 @@ from fieldcase import Case, loaded
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from trained import AUTOCAST, cast
+
+from precheck.autocast import cuda_policy_on_cpu
 
 Left = dict[str, torch.Tensor]
 SCALE = 2.0**10
@@ -194,11 +196,13 @@ def main() -> int:
     parser.add_argument("lines", nargs="*", help="the first is kept in float32")
     parser.add_argument("--files", nargs="*", default=[], help="all that these files call is kept in float32 in one pass more")
     parser.add_argument("--most", type=int, default=4, help="gradients that are shown")
+    parser.add_argument("--cuda", action="store_true", help="autocast follows CUDA's list of ops, as in `measure`")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    columns = evidence(loaded()[asked.case], asked.precision, asked.lines, asked.files)
+    with cuda_policy_on_cpu() if asked.cuda else nullcontext():
+        columns = evidence(loaded()[asked.case], asked.precision, asked.lines, asked.files)
     names = rows(columns, asked.most)
     if asked.json:
         print("JSON" + json.dumps({head: {name: column.get(name) for name in names} for head, column in columns.items()}))

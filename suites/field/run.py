@@ -23,6 +23,7 @@ from fieldcase import Case, loaded
 from trained import differing, trained
 
 import precheck
+from precheck.autocast import cuda_policy_on_cpu
 
 WAYS = ("watch", "measure")
 PATIENCE = 400
@@ -51,7 +52,8 @@ def judged(case: Case, precision: str, way: str, plain: dict[str, torch.Tensor] 
         line["warnings"] = [finding.rule for finding in report.findings if finding.severity == "warning"]
         line["opaque"] = [str(fact) for name, fact in report.facts.items() if "opaque" in name]
     except Exception as error:
-        line["crash"] = _plain(f"{type(error).__name__}: {error}".splitlines()[0][:200])
+        said = _plain(f"{type(error).__name__}: {error}".splitlines()[0][:200])
+        line["unable" if way == "measure" and _raises_on_a_gpu(case, precision) else "crash"] = said
     return line | {"seconds": round(time.perf_counter() - begun, 2)}
 
 
@@ -72,6 +74,16 @@ def _measured(case: Case, precision: str) -> precheck.Report:
     made = case.made()
     stepping = {"optimizer": made.optimizer, "steps": 3} if made.optimizer else {}
     return precheck.measure(made.model, made.inputs, precision=precision, loss=made.loss, **stepping)  # type: ignore[arg-type]
+
+
+def _raises_on_a_gpu(case: Case, precision: str) -> bool:
+    """Whether the plain loop fails too under CUDA's list of autocast ops, which `measure` follows on a CPU."""
+    with cuda_policy_on_cpu():
+        try:
+            trained(case, precision)
+        except Exception:
+            return True
+    return False
 
 
 def _said(finding: precheck.Finding) -> dict[str, str]:

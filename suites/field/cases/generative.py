@@ -64,7 +64,7 @@ def denoising_diffusion() -> Made:
 def denoising_diffusion_elucidated() -> Made:
     from denoising_diffusion_pytorch import ElucidatedDiffusion, Unet
 
-    model = ElucidatedDiffusion(Unet(dim=16, dim_mults=(1, 2), flash_attn=False), image_size=16, channels=3)
+    model = ElucidatedDiffusion(Unet(dim=16, dim_mults=(1, 2), flash_attn=False, learned_sinusoidal_cond=True), image_size=16, channels=3)
     return Made(model, (torch.rand(2, 3, 16, 16),), lambda loss: loss)
 
 

@@ -65,7 +65,7 @@ def en_transformer() -> Made:
     from en_transformer import EnTransformer
 
     return Made(
-        EnTransformer(dim=16, depth=1, dim_head=8, heads=2),
+        EnTransformer(dim=16, depth=1, dim_head=32, heads=2),
         (torch.randn(1, 12, 16), torch.randn(1, 12, 3)),
         lambda out: square(out[0]) + square(out[1]),
     )
@@ -95,14 +95,6 @@ def e3nn() -> Made:
         return layer(x, o3.spherical_harmonics("1x0e + 1x1o + 1x2e", vectors, normalize=True, normalization="component"))
 
     return Made(Calls(turned, product), (torch.randn(16, 16), torch.randn(16, 3)), square)
-
-
-@case("tab-transformer-pytorch")
-def tab_transformer() -> Made:
-    from tab_transformer_pytorch import TabTransformer
-
-    model = TabTransformer(categories=(5, 4, 6), num_continuous=4, dim=16, dim_out=1, depth=2, heads=2)
-    return Made(model, (torch.stack([torch.randint(0, 4, (8,)) for _ in range(3)], -1), torch.randn(8, 4)), square)
 
 
 @case("rtdl-num-embeddings")

@@ -123,18 +123,6 @@ def linear_operator() -> Made:
     return Made(Calls(solved, torch.nn.Linear(4, 8)), (torch.randn(24, 4), torch.randn(24, 2)), square)
 
 
-@case("botorch", ("bf16-mixed", "16-mixed"))
-def botorch_acquisition() -> Made:
-    from botorch.utils.probability.utils import log_ndtr, log_phi
-
-    def improvement(layer: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-        mean, spread = layer(x).chunk(2, -1)
-        score = (mean - 0.5) / (torch.nn.functional.softplus(spread) + 0.1)
-        return torch.logaddexp(log_phi(score), log_ndtr(score))
-
-    return Made(Calls(improvement, torch.nn.Linear(4, 2)), (torch.randn(16, 4),), square)
-
-
 @case("pyro-ppl", ("bf16-mixed", "16-mixed"))
 def pyro_elbo() -> Made:
     import pyro
@@ -166,18 +154,6 @@ def fourier_operator() -> Made:
     return Made(FNO(n_modes=(4, 4), hidden_channels=8, in_channels=1, out_channels=1, n_layers=2), (torch.randn(2, 1, 16, 16),), square)
 
 
-@case("torch-harmonics")
-def harmonics() -> Made:
-    from torch_harmonics import InverseRealSHT, RealSHT
-
-    forward, inverse = RealSHT(16, 32, grid="equiangular"), InverseRealSHT(16, 32, grid="equiangular")
-
-    def filtered(layer: torch.nn.Module, there: torch.nn.Module, back: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-        return back(there(layer(x)))
-
-    return Made(Calls(filtered, torch.nn.Conv2d(1, 1, 3, padding=1), forward, inverse), (torch.randn(2, 1, 16, 32),), square)
-
-
 @case("torchquad", ("bf16-mixed", "16-mixed"))
 def torchquad() -> Made:
     from torchquad import Simpson, set_log_level
@@ -190,16 +166,6 @@ def torchquad() -> Made:
         return integrator.integrate(lambda x: net(x).squeeze(-1), dim=1, N=101, integration_domain=domain)
 
     return Made(Calls(area, torch.nn.Sequential(torch.nn.Linear(1, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))), (torch.zeros(1),), square)
-
-
-@case("xitorch", ("bf16-mixed", "16-mixed"))
-def xitorch_root() -> Made:
-    from xitorch.optimize import rootfinder
-
-    def found(layer: torch.nn.Module, start: torch.Tensor) -> torch.Tensor:
-        return rootfinder(lambda y, weight: torch.tanh(weight @ y + 0.1) + y / 2, start, params=(layer.weight,))  # type: ignore[arg-type]
-
-    return Made(Calls(found, torch.nn.Linear(3, 3)), (torch.zeros(3, 1),), square)
 
 
 @case("geomloss")
@@ -243,13 +209,6 @@ def pykan() -> Made:
     from kan import KAN
 
     return Made(KAN(width=[2, 4, 1], grid=5, k=3, seed=0, auto_save=False), (torch.rand(32, 2) * 2 - 1,), square)
-
-
-@case("torchkan")
-def torchkan() -> Made:
-    from torchkan import KAN
-
-    return Made(KAN([4, 8, 2]), (torch.randn(16, 4),), square)
 
 
 @case("ncps")

@@ -14,9 +14,9 @@ def _tokens(length: int = 32) -> torch.Tensor:
 
 @case("minGRU-pytorch")
 def min_gru() -> Made:
-    from minGRU_pytorch import minGRULM
+    from minGRU_pytorch import minGRU
 
-    return Made(Calls(lambda model, x: model(x, return_loss=True), minGRULM(num_tokens=64, dim=32, depth=2)), (_tokens(),), lambda loss: loss)
+    return Made(minGRU(dim=32, expansion_factor=1.5), (torch.randn(2, 32, 32),), square)
 
 
 @case("titans-pytorch")

@@ -104,14 +104,6 @@ def nnaudio_cqt() -> Made:
     return Made(Calls(lambda layer, cqt, x: cqt(layer(x).squeeze(1)), torch.nn.Conv1d(1, 1, 9, padding=4), features), (_wave(8192),), square)
 
 
-@case("kymatio")
-def kymatio_scattering() -> Made:
-    from kymatio.torch import Scattering1D
-
-    scattering = Scattering1D(J=4, shape=1024, Q=4)
-    return Made(Calls(lambda layer, x: scattering(layer(x).squeeze(1)), torch.nn.Conv1d(1, 1, 9, padding=4)), (_wave(1024),), square)
-
-
 @case("pytorch-wavelets")
 def wavelets() -> Made:
     from pytorch_wavelets import DWTForward, DWTInverse
