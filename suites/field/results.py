@@ -21,9 +21,15 @@ Line = dict[str, Any]
 KINDS = {"true": "a fault of the code", "chosen": "true, and the price of the precision that the run chose", "false": "no harm shown"}
 """What an error is judged to be. The first two are true."""
 DOMAINS = {
-    "attention": "attention", "generative": "generative models", "graphs": "graphs, tables, decisions", "images": "images", "optimizers": "optimizers",
-    "science": "science and losses", "sequences": "sequences", "sound": "sound",
-}  # fmt: skip
+    "attention": "attention",
+    "generative": "generative models",
+    "graphs": "graphs, tables, decisions",
+    "images": "images",
+    "optimizers": "optimizers",
+    "science": "science and losses",
+    "sequences": "sequences",
+    "sound": "sound",
+}
 
 
 def place(error: Line) -> str:
@@ -128,7 +134,9 @@ def made(page: str, lines: list[Line]) -> str:
 
 def main() -> None:
     if len(sys.argv) > 1:
-        kept = [{name: value for name, value in line.items() if name not in ("seconds", "unsteady", "opaque")} for line in recorded(Path(sys.argv[1]))]
+        kept = [
+            {name: value for name, value in line.items() if name not in ("seconds", "unsteady", "opaque")} for line in recorded(Path(sys.argv[1]))
+        ]
         order = list(loaded())
         kept.sort(key=lambda line: order.index(line["case"]))
         RESULTS.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf8")

@@ -24,18 +24,6 @@ def vit_simple_positions() -> Made:
     return Made(model, (torch.randn(2, 3, 32, 32),), square)
 
 
-@case("vit-pytorch")
-def vit_masked_autoencoder() -> Made:
-    from vit_pytorch import MAE, ViT
-
-    encoder = ViT(image_size=32, patch_size=8, num_classes=10, dim=32, depth=2, heads=2, mlp_dim=64, dim_head=16)
-    return Made(
-        MAE(encoder=encoder, masking_ratio=0.75, decoder_dim=32, decoder_depth=1, decoder_heads=2, decoder_dim_head=16),
-        (torch.randn(2, 3, 32, 32),),
-        lambda loss: loss,
-    )
-
-
 @case("timm")
 def timm_resnet() -> Made:
     import timm
