@@ -181,6 +181,29 @@ def evidence(case: Case, precision: str, lines: list[str], files: list[str]) -> 
     return {head: _by_line(column) for head, column in columns.items()}
 
 
+def steps(case: Case, dtype: torch.dtype, count: int = 3) -> Left:
+    """How far each weight moves in so many steps of the case's optimizer, in float64."""
+    made = case.made()
+    assert made.optimizer is not None
+    model, inputs = made.model.to(dtype), cast(made.inputs, dtype)
+    before = {name: value.detach().double().clone() for name, value in model.named_parameters()}
+    optimizer = made.optimizer([value for value in model.parameters() if value.requires_grad])
+    for _ in range(count):
+        optimizer.zero_grad()
+        made.loss(model(*inputs)).backward()
+        optimizer.step()
+    return {name: value.detach().double() - before[name] for name, value in model.named_parameters()}
+
+
+def arrived(case: Case) -> dict[str, tuple[float, float]]:
+    """By weight: the share of float64's move that bfloat16's covers, and the share of elements that move."""
+    exact, low = steps(case, torch.float64), steps(case, torch.bfloat16)
+    return {
+        name: (float((low[name] * moved).sum() / moved.square().sum().clamp_min(1e-300)), float((low[name] != 0).double().mean()))
+        for name, moved in exact.items()
+    }
+
+
 def rows(columns: dict[str, dict[str, float]], most: int) -> list[str]:
     """Lines, outputs and the loss; then the gradients that are farthest off."""
     exact, low = list(columns.values())[:2]
@@ -197,10 +220,15 @@ def main() -> int:
     parser.add_argument("--files", nargs="*", default=[], help="all that these files call is kept in float32 in one pass more")
     parser.add_argument("--most", type=int, default=4, help="gradients that are shown")
     parser.add_argument("--cuda", action="store_true", help="autocast follows CUDA's list of ops, as in `measure`")
+    parser.add_argument("--moved", action="store_true", help="what arrives in bfloat16 weights of three steps of the case's optimizer")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    if asked.moved:
+        for name, (share, some) in arrived(loaded()[asked.case]).items():
+            print(f"{name:30} {share:7.0%} of float64's move arrives, {some:.0%} of the elements move")
+        return 0
     with cuda_policy_on_cpu() if asked.cuda else nullcontext():
         columns = evidence(loaded()[asked.case], asked.precision, asked.lines, asked.files)
     names = rows(columns, asked.most)
