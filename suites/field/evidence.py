@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import warnings
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from contextlib import ExitStack, nullcontext
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from fieldcase import Case, loaded
 from torch.overrides import TorchFunctionMode
@@ -126,6 +128,8 @@ def passed(case: Case, precision: str, lines: list[str], kept: Callable[[FrameTy
     dtype = {"64-true": torch.float64, "bf16-true": torch.bfloat16}.get(precision, torch.float32)
     model, inputs = made.model.train().to(dtype), cast(made.inputs, dtype)
     low, scale, default = AUTOCAST.get(precision), SCALE if precision == "16-mixed" else 1.0, torch.get_default_dtype()
+    random.seed(1)
+    np.random.seed(1)
     torch.manual_seed(1)
     written = Written(lines)
     torch.set_default_dtype(torch.float64 if precision == "64-true" else default)
