@@ -63,7 +63,8 @@ def test_an_error_has_its_line_and_no_folder_of_this_machine() -> None:
     watched, measured = run.case_lines(of(positions))
     for line in (watched, measured):
         (error,) = line["errors"]
-        assert (error["rule"], "/".join(Path(error["source"]).parts[-1:])[:13]) == ("integer-rounding", "test_field.py")
+        assert Path(error["source"]).name.startswith("test_field.py:")
+        assert "integer-rounding" in error["rule"] + error["message"]  # `measure` shows what it does to the output, and names it as the cause
         assert str(Path.home()) not in json.dumps(line)
     assert "1 errors" in run.said(watched)
 
