@@ -8,9 +8,9 @@ from precheck import ops
 from precheck.analysis.choices import blurred
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.lineage import DRAWN, FINEST, MOVING, felt
+from precheck.analysis.lineage import DRAWN, FINEST, MOVING, REDUCTIONS, SUMS, felt
 from precheck.analysis.reach import NEAR, ROUNDINGS, ends_wrong, measured, outweighed
-from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.operations import Operation, Value
 
 SCALED = ops.MULTIPLYING
 """Products: whole because a scale is, as often as because they count something."""
@@ -62,6 +62,26 @@ def small(fact: Fact, value: Value, readers: Readers) -> bool:
 def scaled(fact: Fact, value: Value, readers: Readers) -> bool:
     """Whole numbers that are measures: one rounding is one rounding. What is made an integer in the end, and another one, is none."""
     return not _numbered(value, readers) and measured(value, readers, weighed=fact.operation.base not in SCALED)
+
+
+@exempts(
+    "integer-rounding", reason="a count that is added to a measure, which the format has rounded too, costs what that costs",
+    needed_by=("overlap_of_masks",),
+)  # fmt: skip
+def added(fact: Fact, value: Value, readers: Readers) -> bool:
+    """A count that is only added to numbers that count nothing and have been rounded like it."""
+    consumers = [reader for reader in readers.get(value, ()) if reader.phase == "forward"]
+    counted = fact.operation.base not in REDUCTIONS or _numbered(value, readers)
+    return bool(consumers) and not counted and all(_beside_measures(reader, value) for reader in consumers)
+
+
+def _beside_measures(reader: Operation, count: Value) -> bool:
+    """Whether a count is added to what is no whole number and has been rounded, and the sum is right to a few roundings.
+
+    Of whole numbers that moved, `wholes_moved` would be said.
+    """
+    rounded = any(other.low and other.drift > 0 and not other.wholes_moved for other in reader.inputs if other is not count)
+    return reader.base in SUMS and rounded and all(made.drift < ROUNDINGS * felt(made) for made in reader.outputs)
 
 
 def _numbered(value: Value, readers: Readers) -> bool:

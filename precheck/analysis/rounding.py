@@ -50,9 +50,7 @@ FELT = Limit(
     which networks are trained as a matter of course. A norm takes the mean off in float32, and shows what its input holds; 16 unit roundoffs of
     float16 are half of that.""",
 )  # fmt: skip
-SUM_ROUNDINGS = Limit(
-    8.0, "unit roundoffs", "of a difference's error, below which a cancellation costs no more than a few ordinary ops do"
-)  # fmt: skip
+SUM_ROUNDINGS = Limit(8.0, "unit roundoffs", "of a difference's error, below which a cancellation costs no more than a few ordinary ops do")
 GONE = Limit(0.5, "share of the elements", "without a correct digit, however gradually that came about. Healthy programs reach 0.073.")
 RECURRENT = Limit(
     8, "turns",

@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from precheck.analysis import causes
-from precheck.analysis.excuses import SCALED, Excuse, drawn, scaled, unfelt, unread
+from precheck.analysis.excuses import SCALED, Excuse, added, drawn, scaled, unfelt, unread
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import CONSTANTS, REDUCTIONS, elements
@@ -58,7 +58,7 @@ def excuses(operation: Operation) -> list[Excuse]:
     """What excuses them."""
     converted = [unread] if operation.converts else []
     measures = [scaled] if operation.base in SCALED or operation.base == "_to_copy" else []
-    return [drawn, unfelt, *converted, *measures]
+    return [drawn, unfelt, added, *converted, *measures]
 
 
 def integers(operation: Operation, cause: Operation | None) -> list[Passed] | list[MadeInteger]:

@@ -7,7 +7,7 @@ registry. An op goes by its base name, `base_name`. Nothing here imports torch.
 from __future__ import annotations
 
 from precheck.ops.registry import REGISTRY, where
-from precheck.ops.spec import Kind, OpSpec, Pole, base_name, terms
+from precheck.ops.spec import Kind, OpSpec, Pole, base_name, names_of, terms
 
 _SUMMED = (Kind.SUM, Kind.BLEND, Kind.REDUCTION, Kind.RUNNING, Kind.JOIN)
 _MULTIPLIED = (Kind.PRODUCT, Kind.FUSED, Kind.CONTRACTION)
@@ -167,4 +167,7 @@ KEPT = where(lambda op: op.law == "a")
 JOINED = where(lambda op: op.kind is Kind.JOIN and bool(op.law))
 """Ops whose result has the scale that all its operands share."""
 
-__all__ = ["REGISTRY", "Kind", "OpSpec", "Pole", "base_name", "terms", *(name for name in dir() if name.isupper() and not name.startswith("_"))]
+__all__ = [
+    "REGISTRY", "Kind", "OpSpec", "Pole", "base_name", "names_of", "terms",
+    *(name for name in dir() if name.isupper() and not name.startswith("_")),
+]  # fmt: skip

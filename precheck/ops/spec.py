@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import re
 from collections.abc import Iterable
 from typing import Literal
@@ -175,3 +176,10 @@ def terms(law: str, operands: Iterable[str] = ()) -> list[Term]:
 def base_name(packet: str) -> str:
     """The name in the registry of an op that torch calls `packet`: "mul" for "mul_" and "_foreach_mul_"."""
     return packet.removeprefix("_foreach_").rstrip("_") or packet
+
+
+@functools.cache
+def names_of(overload: str) -> tuple[str, str]:
+    """Of "mul_.Tensor" the packet, "mul_", and its name in the registry, "mul"."""
+    packet = overload.partition(".")[0]
+    return packet, base_name(packet)

@@ -76,7 +76,7 @@ HERE = (
     "docs/known-failures.md", "docs/report.md", "docs/formats.md", "docs/kernels.md",
 )  # fmt: skip
 ELSEWHERE = {
-    "docs/tutorial.md": "suites/docs/test_tutorial.py",
+    "docs/tutorial.md": "suites/docs/test_tutorial.py", "docs/field-report.md": "suites/field/test_field.py",
     "docs/search.md": "suites/search/test_docs.py", "docs/recipes/loops.md": "suites/docs/test_loops.py",
     "docs/action.md": "suites/docs/test_action.py", "docs/recipes/pre-commit.md": "suites/docs/test_project_files.py",
     "docs/portability.md": "suites/bench/portability/test_portability.py", "CONTRIBUTING.md": "suites/docs/test_project_files.py",

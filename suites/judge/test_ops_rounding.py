@@ -216,6 +216,20 @@ def test_whole_numbers_that_meet_weights_are_measures(reader: str, facts: dict[s
     assert graph.rules() == ([("integer-rounding", 1)] if accused else [])
 
 
+@pytest.mark.parametrize(("made", "reader", "other", "accused"), [
+    ("sum.dim_IntList", "add.Tensor", {"drift": ROUNDED}, False), ("sum.dim_IntList", "sub.Tensor", {"drift": ROUNDED}, False),
+    ("sum.dim_IntList", "div.Tensor", {"drift": ROUNDED}, True), ("sum.dim_IntList", "add.Tensor", {"drift": 0.0}, True),
+    ("sum.dim_IntList", "add.Tensor", {"drift": ROUNDED, "wholes_moved": 9, "peak": 800.0}, True),
+    ("_to_copy.default", "add.Tensor", {"drift": ROUNDED}, True),
+])  # fmt: skip
+def test_a_count_that_is_added_to_measures_is_as_coarse_as_they_are(made: str, reader: str, other: dict[str, Any], accused: bool) -> None:
+    """As in Tversky's score. What divides, what is added to counts or to exact numbers, and positions are whole numbers still."""
+    graph = Graph()
+    count = graph.op(made, given("float32"), makes={"drift": ROUNDED, "wholes_moved": 3, "peak": 999.0})
+    graph.op(reader, count, graph.op("mul.Tensor", given(), makes=other), makes={"drift": ROUNDED})
+    assert (("integer-rounding", 1) in graph.rules()) is accused
+
+
 @pytest.mark.parametrize("drift", [rounding.SUM_ROUNDINGS * U, 0.9])
 def test_whole_numbers_that_meet_weights_and_come_out_far_off_are_not(drift: float) -> None:
     graph = Graph()

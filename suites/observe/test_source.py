@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import precheck
 from precheck.findings import Report
-from precheck.observe.shadow.source import shortened
+from precheck.observe.shadow.source import _kind, shortened
 
 HERE = Path(__file__).name
 
@@ -164,6 +164,13 @@ def test_a_finding_is_at_the_users_line_and_names_the_librarys(library: Any) -> 
     here = line_of(test_a_finding_is_at_the_users_line_and_names_the_librarys, "called")
     assert (error.rule, error.source.rpartition("/")[2], error.via) == ("overflow", f"{HERE}:{here}", numbered("    return x.exp()"))
     assert f"{HERE}:{here} (in {error.via})" in error.message
+
+
+def test_a_package_whose_name_begins_with_torchs_is_not_torch() -> None:
+    """As torchmetrics or torch_geometric, which lie beside it: their lines were passed over."""
+    beside = Path(torch.__file__).parent
+    assert _kind(torch.__file__) == "torch"
+    assert _kind(str(beside.parent / f"{beside.name}metrics" / "functional.py")) == "installed"
 
 
 def test_the_backward_pass_of_a_librarys_function_is_at_the_users_call_of_it(library: Any) -> None:

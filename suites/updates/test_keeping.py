@@ -88,6 +88,20 @@ class Kahan(Stepper):
         owed.add_(before.sub_(weight))
 
 
+class Borrowed(Stepper):
+    """Kahan's remainder again, worked out in the memory of the gradient, as pytorch_optimizer does."""
+
+    def __init__(self, parameters: Any, rate: float = 1.5e-3) -> None:
+        super().__init__(parameters, rate)
+
+    def one(self, weight: Any, rate: float, state: dict[str, Any]) -> None:
+        owed = state.setdefault("compensation", torch.zeros_like(weight))
+        owed.sub_(rate * weight.grad)
+        weight.grad.copy_(weight)
+        weight.add_(owed)
+        owed.add_(weight.grad.sub_(weight))
+
+
 class Aside(Stepper):
     """Kahan's remainder in a list of the optimizer's own, where `state` knows nothing of it."""
 
@@ -186,6 +200,25 @@ def test_a_network_made_low_inside_the_block(kind: type[Stepper]) -> None:
 def test_networks_that_lose(inside: bool) -> None:
     (finding,) = lost(regression(Stepper, inside=inside))
     assert "1.weight" in finding.message or "2." in finding.message
+
+
+@pytest.mark.parametrize("steps", [2, 3, 20])
+def test_a_remainder_made_in_the_memory_of_the_gradient_is_kept(steps: int) -> None:
+    """The ageing test would step on with what is left there. Of one step alone nobody can tell: the remainder comes by way of the gradient."""
+    report = lossless(Borrowed, steps)
+    assert not report.errors, report.summary()
+
+
+class Scratched(Stepper):
+    """Works in the memory of the gradient too, and keeps nothing."""
+
+    def one(self, weight: Any, rate: float, state: dict[str, Any]) -> None:
+        weight.sub_(weight.grad.mul_(rate))
+
+
+@pytest.mark.parametrize("steps", [1, 4, 20])
+def test_who_writes_over_gradients_and_keeps_nothing_has_lost_it(steps: int) -> None:
+    assert [finding.rule for finding in lossless(Scratched, steps).errors] == ["lost-update"]
 
 
 class WideKahan(Stepper):

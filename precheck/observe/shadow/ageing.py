@@ -115,7 +115,7 @@ def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[i
     """What becomes of the weights with those identities, under shadows that `another` makes.
 
     Left out are those without a gradient, with a state of another shape (Adafactor), and all of an optimizer that keeps more
-    than numbers outside its state: copies of it would reach the user's own.
+    than numbers outside its state: copies of it would reach the user's own. So are those whose gradient a step writes over.
     """
     if not _copyable(optimizer):
         return {}
@@ -195,8 +195,10 @@ def _few(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _grown_old(it: _Copy, meant: _Meant) -> dict[int, Aged]:
-    start = it.weight.detach().clone().double()
+    start, given = it.weight.detach().clone().double(), None if it.weight.grad is None else it.weight.grad.clone()
     meant.steps(it, 1)
+    if given is None or it.weight.grad is None or not torch.equal(it.weight.grad, given):
+        return {}  # it writes there itself, as Kahan summation may that wants no memory of its own: what the last step was given is gone
     first, epsilon = meant.weight() - start, torch.finfo(it.weight.dtype).eps
     needed = [_needed(was, step, epsilon) for was, step in zip(it.parts(start), it.parts(first), strict=True)]
     steps = max((each for each in needed if each <= HORIZON), default=0)

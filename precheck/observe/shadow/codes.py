@@ -69,9 +69,8 @@ class Codes:
         for tensor in tensors_in(*args):
             if tensor.layout is torch.strided:
                 key = storage_key(tensor)
-                for held in known:
-                    if key in held:
-                        return True
+                if any(key in held for held in known):
+                    return True
         return False
 
     def finish(self) -> None:

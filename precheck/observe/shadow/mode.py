@@ -19,7 +19,7 @@ from precheck import emulation
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode
-from precheck.observe.shadow import numbers, outdated, parts, twins
+from precheck.observe.shadow import derivatives, numbers, outdated, parts, twins
 from precheck.observe.shadow.accumulation import Accumulation
 from precheck.observe.shadow.backward import Backwards
 from precheck.observe.shadow.call import Call
@@ -214,7 +214,7 @@ class Shadow(UncompiledMode):
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Inside, what no op shows is told of calls: scalers, optimizers, schedules, numbers that become tensors."""
-        with self.scalers.watched(), numbers.told(self):
+        with self.scalers.watched(), numbers.told(self), derivatives.usual():
             yield
 
     def _step_begins(self, optimizer: Any) -> None:

@@ -7,7 +7,6 @@ Nothing here holds a tensor.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
@@ -17,7 +16,7 @@ from precheck.observe.shadow.remarks import Outdated, Refused, Skew, Summed, Tai
 from precheck.observe.shadow.remarks_of_codes import Clipped, Late, Skewed, Uncancelled
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Undone, Update
-from precheck.ops import base_name
+from precheck.ops import names_of
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
 
@@ -166,12 +165,12 @@ class Operation:
     @property
     def packet(self) -> str:
         """ "mul" of "mul.Tensor"."""
-        return _parts(self.name)[0]
+        return names_of(self.name)[0]
 
     @property
     def base(self) -> str:
         """The name without in-place underscore and foreach prefix: "mul" of "_foreach_mul_.Scalar"."""
-        return _parts(self.name)[1]
+        return names_of(self.name)[1]
 
     @property
     def title(self) -> str:
@@ -185,12 +184,6 @@ class Operation:
     def drifting(self) -> Value | None:
         """The input that is furthest off."""
         return max(self.inputs, key=lambda value: value.drift, default=None)
-
-
-@functools.cache
-def _parts(name: str) -> tuple[str, str]:
-    packet = name.partition(".")[0]
-    return packet, base_name(packet)
 
 
 @dataclasses.dataclass(slots=True)

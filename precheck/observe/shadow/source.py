@@ -23,7 +23,7 @@ from precheck.observe.state import copied
 from precheck.torch_internals import CONVERSION, backward_node, graph_task, next_sequence_number, sequence_number
 
 PRECHECK = str(Path(__file__).resolve().parents[2]) + os.sep
-TORCH = str(Path(torch.__file__).resolve().parent)
+TORCH = str(Path(torch.__file__).resolve().parent) + os.sep  # torchvision lies beside it
 OPTIMIZERS = str(Path(TORCH) / "optim") + os.sep
 RUNNER = tuple(str(Path("observe") / name) for name in ("training.py", "conversion.py"))
 """Of precheck, what converts and runs the user's model: beyond it lies the code that asked for a measurement, which is not part of the run."""

@@ -92,4 +92,16 @@ def saturated_gates() -> torch.Tensor:
     return out.detach()
 
 
-IDIOMS = (cross_entropy, focal, first_epoch_ratio, preference, equal_distributions, margin, transport, connectionist, saturated_gates)
+def overlap_of_masks() -> torch.Tensor:
+    """Tversky's score of segmentations: the size of each mask, rounded once, is added to a sum of chances, which is rounded as coarsely."""
+    chances = torch.softmax(2 * normal(3, 4096), 0).to(LOW).requires_grad_()
+    target = functional.one_hot(normal(3, 4096, seed=1).argmax(0), 3).T.to(LOW)
+    guessed, true = chances.sum(1), target.sum(1)
+    overlap = (guessed + true - torch.linalg.vector_norm(chances - target, ord=1, dim=1)) / 2
+    loss = (1 - overlap / (overlap + 0.5 * (guessed - overlap) + 0.5 * (true - overlap))).mean()
+    loss.backward()
+    return loss.detach()
+
+
+IDIOMS = (cross_entropy, focal, first_epoch_ratio, preference, equal_distributions, margin, transport, connectionist, saturated_gates,
+          overlap_of_masks)  # fmt: skip

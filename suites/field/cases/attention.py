@@ -1,0 +1,100 @@
+"""Attention, transformers and mixtures of experts."""
+
+from __future__ import annotations
+
+import torch
+from fieldcase import Calls, Made, case, square
+
+
+@case("x-transformers")
+def x_transformers() -> Made:
+    from x_transformers import AutoregressiveWrapper, Decoder, TransformerWrapper
+
+    layers = Decoder(dim=32, depth=2, heads=2, attn_dim_head=16, rotary_pos_emb=True, use_rmsnorm=True, ff_glu=True)
+    model = AutoregressiveWrapper(TransformerWrapper(num_tokens=64, max_seq_len=32, attn_layers=layers))
+    return Made(model, (torch.randint(0, 64, (2, 24)),), lambda loss: loss)
+
+
+@case("performer-pytorch")
+def performer() -> Made:
+    from performer_pytorch import PerformerLM
+
+    model = PerformerLM(num_tokens=64, max_seq_len=32, dim=32, depth=2, heads=2, dim_head=16, causal=False)
+    return Made(model, (torch.randint(0, 64, (2, 32)),), square)
+
+
+@case("linformer")
+def linformer() -> Made:
+    from linformer import LinformerLM
+
+    model = LinformerLM(num_tokens=64, dim=32, seq_len=32, depth=2, heads=2, k=8, one_kv_head=True, share_kv=True)
+    return Made(model, (torch.randint(0, 64, (2, 32)),), square)
+
+
+@case("perceiver-pytorch")
+def perceiver() -> Made:
+    from perceiver_pytorch import Perceiver
+
+    model = Perceiver(
+        input_channels=3, input_axis=2, num_freq_bands=6, max_freq=10.0, depth=2, num_latents=8, latent_dim=32, cross_heads=1, latent_heads=2,
+        cross_dim_head=16, latent_dim_head=16, num_classes=10, self_per_cross_attn=1,
+    )  # fmt: skip
+    return Made(model, (torch.randn(2, 16, 16, 3),), square)
+
+
+@case("rotary-embedding-torch")
+def rotary_embedding() -> Made:
+    from rotary_embedding_torch import RotaryEmbedding
+
+    rotary = RotaryEmbedding(dim=16)
+
+    def attended(project: torch.nn.Module, turned: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = project(x).unflatten(-1, (3, 2, 32)).permute(2, 0, 3, 1, 4)
+        return torch.nn.functional.scaled_dot_product_attention(rotary.rotate_queries_or_keys(q), rotary.rotate_queries_or_keys(k), v)
+
+    return Made(Calls(attended, torch.nn.Linear(64, 192), rotary), (torch.randn(1, 400, 64),), square)
+
+
+@case("local-attention")
+def local_attention() -> Made:
+    from local_attention import LocalTransformer
+
+    model = LocalTransformer(num_tokens=64, dim=32, depth=2, max_seq_len=64, causal=True, local_attn_window_size=16, heads=2, dim_head=16)
+    return Made(model, (torch.randint(0, 64, (2, 64)),), square)
+
+
+@case("reformer-pytorch")
+def reformer() -> Made:
+    from reformer_pytorch import ReformerLM
+
+    model = ReformerLM(num_tokens=64, dim=32, depth=2, max_seq_len=64, heads=2, bucket_size=8, n_hashes=2, causal=True)
+    return Made(model, (torch.randint(0, 64, (2, 64)),), square)
+
+
+@case("nystrom-attention")
+def nystrom_attention() -> Made:
+    from nystrom_attention import Nystromformer
+
+    return Made(Nystromformer(dim=32, dim_head=16, heads=2, depth=2, num_landmarks=8, pinv_iterations=6), (torch.randn(2, 64, 32),), square)
+
+
+@case("soft-moe-pytorch")
+def soft_moe() -> Made:
+    from soft_moe_pytorch import SoftMoE
+
+    return Made(SoftMoE(dim=32, seq_len=32, num_experts=4), (torch.randn(2, 32, 32),), square)
+
+
+@case("st-moe-pytorch")
+def st_moe() -> Made:
+    from st_moe_pytorch import MoE, SparseMoEBlock
+
+    model = SparseMoEBlock(MoE(dim=32, num_experts=4, gating_top_n=2), add_ff_before=True, add_ff_after=True)
+    return Made(model, (torch.randn(2, 32, 32),), lambda out: square(out.outputs) + out.total_aux_loss)
+
+
+@case("mixture-of-experts")
+def mixture_of_experts() -> Made:
+    from mixture_of_experts import MoE
+
+    return Made(MoE(dim=32, num_experts=4), (torch.randn(2, 64, 32),), lambda out: square(out[0]) + out[1])

@@ -1,0 +1,169 @@
+"""Graphs, molecules and equivariant networks; tables, series and reinforcement learning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from fieldcase import Calls, Made, case, square
+
+
+def _edges() -> torch.Tensor:
+    return torch.stack([torch.arange(24).repeat(3), (torch.arange(24).repeat(3) + torch.arange(3).repeat_interleave(24) + 1) % 24])
+
+
+@case("torch-geometric")
+def geometric_gat() -> Made:
+    from torch_geometric.nn import GAT
+
+    return Made(GAT(8, 16, num_layers=2, out_channels=4, heads=2), (torch.randn(24, 8), _edges()), square)
+
+
+@case("torch-geometric")
+def geometric_pna() -> Made:
+    from torch_geometric.nn import PNAConv
+
+    model = PNAConv(8, 8, aggregators=["mean", "min", "max", "std"], scalers=["identity", "amplification"], deg=torch.tensor([0, 0, 0, 24]))
+    return Made(model, (torch.randn(24, 8), _edges()), square)
+
+
+@case("torch-geometric")
+def geometric_schnet() -> Made:
+    from torch_geometric.nn.models.schnet import GaussianSmearing, InteractionBlock
+
+    smear, block = GaussianSmearing(0.0, 5.0, 20), InteractionBlock(16, 20, 16, 5.0)
+
+    def moved(spread: torch.nn.Module, inner: torch.nn.Module, h: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        edges = _edges()
+        apart = (places[edges[0]] - places[edges[1]]).norm(dim=-1)
+        return inner(h, edges, apart, spread(apart))
+
+    return Made(Calls(moved, smear, block), (torch.randn(24, 16), torch.randn(24, 3)), square)
+
+
+@case("egnn-pytorch")
+def egnn() -> Made:
+    from egnn_pytorch import EGNN
+
+    def moved(layer: torch.nn.Module, feats: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        out, coordinates = layer(feats, places)
+        return out.float().square().mean() + coordinates.float().square().mean()
+
+    return Made(Calls(moved, EGNN(dim=16, m_dim=8, fourier_features=2)), (torch.randn(1, 12, 16), torch.randn(1, 12, 3)), lambda loss: loss)
+
+
+@case("se3-transformer-pytorch")
+def se3_transformer() -> Made:
+    from se3_transformer_pytorch import SE3Transformer
+
+    model = SE3Transformer(dim=8, heads=1, depth=1, dim_head=8, num_degrees=2, valid_radius=10, num_neighbors=6)
+    return Made(model, (torch.randn(1, 12, 8), torch.randn(1, 12, 3)), square)
+
+
+@case("En-transformer")
+def en_transformer() -> Made:
+    from en_transformer import EnTransformer
+
+    return Made(
+        EnTransformer(dim=16, depth=1, dim_head=32, heads=2),
+        (torch.randn(1, 12, 16), torch.randn(1, 12, 3)),
+        lambda out: square(out[0]) + square(out[1]),
+    )
+
+
+@case("invariant-point-attention")
+def invariant_point_attention() -> Made:
+    from invariant_point_attention import InvariantPointAttention
+
+    model = InvariantPointAttention(dim=16, heads=2, scalar_key_dim=8, scalar_value_dim=8, point_key_dim=4, point_value_dim=4)
+    frames = torch.eye(3).expand(1, 12, 3, 3).clone(), torch.randn(1, 12, 3) * 10
+
+    def attended(layer: Any, single: torch.Tensor, pairs: torch.Tensor, turns: torch.Tensor, moves: torch.Tensor) -> torch.Tensor:
+        return layer(single, pairs, rotations=turns, translations=moves)
+
+    return Made(Calls(attended, model), (torch.randn(1, 12, 16), torch.randn(1, 12, 12, 16), *frames), square)
+
+
+@case("e3nn")
+def e3nn() -> Made:
+    from e3nn import o3
+
+    hidden = o3.Irreps("4x0e + 4x1o")
+    product = o3.FullyConnectedTensorProduct(hidden, o3.Irreps("1x0e + 1x1o + 1x2e"), hidden)
+
+    def turned(layer: torch.nn.Module, x: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+        return layer(x, o3.spherical_harmonics("1x0e + 1x1o + 1x2e", vectors, normalize=True, normalization="component"))
+
+    return Made(Calls(turned, product), (torch.randn(16, 16), torch.randn(16, 3)), square)
+
+
+@case("rtdl-num-embeddings")
+def numeric_embeddings() -> Made:
+    from rtdl_num_embeddings import PeriodicEmbeddings
+
+    embedding = PeriodicEmbeddings(4, d_embedding=8, n_frequencies=16, frequency_init_scale=1.0, lite=False)
+    return Made(torch.nn.Sequential(embedding, torch.nn.Flatten(), torch.nn.Linear(32, 1)), (torch.randn(16, 4),), square)
+
+
+@case("pytorch-tabnet")
+def tabnet() -> Made:
+    from pytorch_tabnet.tab_network import TabNet
+
+    model = TabNet(input_dim=8, output_dim=2, n_d=8, n_a=8, n_steps=3, virtual_batch_size=16, group_attention_matrix=torch.eye(8))
+    return Made(model, (torch.randn(32, 8),), lambda out: square(out[0]) + 1e-3 * out[1])
+
+
+@case("iTransformer")
+def i_transformer() -> Made:
+    from iTransformer import iTransformer
+
+    model = iTransformer(num_variates=6, lookback_len=24, dim=32, depth=2, heads=2, dim_head=16, pred_length=(6,), use_reversible_instance_norm=True)
+    series = torch.randn(2, 24, 6).cumsum(1) + 30
+    target = torch.randn(2, 6, 6) + 30
+    return Made(Calls(lambda net, x, y: net(x, targets=(y.to(x.dtype),)), model), (series, target), lambda loss: loss)
+
+
+@case("pytorch-tcn")
+def temporal_convolution() -> Made:
+    from pytorch_tcn import TCN
+
+    return Made(TCN(num_inputs=4, num_channels=[8, 8], kernel_size=3, use_norm="weight_norm"), (torch.randn(2, 4, 40),), square)
+
+
+@case("tensordict")
+def tensordict_module() -> Made:
+    from tensordict import TensorDict
+    from tensordict.nn import TensorDictModule
+
+    module = TensorDictModule(torch.nn.Linear(8, 4), in_keys=["seen"], out_keys=["done"])
+    return Made(Calls(lambda net, x: net(TensorDict({"seen": x}, batch_size=[len(x)]))["done"], module), (torch.randn(16, 8),), square)
+
+
+@case("torchrl", ("bf16-mixed", "16-mixed"))
+def torchrl_returns() -> Made:
+    from torchrl.objectives.value.functional import generalized_advantage_estimate
+
+    def regressed(value: torch.nn.Module, seen: torch.Tensor, following: torch.Tensor, reward: torch.Tensor) -> torch.Tensor:
+        now, then = value(seen), value(following)
+        ended = torch.zeros(*reward.shape, dtype=torch.bool)
+        gained, target = generalized_advantage_estimate(0.99, 0.95, now.detach(), then.detach(), reward, ended)
+        return (now - target).float().square().mean() + gained.float().mean() * 0
+
+    return Made(Calls(regressed, torch.nn.Linear(4, 1)), (torch.randn(2, 50, 4), torch.randn(2, 50, 4), torch.rand(2, 50, 1)), lambda loss: loss)
+
+
+@case("stable-baselines3", ("bf16-mixed", "16-mixed"))
+def stable_baselines_policy() -> Made:
+    import gymnasium
+    import numpy
+    from stable_baselines3.common.policies import ActorCriticPolicy
+
+    space = gymnasium.spaces.Box(-1, 1, (6,), dtype=numpy.float32)
+    policy = ActorCriticPolicy(space, gymnasium.spaces.Box(-1, 1, (2,), dtype=numpy.float32), lambda _: 3e-4)
+
+    def judged(actor: Any, seen: torch.Tensor, acted: torch.Tensor, gained: torch.Tensor) -> torch.Tensor:
+        values, chances, entropy = actor.evaluate_actions(seen, acted)
+        ratio = torch.exp(chances - chances.detach())
+        return -(gained * ratio).mean() + 0.5 * (values.flatten() - gained).square().mean() - 0.01 * entropy.mean()
+
+    return Made(Calls(judged, policy), (torch.randn(32, 6), torch.randn(32, 2) * 0.5, torch.randn(32)), lambda loss: loss)

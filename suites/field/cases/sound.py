@@ -1,0 +1,131 @@
+"""Codecs, filters, transforms and losses for sound."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from fieldcase import Calls, Made, case, square
+
+
+def _wave(length: int = 4096, batch: int = 2) -> torch.Tensor:
+    times = torch.arange(length) / 16000
+    return (0.3 * torch.sin(2 * math.pi * 440 * times) + 0.05 * torch.randn(batch, length)).unsqueeze(1)
+
+
+def _filtered(loss: object) -> torch.nn.Module:
+    return Calls(lambda layer, x, y: loss(layer(x), y.to(x.dtype)), torch.nn.Conv1d(1, 1, 9, padding=4))  # type: ignore[operator]
+
+
+@case("encodec")
+def encodec() -> Made:
+    from encodec.modules import SEANetDecoder, SEANetEncoder
+    from encodec.quantization import ResidualVectorQuantizer
+
+    encoder, decoder = (kind(dimension=16, n_filters=4, n_residual_layers=1, ratios=[4, 2], lstm=1) for kind in (SEANetEncoder, SEANetDecoder))
+    quantiser = ResidualVectorQuantizer(dimension=16, n_q=2, bins=16)
+
+    def coded(into: torch.nn.Module, codes: torch.nn.Module, out: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        found = codes(into(x), 2000)
+        return square(out(found.quantized) - x) + found.penalty
+
+    return Made(Calls(coded, encoder, quantiser, decoder), (_wave(512),), lambda loss: loss)
+
+
+@case("descript-audio-codec")
+def descript_codec() -> Made:
+    import dac
+
+    model = dac.DAC(
+        encoder_dim=8, encoder_rates=[2, 4], latent_dim=16, decoder_dim=32, decoder_rates=[4, 2], n_codebooks=3, codebook_size=32, codebook_dim=4
+    )
+    return Made(model, (_wave(512),), lambda out: square(out["audio"]) + out["vq/commitment_loss"] + out["vq/codebook_loss"])
+
+
+@case("vocos")
+def vocos() -> Made:
+    from vocos.heads import ISTFTHead
+    from vocos.models import VocosBackbone
+
+    body = VocosBackbone(input_channels=16, dim=32, intermediate_dim=64, num_layers=2)
+    return Made(torch.nn.Sequential(body, ISTFTHead(dim=32, n_fft=64, hop_length=16)), (torch.randn(2, 16, 20),), square)
+
+
+@case("julius")
+def julius_filters() -> Made:
+    import julius
+
+    return Made(
+        Calls(lambda layer, x: julius.resample_frac(julius.lowpass_filter(layer(x), 0.2), 4, 3), torch.nn.Conv1d(1, 1, 9)), (_wave(),), square
+    )
+
+
+@case("auraloss")
+def auraloss_stft() -> Made:
+    from auraloss.freq import MultiResolutionSTFTLoss
+
+    loss = MultiResolutionSTFTLoss(fft_sizes=[256, 512], hop_sizes=[64, 128], win_lengths=[256, 512])
+    return Made(_filtered(loss), (_wave(), _wave()), lambda loss: loss)
+
+
+@case("auraloss")
+def auraloss_time() -> Made:
+    from auraloss.time import ESRLoss, LogCoshLoss, SDSDRLoss, SISDRLoss, SNRLoss
+
+    kinds = ESRLoss(), LogCoshLoss(), SDSDRLoss(), SISDRLoss(), SNRLoss()
+    return Made(_filtered(lambda x, y: sum(kind(x, y) for kind in kinds)), (_wave(), _wave()), lambda loss: loss)
+
+
+@case("asteroid-filterbanks")
+def asteroid_filterbanks() -> Made:
+    from asteroid_filterbanks import STFTFB, Encoder, ParamSincFB, transforms
+
+    learnt, fixed = Encoder(ParamSincFB(n_filters=32, kernel_size=33, stride=8)), Encoder(STFTFB(n_filters=64, kernel_size=64, stride=16))
+
+    def heard(sinc: torch.nn.Module, stft: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return square(sinc(x)) + torch.log(transforms.mag(stft(x)) + 1e-5).mean()
+
+    return Made(Calls(heard, learnt, fixed), (_wave(1024),), lambda loss: loss)
+
+
+@case("nnAudio")
+def nnaudio_mel() -> Made:
+    from nnAudio.features import MelSpectrogram
+
+    features = MelSpectrogram(sr=16000, n_fft=256, n_mels=32, hop_length=64, trainable_mel=True, verbose=False)
+    return Made(Calls(lambda mel, x: torch.log(mel(x) + 1e-6), features), (_wave().squeeze(1),), square)
+
+
+@case("nnAudio")
+def nnaudio_cqt() -> Made:
+    from nnAudio.features import CQT2010v2
+
+    features = CQT2010v2(sr=16000, n_bins=36, hop_length=256, fmin=220, verbose=False)
+    return Made(Calls(lambda layer, cqt, x: cqt(layer(x).squeeze(1)), torch.nn.Conv1d(1, 1, 9, padding=4), features), (_wave(8192),), square)
+
+
+@case("pytorch-wavelets")
+def wavelets() -> Made:
+    from pytorch_wavelets import DWTForward, DWTInverse
+
+    down, up = DWTForward(J=2, wave="db3", mode="zero"), DWTInverse(wave="db3", mode="zero")
+
+    def shrunk(conv: torch.nn.Module, forward: torch.nn.Module, inverse: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        low, high = forward(conv(x))
+        return inverse((low, [torch.nn.functional.softshrink(part, 0.05) for part in high]))
+
+    return Made(Calls(shrunk, torch.nn.Conv2d(1, 1, 3, padding=1), down, up), (torch.randn(2, 1, 32, 32),), square)
+
+
+@case("conformer")
+def conformer() -> Made:
+    from conformer import ConformerBlock
+
+    return Made(ConformerBlock(dim=32, dim_head=16, heads=2, conv_kernel_size=15), (torch.randn(2, 40, 32),), square)
+
+
+@case("torch-dct")
+def dct() -> Made:
+    import torch_dct
+
+    return Made(Calls(lambda layer, x: torch_dct.idct(torch_dct.dct(layer(x))), torch.nn.Linear(64, 64)), (torch.randn(4, 64),), square)
