@@ -61,18 +61,27 @@ def test_a_line_that_widens_what_it_stored_a_turn_before_rounds_nothing_on_purpo
     assert watched(cast, LOW)[0].rule == "absorption"
 
 
-def rounded_on_purpose() -> torch.Tensor:
-    """A round trip on one line, turn by turn: the format that hardware would keep the state in."""
+def kept_rounded() -> torch.Tensor:
+    """A round trip on one line, turn by turn: what it rounds is what it gave a turn before."""
     state = torch.ones(64)
     for _ in range(TURNS):
         state = (state + 0.001).to(LOW).float()
     return state
 
 
-def test_a_round_trip_on_one_line_is_meant_in_a_loop_too() -> None:
+def rounded_on_purpose() -> torch.Tensor:
+    """A round trip on one line, turn by turn, of what the state is made of: the format that hardware would be given it in."""
+    state = torch.ones(64)
+    for turn in range(TURNS):
+        state = state + (state.new_full((64,), 0.001 * (turn + 1))).to(LOW).float()
+    return state
+
+
+def test_a_round_trip_on_one_line_is_meant_in_a_loop_too_unless_it_stores_the_state() -> None:
     with precheck.watch() as report:
         rounded_on_purpose()
     assert report.findings == []
+    assert watched(lambda dtype: kept_rounded(), LOW)[0].rule == "absorption"
 
 
 def overwritten() -> torch.Tensor:

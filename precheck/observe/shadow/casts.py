@@ -5,7 +5,6 @@ A round trip on one line is meant, as data are rounded so. One that rounds what 
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,8 +16,6 @@ from precheck.observe.shadow.stores import made_of
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
-_TRIPS: weakref.WeakKeyDictionary[object, dict[tuple[str, str, tuple[int, ...]], Value]] = weakref.WeakKeyDictionary()
-"""Of each run, what the round trips of its lines gave last, by module, line and shape."""
 
 
 def meant(call: Call, output: torch.Tensor) -> bool:
@@ -34,7 +31,7 @@ def meant(call: Call, output: torch.Tensor) -> bool:
     one_line = there.base == "_to_copy" and there.source == call.operation.source and not any(given.low for given in there.inputs)
     if not one_line or _turn_before(there, call.operation):
         return False
-    trips, place = _TRIPS.setdefault(mode, {}), (there.module, there.source, tuple(output.shape))
+    trips, place = mode.trips, (there.module, there.source, tuple(output.shape))
     given = trips.get(place)
     if given is not None and there.inputs and made_of(there.inputs[-1], given):
         trips[place] = cell.value

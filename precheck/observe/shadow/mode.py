@@ -76,6 +76,7 @@ class Shadow(UncompiledMode):
         self.accumulation = Accumulation(self.memory, self.later)
         self.collectives, self.codes, self.late_scales = Collectives(self), Codes(self), LateScales(self)
         self.twins = False  # whether any cell has one
+        self.trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # what casts there and back gave last, by module, line and shape
         self.through: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # who runs the user's ops; None: torch
         where.on_gradient = self.gradient
         where.on_step.append(self._step_begins)
