@@ -195,6 +195,10 @@ def test_collectives_without_company_let_go_of_the_shadows_of_what_they_write() 
         def apart() -> threading.Lock:
             return threading.Lock()
 
+        @staticmethod
+        def run(func: Any, args: Any, kwargs: Any) -> Any:
+            return func(*args, **kwargs)
+
     tensor = torch.ones(3)
     planned = plan(torch.ops.c10d.allreduce_.default)
     assert Collectives(Mode())(lambda tensors, *rest: "the result", planned, ([tensor], None, None), {}) == "the result"
