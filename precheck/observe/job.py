@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import torch
 
@@ -32,6 +32,23 @@ def check_inputs(model: torch.nn.Module, inputs: Any) -> None:
                 f"{name} is a {type(each).__name__}, which is empty once the model has gone through it, and a measurement runs the model several "
                 "times; pass what can be gone through again, as in list(...)"
             )
+
+
+def check_loss(loss: Any) -> None:
+    """Raises InputError for what a loss must not be."""
+    if not isinstance(loss, torch.Tensor):
+        raise InputError(f"loss returned {type(loss).__name__}, not a tensor; it must return a scalar tensor, as in loss=lambda out: out.mean()")
+    if loss.numel() != 1:
+        raise InputError(f"loss returned a tensor of shape {tuple(loss.shape)}; it must be a scalar, so reduce it: .mean() or .sum()")
+
+
+def nothing_to_compare(result: Any) -> NoReturn:
+    """Raises InputError for a model that has returned this, and of which nothing was recorded."""
+    found = ", ".join(dict.fromkeys(f"a tensor of {str(each.dtype).removeprefix('torch.')}" for _, each in tensors(result)))
+    raise InputError(
+        f"the model returned {found or type(result).__name__}, in which there is no dense floating-point tensor to compare, and no module in "
+        "it returns one; return what is computed (tensors may be in tuples, lists, dicts and dataclasses), or pass loss=lambda out: ..."
+    )
 
 
 def named(model: torch.nn.Module, inputs: Any) -> Iterator[tuple[str, Any]]:

@@ -32,7 +32,7 @@ from precheck.observe.shadow.window import Judge
 from precheck.observe.substitutes import substituted
 from precheck.observe.training import Training
 from precheck.precisions import Precision
-from precheck.torch_internals import without_modes
+from precheck.torch_internals import innermost_mode, without_innermost_mode, without_modes
 
 
 @dataclasses.dataclass(slots=True)
@@ -110,8 +110,9 @@ def _ran(job: Job, setting: Setting) -> Trace:
                 conversion.rounded(tables, setting.dtype)
         with _modes(setting, job.device, boundaries.position, trace) as (recording, following), boundaries.attached():
             training = Training(
-                job, boundaries, storage=setting.dtype, precision=setting.precision, recording=recording, following=following, early=setting.early
-            )
+                job, boundaries, storage=setting.dtype, precision=setting.precision, recording=recording, following=following, early=setting.early,
+                aside=None if setting.shadow is None else functools.partial(_unwatched, setting.shadow, job.device),
+            )  # fmt: skip
             training.steps()
         judged = setting.shadow is None or setting.records is not None
         if setting.precision is not None and setting.disturbance is None and judged and not setting.unmeasured:
@@ -220,6 +221,16 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
             trace.flips = following.flips
         if program is not None:
             trace.steps = program.steps
+
+
+@contextlib.contextmanager
+def _unwatched(shadow: Shadow, device: str) -> Iterator[None]:
+    """The block's ops are the run's own, with the kernels that it has, and no shadow sees them."""
+    if innermost_mode() is not shadow:
+        yield
+        return
+    with without_innermost_mode(), substituted() if device == "cpu" else contextlib.nullcontext():
+        yield
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from precheck.observe.boundaries import LOW, Boundaries
 from precheck.observe.decision_modes import DecisionMode, undecided
 from precheck.observe.decisions import Recording
 from precheck.observe.halvings import fewest
-from precheck.observe.job import EXAMPLE, InputError, Job
+from precheck.observe.job import EXAMPLE, InputError, Job, check_loss, nothing_to_compare
 from precheck.observe.listeners import doing
 from precheck.observe.recorder import Moved
 from precheck.observe.reduce import thinned
@@ -35,10 +35,11 @@ class Training:
 
     def __init__(
         self, job: Job, boundaries: Boundaries, *, storage: torch.dtype | None, precision: Precision | None, recording: Recording | None = None,
-        following: DecisionMode | None = None, early: bool = False,
+        following: DecisionMode | None = None, early: bool = False, aside: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
     ) -> None:  # fmt: skip
         self.job, self.boundaries, self.recorder, self.trace = job, boundaries, boundaries.recorder, boundaries.trace
         self.recording, self.following, self.storage, self.precision, self.early = recording, following, storage, precision, early
+        self.aside = aside  # in it nobody watches the ops; None: nobody does anyway
         self.parameters = dict(job.model.named_parameters())
         self.named = {name: param for name, param in self.parameters.items() if param.requires_grad}
         self.leaves = {id(param) for param in self.named.values()}
@@ -111,10 +112,11 @@ class Training:
             self.differentiable = any(each.requires_grad for _, each in tensors(result))
             self.boundaries.forward_done(result)
             if job.loss is None:
-                self._check_compared(result)
+                if not self.trace.records:
+                    nothing_to_compare(result)
                 return None
             loss = job.loss(result)
-        self._check_loss(loss)
+        check_loss(loss)
         self.recorder.add("loss", "loss", step, loss)
         return loss
 
@@ -141,20 +143,6 @@ class Training:
 
         return rewind
 
-    def _check_compared(self, result: Any) -> None:
-        if not self.trace.records:
-            found = ", ".join(dict.fromkeys(f"a tensor of {str(each.dtype).removeprefix('torch.')}" for _, each in tensors(result)))
-            raise InputError(
-                f"the model returned {found or type(result).__name__}, in which there is no dense floating-point tensor to compare, and no module in "
-                "it returns one; return what is computed (tensors may be in tuples, lists, dicts and dataclasses), or pass loss=lambda out: ..."
-            )
-
-    def _check_loss(self, loss: Any) -> None:
-        if not isinstance(loss, torch.Tensor):
-            raise InputError(f"loss returned {type(loss).__name__}, not a tensor; it must return a scalar tensor, as in loss=lambda out: out.mean()")
-        if loss.numel() != 1:
-            raise InputError(f"loss returned a tensor of shape {tuple(loss.shape)}; it must be a scalar, so reduce it: .mean() or .sum()")
-
     def _check_detached(self, loss: torch.Tensor) -> None:
         """A loss without a gradient is the user's choice where the model's result has none: of a frozen model, of one under torch.no_grad()."""
         if not (self.optimizer or self.differentiable):
@@ -174,10 +162,20 @@ class Training:
         return _finite(gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients)
 
     def _find_scale(self, step: int, *, lost: bool) -> None:
-        """Goes on under the largest loss scale under which all gradients are finite, by halvings, as GradScaler would by skipping steps."""
+        """Goes on under the largest loss scale under which all gradients are finite, by halvings, as GradScaler would by skipping steps.
+
+        Where every op is watched, the runs of the search are not; what it comes to is run once more.
+        """
         most = self.scaler.get_scale()
         span = max(0, round(math.log2(most)))
-        found = fewest(span, lambda halvings: self._finite_under(step, most / 2**halvings), lost=lost)
+        if self.aside is None:
+            found = fewest(span, lambda halvings: self._finite_under(step, most / 2**halvings), lost=lost)
+        else:
+            recorded, self.boundaries.enabled = self.boundaries.enabled, False
+            with self.aside():
+                found = fewest(span, lambda halvings: self._finite_under(step, most / 2**halvings), lost=lost)
+            self.boundaries.enabled = recorded
+            self._finite_under(step, most / 2 ** (span if found is None else found))
         self.trace.collapsed = self.trace.collapsed or found is None
         self.trace.skipped += span if found is None else found
 
