@@ -10,9 +10,10 @@ Nothing else in precheck reaches for a private name of torch's modules; `suites/
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,7 @@ if dist.is_available():
 else:
     _c10d = c10d = None  # type: ignore[assignment]
 
+Found = TypeVar("Found")
 TESTED = "2.9 to 2.15"
 """The versions of torch under which the whole test suite has run: docs/compatibility.md."""
 
@@ -108,6 +110,20 @@ def storage_key(tensor: torch.Tensor) -> int:
 def version(tensor: torch.Tensor) -> int:
     """How often the tensor has been written in place. -1 for an inference tensor, which does not count."""
     return -1 if tensor.is_inference() else tensor._version
+
+
+def once_an_op(find: Callable[[Any], Found]) -> Callable[[Any], Found]:
+    """`find`, asked once for each operator. Answers are kept by id: an operator's hash is computed in Python, at each look-up."""
+    known: dict[int, tuple[Any, Found]] = {}
+
+    @functools.wraps(find)
+    def found(op: Any) -> Found:
+        entry = known.get(id(op))
+        if entry is None or entry[0] is not op:
+            entry = known[id(op)] = op, find(op)
+        return entry[1]
+
+    return found
 
 
 def schema(op: Any) -> Any:

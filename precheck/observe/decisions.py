@@ -27,7 +27,7 @@ from precheck.observe.programs import Program
 from precheck.observe.shadow.source import Frames
 from precheck.observe.structure import tensors
 from precheck.observe.substitutes import SUBSTITUTED, substitute
-from precheck.torch_internals import address, in_backward, overload, schema, storage_key
+from precheck.torch_internals import address, in_backward, once_an_op, overload, schema, storage_key
 
 aten = torch.ops.aten
 Key = tuple[str, str, tuple[int, ...], int]
@@ -66,18 +66,9 @@ class Nature:
     view: bool  # nothing is decided, drawn or rounded
 
 
+@once_an_op
 def nature(func: Any) -> Nature:
-    """What an op's schema says. Looked up by id, since Python is asked for an op's hash."""
-    known = _NATURES.get(id(func))
-    if known is None or known[0] is not func:
-        known = _NATURES[id(func)] = func, _nature(func)
-    return known[1]
-
-
-_NATURES: dict[int, tuple[Any, Nature]] = {}
-
-
-def _nature(func: Any) -> Nature:
+    """What an op's schema says."""
     packet, name = func.overloadpacket, schema(func).name
     base = name.removeprefix("aten::").rstrip("_")
     rounds_quotient = base == "div" and overload(func).endswith("_mode")

@@ -14,7 +14,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow import attention
-from precheck.torch_internals import NO_DISPATCH, has_kernel, overload, schema
+from precheck.torch_internals import NO_DISPATCH, has_kernel, once_an_op, overload, schema
 
 LOW = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})
 COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
@@ -69,18 +69,9 @@ class OpPlan:
         return not (self.packet == "native_dropout" and self.argument("train", args, kwargs) is False)
 
 
+@once_an_op
 def plan(func: Any) -> OpPlan:
-    """What an op's schema says. Looked up by id, since Python is asked for an op's hash."""
-    known = _PLANS.get(id(func))
-    if known is None or known[0] is not func:
-        known = _PLANS[id(func)] = func, _planned(func)
-    return known[1]
-
-
-_PLANS: dict[int, tuple[Any, OpPlan]] = {}
-
-
-def _planned(func: Any) -> OpPlan:
+    """What an op's schema says."""
     signature = schema(func)
     library, _, packet = signature.name.rpartition("::")
     composite = _has(func, "CompositeImplicitAutograd") and not _has(func, "CPU") and not _has(func, "CUDA")
