@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from precheck import interrupts
+from precheck import collector, interrupts
 from precheck.analysis import drift
 from precheck.diagnosis import diagnose
 from precheck.evidence import Evidence, concluded, depth_of, gathered, told_of
@@ -42,6 +42,7 @@ _SMALL = 1 << 20  # bytes, which are digested within a millisecond
 
 
 @interrupts.holding
+@collector.spared
 def check(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from precheck import interrupts
+from precheck import collector, interrupts
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import job_of
@@ -24,6 +24,7 @@ from precheck.precisions import Precision, resolve
 
 
 @interrupts.holding
+@collector.spared
 def compare(
     model: torch.nn.Module | Callable[..., Any],
     other: torch.nn.Module | Callable[..., Any] | str | Path,

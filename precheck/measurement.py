@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from precheck import evidence, interrupts
+from precheck import collector, evidence, interrupts
 from precheck.analysis import boundaries, decisions, drift, noise
 from precheck.analysis.placement import noise_for
 from precheck.diagnosis import diagnose
@@ -44,6 +44,7 @@ FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, noise.MOST, 4
 
 
 @interrupts.holding
+@collector.spared
 def measure(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from precheck import formats, interrupts
+from precheck import collector, formats, interrupts
 from precheck.analysis import kernels, weights
 from precheck.findings import Report
 from precheck.judge import allowances
@@ -17,6 +17,7 @@ from precheck.rules.wrong_scale.layers import misproduced, misquantised
 
 
 @interrupts.holding
+@collector.spared
 def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *, allow: Mapping[str, str] | None = None) -> Report:
     """Compares `model`, in which linear layers have been quantised, layer by layer with `original`, of which it was made.
 

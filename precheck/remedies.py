@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from precheck import interrupts
+from precheck import collector, interrupts
 from precheck.analysis.displacements import LOST
 from precheck.analysis.labels import module_of
 from precheck.evidence import depth_of
@@ -67,6 +67,7 @@ class Remedy:
 
 
 @interrupts.holding
+@collector.spared
 def remedy(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from precheck import interrupts
+from precheck import collector, interrupts
 from precheck.findings import RULES
 from precheck.hunt.ascent import ascended
 from precheck.hunt.counterexample import Counterexample
@@ -40,6 +40,7 @@ _FLOOR, _CEILING = -60.0, 60.0  # bits: hypothesis climbs finite scores
 
 
 @interrupts.holding
+@collector.spared
 def search(
     model: torch.nn.Module | Callable[..., Any],
     strategy: SearchStrategy[Any],

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from precheck import interrupts
+from precheck import collector, interrupts
 from precheck.analysis.displacements import LOST
 from precheck.checking import Checking
 from precheck.findings import Report
@@ -58,6 +58,7 @@ class Outcome:
 
 
 @interrupts.holding
+@collector.spared
 def selftested(
     model: Any,
     inputs: Any,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from precheck import interrupts
+from precheck import collector, interrupts
 from precheck.findings import Finding, Report
 from precheck.judge import allowances
 from precheck.measurement import job_of
@@ -28,6 +28,7 @@ Reduction = str | Callable[[Any], float]
 
 
 @interrupts.holding
+@collector.spared
 def vary(
     model: torch.nn.Module | Callable[..., Any],
     inputs: Any,

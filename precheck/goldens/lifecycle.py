@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from precheck import interrupts
+from precheck import collector, interrupts
 from precheck.analysis import drift
 from precheck.analysis.placement import noise_for
 from precheck.contents import parts
@@ -51,6 +51,7 @@ class Refreshed:
 
 
 @interrupts.holding
+@collector.spared
 def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
     """Records the golden of `job` at `path`, where `which` asks for it. Raises GoldenError if it cannot be written or is not finite.
 

@@ -27,12 +27,9 @@ class DecisionMode(UncompiledMode):
         return True
 
     @contextlib.contextmanager
-    def aside(self, optimizer: torch.optim.Optimizer) -> Iterator[None]:
-        """Goes around a step of that optimizer. Where it would find nothing the mode steps aside, since each op of it costs; where another mode
-        stands before it, it lets ops pass."""
-        if type(optimizer) not in UNDECIDED:
-            yield
-        elif innermost_mode() is self:
+    def aside(self) -> Iterator[None]:
+        """Goes around what decides nothing. The mode is left, since each op of it costs; where another mode stands before it, it lets ops pass."""
+        if innermost_mode() is self:
             with without_innermost_mode():
                 yield
         else:
@@ -45,8 +42,8 @@ class DecisionMode(UncompiledMode):
 
 @contextlib.contextmanager
 def undecided(optimizer: torch.optim.Optimizer, *modes: DecisionMode | None) -> Iterator[None]:
-    """Goes around a step of that optimizer: `DecisionMode.aside` for each of the modes that are there."""
+    """Goes around a step of that optimizer: `DecisionMode.aside` for each of the modes that are there, where it decides nothing."""
     with contextlib.ExitStack() as stack:
-        for mode in filter(None, modes):
-            stack.enter_context(mode.aside(optimizer))
+        for mode in filter(None, modes) if type(optimizer) in UNDECIDED else ():
+            stack.enter_context(mode.aside())
         yield

@@ -44,6 +44,7 @@ class Tape:
     narrowed: dict[Key, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # backward ops that read gradients cast low: which arguments
     entered: dict[Key, tuple[Path, ...]] = dataclasses.field(default_factory=dict)  # ops that read inputs of the run cast low: which arguments
     recorded: bool = False  # whether a run has filled it
+    idle: set[str] = dataclasses.field(default_factory=set)  # "forward", "backward": where a run that followed it had nothing to do
 
     def draws(self) -> Tape:
         """The random draws alone, for a run that decides for itself."""
@@ -64,6 +65,7 @@ class Nature:
     masked: bool
     substituted: bool
     view: bool  # nothing is decided, drawn or rounded
+    casts: bool
 
 
 @once_an_op
@@ -84,6 +86,7 @@ def nature(func: Any) -> Nature:
         masked=base in ops.MASKED_SIDES,
         substituted=packet in SUBSTITUTED,
         view=func.is_view,
+        casts=packet is aten._to_copy,
     )
 
 

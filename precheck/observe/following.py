@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from precheck.observe.listeners import Progress
 from precheck.observe.marks import replaced
 from precheck.observe.programs import Program
 from precheck.observe.shadow.source import Frames
-from precheck.torch_internals import schema
+from precheck.torch_internals import in_backward, schema
 
 
 class Following(DecisionMode):
@@ -46,26 +47,37 @@ class Following(DecisionMode):
         self.tape, self.places, self.dtype = tape, Places(position), dtype
         self.results, self.disturb = Places(position), disturb
         self.read = read if tape.entered else None
+        self.disturbs = disturb is not None or self.read is not None
         self.program = program
         self.own, self.rival = own, rival if rival is not None else tape
         self.lower = {torch.float32: LOW, torch.float64: (*LOW, torch.float32)}[dtype]
         self.flips: dict[str, tuple[int, int]] = {}
         self.frames, self.progress = Frames(), Progress()
+        self.met: set[str] = set()  # "forward", "backward": where it has seen ops
+        self.busy: set[str] = set()  # and where it had something to do
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         self.progress.op()
+        kwargs = kwargs or {}
         if self.rests:
-            return func(*args, **(kwargs or {}))
-        if self.program is not None:
-            self.program.took(nature(func).name, args, kwargs or {})
-        if nature(func).view and not kwargs and not any(isinstance(arg, torch.dtype) for arg in args):
-            return func(*args)
-        meant = self._meant(func, args, kwargs or {}) if self.tape.meant and func.overloadpacket is aten._to_copy else None
-        if meant is not None:
-            return meant
-        args, kwargs = self._lifted(func, args, kwargs or {})
+            return func(*args, **kwargs)
         kind = nature(func)
+        if self.program is not None:
+            self.program.took(kind.name, args, kwargs)
+        place = "backward" if in_backward() else "forward"
+        self.met.add(place)
+        lowered = self._lower(args) or (bool(kwargs) and self._lower(kwargs.values()))
+        if lowered:
+            self.busy.add(place)
+            if kind.casts and self.tape.meant:
+                meant = self._meant(func, args, kwargs)
+                if meant is not None:
+                    return meant
+            args, kwargs = self._lifted(func, args, kwargs)
+        if kind.view:
+            return func(*args, **kwargs)
         if kind.masked:
+            self.busy.add(place)
             mask = gradient_mask(func, args)
             recorded = self.tape.entries.get(self.places.key(func, tuple(mask.shape)))
             if recorded is not None and recorded[0] is not None:
@@ -73,10 +85,13 @@ class Following(DecisionMode):
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         outputs = outputs_of(result)
-        if (self.disturb is not None or self.read is not None) and outputs and not kind.moves and continuous(outputs[0]):
-            result, outputs = self._disturbed(func, args, kwargs, result, outputs)
-        if not outputs or not (decides(func, args, outputs) or kind.draws):
+        if not outputs:
             return result
+        if self.disturbs and not kind.moves and continuous(outputs[0]):
+            result, outputs = self._disturbed(func, args, kwargs, result, outputs)
+        if not (decides(func, args, outputs) or kind.draws):
+            return result
+        self.busy.add(place)
         key = self.places.key(func, tuple(outputs[0].shape))
         recorded = self.tape.entries.get(key)
         if not kind.draws:
@@ -84,6 +99,29 @@ class Following(DecisionMode):
         if recorded is None or [r is None or r.shape == o.shape for r, o in zip(recorded, outputs, strict=False)].count(False):
             return result
         return self._followed(func, args, kwargs, result, outputs, recorded)
+
+    def during(self, place: str) -> contextlib.AbstractContextManager[None]:
+        """Goes around the forward or backward pass of a run: the mode is left where an earlier run of the same ops found nothing to do."""
+        needless = place in self.tape.idle and not self.disturbs and self.program is None
+        return self.aside() if needless else contextlib.nullcontext()
+
+    def ended(self) -> None:
+        """The run has taken all its steps."""
+        self.tape.idle |= self.met - self.busy
+
+    def _lower(self, values: Iterable[Any]) -> bool:
+        """Whether a lower dtype is among an op's arguments, named or of a tensor."""
+        lower = self.lower
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                if value.dtype in lower:
+                    return True
+            elif isinstance(value, torch.dtype):
+                if value in lower:
+                    return True
+            elif isinstance(value, (list, tuple)) and self._lower(value):
+                return True
+        return False
 
     def _disturbed(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any, outputs: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
         """The result with the noise of what the recorded run rounded there."""

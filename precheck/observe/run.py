@@ -219,6 +219,7 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
         yield recording, following
         if following is not None:
             trace.flips = following.flips
+            following.ended()
         if program is not None:
             trace.steps = program.steps
 

@@ -11,8 +11,9 @@ import torch
 
 from precheck.observe import state
 from precheck.observe.boundaries import LOW, Boundaries
-from precheck.observe.decision_modes import DecisionMode, undecided
+from precheck.observe.decision_modes import undecided
 from precheck.observe.decisions import Recording
+from precheck.observe.following import Following
 from precheck.observe.halvings import fewest
 from precheck.observe.job import EXAMPLE, InputError, Job, check_loss, nothing_to_compare
 from precheck.observe.listeners import doing
@@ -35,10 +36,11 @@ class Training:
 
     def __init__(
         self, job: Job, boundaries: Boundaries, *, storage: torch.dtype | None, precision: Precision | None, recording: Recording | None = None,
-        following: DecisionMode | None = None, early: bool = False, aside: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
+        following: Following | None = None, early: bool = False, aside: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
     ) -> None:  # fmt: skip
         self.job, self.boundaries, self.recorder, self.trace = job, boundaries, boundaries.recorder, boundaries.trace
         self.recording, self.following, self.storage, self.precision, self.early = recording, following, storage, precision, early
+        self.led = following.during if following is not None else contextlib.nullcontext
         self.aside = aside  # in it nobody watches the ops; None: nobody does anyway
         self.parameters = dict(job.model.named_parameters())
         self.named = {name: param for name, param in self.parameters.items() if param.requires_grad}
@@ -89,7 +91,8 @@ class Training:
         return True
 
     def _backward(self, loss: torch.Tensor) -> None:
-        self.scaler.scale(loss).backward()
+        with self.led("backward"):
+            self.scaler.scale(loss).backward()
 
     def _once_more(self, step: int) -> None:
         loss = self._forward(step)
@@ -107,7 +110,7 @@ class Training:
             self.recording.gives(inputs)
         if self.scaler.is_enabled() or step > 1:  # only then may the forward have to be repeated
             self._rewind = self._checkpoint()
-        with self._autocast(), self.boundaries.forward():
+        with self._autocast(), self.boundaries.forward(), self.led("forward"):
             result = call(job.model, inputs)
             self.differentiable = any(each.requires_grad for _, each in tensors(result))
             self.boundaries.forward_done(result)

@@ -280,8 +280,48 @@ def test_a_step_of_rprop_decides_and_is_recorded_and_the_mode_comes_back() -> No
     for kind, decides in ((torch.optim.Rprop, True), (torch.optim.SGD, False)):
         tape = Tape()
         with Recording(tape, Position()) as recording:
-            with recording.aside(kind([weight])):
+            with undecided(kind([weight]), recording):
                 kind([weight]).step()
             assert bool(tape.entries) is decides
             assert (normal(3) > 0).shape == (3,)
         assert ("aten.gt", (3,)) in {key[1:3] for key in tape.entries}, "the mode is back"
+
+
+@pytest.mark.parametrize(
+    ("model", "idle"),
+    [
+        (lambda x: (x @ x).sum(), {"forward", "backward"}),
+        (lambda x: x.relu().sum(), {"forward"}),
+        (lambda x: (x * (x > 0)).sum(), {"backward"}),
+        (lambda x: F.dropout(x, 0.5).sum(), {"backward"}),
+        (lambda x: x.to(torch.bfloat16).float().sum(), {"backward"}),
+        (lambda x: torch.zeros(4, dtype=torch.float16).add(x).sum(), {"backward"}),
+    ],
+)
+def test_a_pass_in_which_there_was_nothing_to_do_is_not_led_again(model: Model, idle: set[str]) -> None:
+    x, low = normal(4, 4).requires_grad_(), normal(4, 4).to(torch.bfloat16).requires_grad_()
+    tape = Tape()
+    with Recording(tape, Position()):
+        model(low).backward()
+    results = []
+    for _ in range(2):
+        x.grad = None
+        with Following(tape, Position(), torch.float32) as following:
+            with following.during("forward"):
+                loss = model(x)
+            forward = set(following.met)
+            with following.during("backward"):
+                loss.backward()
+        results.append((loss.detach(), x.grad))
+        led = forward | (following.met & {"backward"})
+        following.ended()
+    assert tape.idle == idle
+    assert led == {"forward", "backward"} - idle, "the second run"
+    assert all(torch.equal(first, second) for first, second in zip(*results, strict=True))
+
+
+def test_a_pass_that_is_disturbed_is_led() -> None:
+    tape = Tape(idle={"forward"})
+    with Following(tape, Position(), torch.float32, disturb=lambda tensor: None) as following, following.during("forward"):
+        normal(3).add(1)
+    assert following.met == {"forward"}
