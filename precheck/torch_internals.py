@@ -104,7 +104,8 @@ def address(storage: torch.UntypedStorage) -> int:
 
 def storage_key(tensor: torch.Tensor) -> int:
     """The address of the tensor's storage, the same for all views of it."""
-    return address(tensor.untyped_storage())
+    place: int = tensor.untyped_storage()._cdata
+    return place
 
 
 def version(tensor: torch.Tensor) -> int:

@@ -72,9 +72,9 @@ class Accumulation:
 
     def after(self, call: Call, outputs: list[torch.Tensor], values: list[Value]) -> None:
         """Tells the operation what its accumulator absorbed, if it has one: what it wrote into, or the operand that its result replaces."""
-        if call.operation.derived and call.operation.base == "add" and values[0].low:
+        if call.operation.derived and call.plan.base == "add" and values[0].low:
             self.gradients.added(call, outputs[0], values[0])
-        if (call.operation.base not in ops.ACCUMULATING or call.written) and not call.before:
+        if (call.plan.base not in ops.ACCUMULATING or call.written) and not call.before:
             return
         if call.before:
             for tensor, value in _floating(outputs, values):

@@ -42,7 +42,7 @@ class Backwards:
 
     def came(self, name: str, value: Value) -> None:
         """A parameter's gradient has come."""
-        self.later([], functools.partial(_came, self.now, name, value))
+        self.later.after(_came, self.now, name, value)
 
     def done(self) -> None:
         self.now = Backward()

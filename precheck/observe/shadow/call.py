@@ -276,7 +276,7 @@ class Call:
     def _settle(self, place: int, output: torch.Tensor, shadow: torch.Tensor | None, twin: torch.Tensor | None) -> Value:
         """The value of one output, and its cell."""
         mode, memory = self.mode, self.mode.memory
-        value, written = measuring.fresh(self, output), any(output is tensor for tensor in self.written)
+        value, written = measuring.fresh(self, output), bool(self.written) and any(output is tensor for tensor in self.written)
         if shadow is None and written and output.numel() < output.untyped_storage().nbytes() // output.element_size():
             shadow = output.to(mode.replay.wide(output.dtype), copy=True)  # the rest of the storage stays what it is
         if shadow is None:

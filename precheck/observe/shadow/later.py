@@ -6,6 +6,7 @@ behind, and every 128 of them one transfer a dtype brings them to the host, wher
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,6 +37,13 @@ class Later:
         self.waiting.append(([tensor.detach().clone() for tensor in tensors], then))
         if len(self.waiting) >= self.fetched:
             self.flush()
+
+    def after(self, then: Callable[..., None], *arguments: Any) -> None:
+        """Calls `then(*arguments)` when all that waits has been answered."""
+        if self.waiting:
+            self([], functools.partial(then, *arguments))
+        else:
+            then(*arguments)
 
     def flush(self) -> None:
         waiting, self.waiting = self.waiting, []

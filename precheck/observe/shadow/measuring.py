@@ -43,7 +43,7 @@ def fresh(call: Call, output: torch.Tensor) -> Value:
     """
     packet, low = call.plan.packet, output.dtype in call.mode.low
     coarsest = max((value.roundoff for value in call.inputs), default=0.0)
-    kept = low or (call.operation.base in ops.MOVING and any(value.kept_low for value in call.inputs))
+    kept = low or (call.plan.base in ops.MOVING and any(value.kept_low for value in call.inputs))
     unit = roundoff(output.dtype, call.mode.low) if low else coarsest
     if emulation.active():
         unit = max(unit, coarsest, emulation.roundoff(packet))
@@ -62,7 +62,7 @@ def suspicious(operation: Operation, value: Value) -> bool:
 def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None, place: int) -> None:
     """Fills in the value of the output that a call has at that place."""
     operation, inputs = call.operation, call.inputs
-    if operation.packet.startswith("_amp_"):  # the scaler's own arithmetic: what is not finite stays so
+    if call.plan.packet.startswith("_amp_"):  # the scaler's own arithmetic: what is not finite stays so
         before = next((source for tensor, source in zip(call.floats, inputs, strict=True) if tensor is output), None)
         if before is not None:
             value.nonfinite, value.nans, value.beyond = before.nonfinite, before.nans, before.beyond
@@ -70,8 +70,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
     if call.mode.later.defers(output):
         _measure_later(call, value, output, shadow, twin)
         return
-    quiet = not any(source.nonfinite or source.zeros for source in inputs)
-    if operation.in_optimizer and not value.low and quiet:
+    if operation.in_optimizer and not value.low and not any(source.nonfinite or source.zeros for source in inputs):
         if output.numel() > GLANCE and not isinstance(output, torch.nn.Parameter):
             value.drift = operation.drift_in
         else:
@@ -81,10 +80,10 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
         return  # the same op on the same numbers
     run = _turned(call, output, shadow, place)
     compare(value, run, shadow, twin, zeros=any(source.zeros for source in inputs), limit=_limit(operation, output))
-    if value.drift > DOUBTFUL * max(value.roundoff, operation.drift_in):
+    if value.drift > DOUBTFUL * value.roundoff and value.drift > DOUBTFUL * operation.drift_in:
         operation.parts = _in_parts(call, value)
     call.mode.exponents.opened(operation, value, shadow)
-    if value.nonfinite and operation.base in ops.RECIPROCALS:
+    if value.nonfinite and call.plan.base in ops.RECIPROCALS:
         _starved(operation, call.floats[-1])
     jumped = value.drift > 2 * DOUBTFUL * value.roundoff and value.drift > 8 * operation.drift_in
     if jumped and operation.phase in ("forward", "backward") and (call.held or not call.written):
@@ -137,7 +136,7 @@ def _measure_later(call: Call, value: Value, output: torch.Tensor, shadow: torch
     """The same from samples that are fetched later. What an op would do on the inputs that it had is not asked then: they are gone."""
     operation, mode = call.operation, call.mode
     if operation.in_optimizer and not value.low and not isinstance(output, torch.nn.Parameter):
-        mode.later([], lambda: setattr(value, "drift", operation.drift_in))
+        mode.later.after(lambda: setattr(value, "drift", operation.drift_in))
         return
     if output.is_complex():
         output, shadow, twin = torch.view_as_real(output), torch.view_as_real(shadow), None if twin is None else torch.view_as_real(twin)

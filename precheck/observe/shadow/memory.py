@@ -123,8 +123,7 @@ class Memory:
         """The shadow of a result: written into the cell it has, or a cell of its own. `foreign` is what it must not share memory with."""
         cell = self.find(tensor) if written else None
         if cell is None:
-            storage = storage_key(shadow)
-            if any(storage_key(other) == storage for other in (tensor, *foreign)):
+            if storage_key(shadow) in map(storage_key, (tensor, *foreign)):
                 shadow = shadow.clone()  # a cast to the dtype a tensor has is no copy, and the next in-place op would reach the user's
             self.put(tensor, shadow, value, twin=None if twin is None else twin.clone())
             return

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,7 +32,7 @@ from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.remarks import Refused
-from precheck.observe.shadow.replay import LOW, OpPlan, Replay, addressable, continuous, floats_in, local, plan, tensors_in, wraps, written_in
+from precheck.observe.shadow.replay import LOW, PLAIN, OpPlan, Replay, addressable, continuous, floats_in, local, plan, tensors_in, wraps, written_in
 from precheck.observe.shadow.restarts import Restarts
 from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.scaling import Scalers
@@ -88,7 +87,7 @@ class Shadow(UncompiledMode):
         kwargs = kwargs or {}
         if not isinstance(func, OpOverload):  # a higher-order op, whose parts are not ours to replay
             return self._opaque_call(func, args, kwargs)
-        wrappers = [kind for kind in types if wraps(kind)]
+        wrappers = () if PLAIN.issuperset(types) else [kind for kind in types if wraps(kind)]
         if wrappers:  # what a subclass with ops of its own does inside comes by again; torch's fake tensors do nothing
             return self.run(func, args, kwargs) if any(kind.__module__.startswith(_NUMBERLESS) for kind in wrappers) else NotImplemented
         planned = plan(func)
@@ -262,13 +261,13 @@ class Shadow(UncompiledMode):
             self.exponents.gradient(name, self.where.step, mine, number)
             if cell is not None:
                 value = parts.found(cell, mine)[0]
-                self.later([], functools.partial(self.observation.came_as, number, name, value, self.where.scale))
+                self.later.after(self.observation.came_as, number, name, value, self.where.scale)
                 self.backwards.came(name, value)
 
     def record(self, operation: Operation) -> None:
         """Keeps an operation; its row in the table is filled when its numbers are there."""
         self.observation.add(operation)
-        self.later([], functools.partial(self.observation.tabulate, operation))
+        self.later.after(self.observation.tabulate, operation)
         self.window.grew()
 
     def suspect(self, value: Value) -> None:

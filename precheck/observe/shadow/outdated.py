@@ -76,7 +76,7 @@ class Casts:
     def read(self, call: Any) -> None:
         """A call reads its inputs."""
         for tensor in call.floats:
-            cast = self.made.get(storage_key(tensor)) if addressable(tensor) else None
+            cast = self.made.get(storage_key(tensor))
             if cast is None or cast.copy.expired():
                 continue
             if cast.position is not None:

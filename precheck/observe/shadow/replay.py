@@ -24,7 +24,8 @@ OPENED_LIBRARIES = frozenset({"fsdp"})
 """Whose ops are Python functions, made of others on any device: packing and unpacking of what is sent."""
 FOLLOWED_LIBRARIES = frozenset({"aten", "prims", "torchvision"})
 """Where ops are pure and take any floating dtype. One of another library may count, send, or take its inputs' bytes for bfloat16."""
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+"""Classes of tensors without ops of their own."""
 _OFF = ("dropout_p", "dropout", "p")
 
 
@@ -138,7 +139,7 @@ def addressable(tensor: torch.Tensor) -> bool:
 
 def wraps(kind: Any) -> bool:
     """Whether tensors of that class have ops of their own."""
-    return kind not in _PLAIN and getattr(kind, "__torch_dispatch__", NO_DISPATCH) is not NO_DISPATCH
+    return kind not in PLAIN and getattr(kind, "__torch_dispatch__", NO_DISPATCH) is not NO_DISPATCH
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

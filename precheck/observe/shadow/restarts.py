@@ -69,7 +69,7 @@ class Restarts:
         call.called, operation.call, memory, seen = called, called.number, called.memory, {}
         for tensor in call.floats:
             cell = memory.find(tensor)
-            written = any(tensor is each for each in call.written)
+            written = bool(call.written) and any(tensor is each for each in call.written)
             if cell is None and written:
                 cell = memory.seed(tensor, call.mode.replay.wide(tensor.dtype), _NOTHING)
             if cell is not None:

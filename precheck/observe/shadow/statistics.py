@@ -23,6 +23,8 @@ would leave out every other column of 64 rows of 4096."""
 NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
 FEW = 1 << 12
 """Elements up to which numpy adds up on a CPU: torch takes 5 µs to be asked for a sum, as long as 2^14 elements take."""
+HANDFUL = 1 << 6
+"""Elements up to which Python itself takes no longer than numpy is asked for."""
 _AT_ONCE = 1 << 13
 _ROOM = 2 * SAMPLE  # elements of memory to work in: a sample may be somewhat longer than asked for
 _SHAPES = 1 << 11  # for which that memory has been cut to size
@@ -65,8 +67,14 @@ def prime_below(number: int, run: int) -> int:
     return run + 1
 
 
-@numpy.errstate(all="ignore")
 def norm(tensor: torch.Tensor) -> float:
+    if tensor.numel() <= HANDFUL and tensor.is_cpu and not tensor.is_complex() and tensor.dtype not in NARROW:
+        return math.hypot(*_lent(tensor, torch.float64).tolist())
+    return _norm(tensor)
+
+
+@numpy.errstate(all="ignore")
+def _norm(tensor: torch.Tensor) -> float:
     if tensor.numel() <= FEW and tensor.dtype is torch.float32 and tensor.is_cpu and not tensor.is_neg():
         return _length(_lent(tensor, torch.float32))
     return float(torch.linalg.vector_norm(tensor)) if tensor.numel() else 0.0
@@ -137,7 +145,6 @@ def share(mask: torch.Tensor) -> float:
     return int(torch.count_nonzero(mask)) / max(1, mask.numel())
 
 
-@numpy.errstate(all="ignore")
 def compare(
     value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None = None, *, zeros: bool = False, limit: int = SAMPLE
 ) -> None:
@@ -145,6 +152,28 @@ def compare(
 
     Zeros that the shadow does not have are looked for in low tensors, and where `zeros` says that they may have been handed on.
     """
+    if twin is None and run.numel() <= HANDFUL and run.dtype not in NARROW and not run.is_complex() and _compared(value, run, shadow, zeros):
+        return
+    _compare(value, run, shadow, twin, zeros, limit)
+
+
+def _compared(value: Value, run: torch.Tensor, shadow: torch.Tensor, zeros: bool) -> bool:
+    """`compare` of a handful of real numbers. False where more than their distance is of interest."""
+    mine, exact = (_lent(each, torch.float64).tolist() for each in (run, shadow))
+    off, size = math.dist(mine, exact), math.hypot(*exact)
+    if not off <= size <= MASKED or ((value.low or zeros) and off and 0.0 in mine) or (value.low and size > 1 / value.roundoff):
+        return False
+    value.norm, value.drift = size, ratio(off, size)
+    few = max(len(exact), 1)
+    least = NO_DIGIT * size / math.sqrt(few)
+    if value.drift > DOUBTFUL * value.roundoff and off > least:
+        errors = (abs(low - wide) for low, wide in zip(mine, exact, strict=True))
+        value.dead = sum(error > least and error > NO_DIGIT * abs(wide) for error, wide in zip(errors, exact, strict=True)) / few
+    return True
+
+
+@numpy.errstate(all="ignore")
+def _compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None, zeros: bool, limit: int) -> None:
     if run.numel() == 0:
         return
     if run.is_complex():
@@ -178,8 +207,9 @@ def compare(
         return
     if value.low or zeros:
         _zeros(value, mine, exact, size)
-    if value.drift > DOUBTFUL * value.roundoff:
-        value.dead = _dead(error, exact, size)
+    floor = max(size / math.sqrt(exact.size), torch.finfo(torch.float32).tiny)
+    if value.drift > DOUBTFUL * value.roundoff and off > NO_DIGIT * floor:
+        value.dead = _dead(error, exact, floor)
     if twin is not None:
         astray = _astray(_lent(twin if twin.numel() == exact.size else sampled(twin, limit), dtype, "twin"), exact)
         value.wander, value.twin_drift = min(1e9, ratio(astray, off)), ratio(astray, size)
@@ -187,9 +217,8 @@ def compare(
         _wholes(value, mine[:WHOLES], exact[:WHOLES])
 
 
-def _dead(error: Numbers, exact: Numbers, size: float) -> float:
-    """The share of elements without a digit."""
-    floor = max(size / math.sqrt(exact.size), torch.finfo(torch.float32).tiny)
+def _dead(error: Numbers, exact: Numbers, floor: float) -> float:
+    """The share of elements without a digit: off by more than a quarter of themselves, and of `floor`."""
     kind, bound, off = exact.dtype.type, numpy.abs(exact, out=_scratch(exact, "bound")), numpy.abs(error, out=_scratch(error, "off"))
     numpy.multiply(bound, kind(NO_DIGIT), out=bound)
     dead = off > bound
