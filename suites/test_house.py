@@ -18,7 +18,7 @@ from precheck.precisions import ALIASES
 PACKAGE = Path(precheck.__file__).parent
 SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "example.py")  # which rules' pages show, as a user writes them
 FLOORS = [
-    {"formats", "ops", "torch_internals", "files", "words", "interrupts"},
+    {"formats", "ops", "torch_internals", "files", "words", "interrupts", "collector"},
     {"overrides"},
     {"precisions", "findings", "autocast", "emulation", "float32", "sparse", "contents", "recipes"},
     {"observe"},

@@ -48,6 +48,37 @@ def test_few_elements_are_told_of_as_many_are(dtype: torch.dtype, odd: tuple[flo
         assert getattr(few, field) == pytest.approx(getattr(many, field), rel=1e-5, nan_ok=True), field
 
 
+@given(
+    st.integers(0, statistics.HANDFUL),
+    st.sampled_from([torch.bfloat16, torch.float16, torch.float32, torch.float64]),
+    st.sampled_from([0.0, 1e-7, 1e-3, 0.3, 3.0]),
+    st.sampled_from([(), (0.0, 1e-9), (math.inf, 1e6), (math.nan, -math.inf), (3e38, 3e38), (1e-40, 0.0), (300.0, 301.0)]),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=300)
+def test_a_handful_is_told_of_as_more_are(
+    many: int, dtype: torch.dtype, off: float, odd: tuple[float, ...], twinned: bool, handed: bool
+) -> None:
+    shadow = normal(many).to(torch.float64 if dtype is torch.float64 else torch.float32)
+    shadow[: len(odd)] = torch.tensor(odd)[:many]
+    run, twin = (shadow * (1 + off * normal(many, seed=1))).to(dtype), shadow * (1 + 0.1 * normal(many, seed=2)) if twinned else None
+    low = dtype in (torch.bfloat16, torch.float16)
+    values = []
+    for handful in (statistics.HANDFUL, -1):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(statistics, "HANDFUL", handful)
+            value = Value(None, (many,), "bfloat16" if low else "float32", BF16 if low else 0.0, low, low)
+            compare(value, run, shadow, twin, zeros=handed)
+            values.append(value)
+    few, more = values
+    for field in (
+        "drift", "norm", "nonfinite", "nans", "beyond", "zeros", "looked_at", "zeroed", "largest_zeroed", "dead", "wander", "twin_drift",
+        "wholes_moved", "peak",
+    ):  # fmt: skip
+        assert getattr(few, field) == pytest.approx(getattr(more, field), rel=1e-5, abs=1e-12, nan_ok=True), field
+
+
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=3), st.integers(0, 2))
 @settings(deadline=None, max_examples=60)
 def test_a_sample_is_of_the_tensor_and_as_large_as_asked(shape: list[int], turn: int) -> None:

@@ -20,7 +20,7 @@ from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.replay import addressable, continuous
 from precheck.observe.shadow.source import Frames
-from precheck.observe.shadow.statistics import norm, ratio, sampled
+from precheck.observe.shadow.statistics import apart, sampled
 from precheck.torch_internals import MODULE_CALLS
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Restarts:
         value = next(iter(operation.outputs), None)
         if value is not None and value.maker is operation:
             run, shadow = sampled(call.results[0]), sampled(made[0])
-            value.restarted = ratio(norm(torch.nan_to_num(run.to(shadow.dtype) - shadow, nan=0.0, posinf=0.0, neginf=0.0)), norm(shadow))
+            value.restarted = apart(run, shadow)
 
     def _called(self, depth: int) -> Called | None:
         """The call that the op belongs to; None where no function of the user's is on the stack."""

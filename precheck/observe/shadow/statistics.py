@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Sequence
-from typing import Any
 
 import numpy
 import torch
 
+from precheck.observe.shadow.lending import ROOM, Numbers, lent, scratch
 from precheck.observe.shadow.operations import Value
 
 SAMPLE = 1 << 16
@@ -25,11 +24,8 @@ FEW = 1 << 12
 """Elements up to which numpy adds up on a CPU: torch takes 5 µs to be asked for a sum, as long as 2^14 elements take."""
 HANDFUL = 1 << 6
 """Elements up to which Python itself takes no longer than numpy is asked for."""
+_TINY = torch.finfo(torch.float32).tiny
 _AT_ONCE = 1 << 13
-_ROOM = 2 * SAMPLE  # elements of memory to work in: a sample may be somewhat longer than asked for
-_SHAPES = 1 << 11  # for which that memory has been cut to size
-Numbers = numpy.ndarray
-"""1-D, float32 or float64."""
 _RUN = 16  # neighbouring elements taken together: a cache line of float32
 DOUBTFUL = 4.0
 """Roundings of drift below which a tensor is not looked at closely: no single element can then be common enough to matter."""
@@ -69,14 +65,14 @@ def prime_below(number: int, run: int) -> int:
 
 def norm(tensor: torch.Tensor) -> float:
     if tensor.numel() <= HANDFUL and tensor.is_cpu and not tensor.is_complex() and tensor.dtype not in NARROW:
-        return math.hypot(*_lent(tensor, torch.float64).tolist())
+        return math.hypot(*lent(tensor, torch.float64).tolist())
     return _norm(tensor)
 
 
 @numpy.errstate(all="ignore")
 def _norm(tensor: torch.Tensor) -> float:
     if tensor.numel() <= FEW and tensor.dtype is torch.float32 and tensor.is_cpu and not tensor.is_neg():
-        return _length(_lent(tensor, torch.float32))
+        return _length(lent(tensor, torch.float32))
     return float(torch.linalg.vector_norm(tensor)) if tensor.numel() else 0.0
 
 
@@ -91,52 +87,21 @@ def _squares(flat: Numbers) -> float:
     return sum(float(part.dot(part)) for part in (flat[start : start + _AT_ONCE] for start in range(0, flat.size, _AT_ONCE)))
 
 
-def _lent(tensor: torch.Tensor, dtype: torch.dtype, use: str = "") -> Numbers:
-    """A 1-D copy for numpy, whose calls take a fifth of the time that torch's take. A copy, since torch lets nobody resize a storage again that
-    numpy has seen, as FSDP2 does with its weights. It lasts until the next call for that `use`."""
-    if tensor.is_neg():
-        tensor = tensor.clone()  # carries the bit out, which arithmetic this far down does not honour
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if tensor.numel() > _ROOM:
-        copy: Numbers = tensor.reshape(-1).to(dtype, copy=True).numpy()
-        return copy
-    space, numbers = _space(tensor.shape, dtype, use)
-    space.copy_(tensor)
-    return numbers
-
-
-def _space(shape: torch.Size, dtype: torch.dtype, use: str) -> tuple[torch.Tensor, Numbers]:
-    """Memory that this thread keeps, as a tensor of that shape and as 1-D numbers. What is new costs more: of some size the operating system gives
-    it page by page."""
-    kept = _kept.spaces
-    found: tuple[torch.Tensor, Numbers] | None = kept.get((shape, dtype, use))
-    if found is None:
-        if len(kept) > _SHAPES:
-            kept.clear()
-        with torch.inference_mode(False):
-            whole = kept.setdefault((dtype, use), torch.empty(_ROOM, dtype=dtype))
-            part = whole[: shape.numel()]
-            found = kept[shape, dtype, use] = part.view(shape), part.numpy()
-    return found
-
-
-def _scratch(like: Numbers, use: str) -> Numbers | None:
-    """Such memory for as many numbers; None where they are too many for it."""
-    dtype = torch.float64 if like.dtype == numpy.float64 else torch.float32
-    return _space(torch.Size((like.size,)), dtype, use)[1] if like.size <= _ROOM else None
-
-
-class _Kept(threading.local):
-    def __init__(self) -> None:
-        self.spaces: dict[Any, Any] = {}
-
-
-_kept = _Kept()
-
-
 def ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else (0.0 if part == 0 else math.inf)
+
+
+@numpy.errstate(all="ignore")
+def apart(run: torch.Tensor, shadow: torch.Tensor) -> float:
+    """|run - shadow| / |shadow| of two real tensors of one shape, in short a relative error; elements that are not finite in both are left out."""
+    if run.numel() <= ROOM:
+        dtype = torch.float64 if shadow.dtype is torch.float64 or run.numel() <= HANDFUL else torch.float32
+        mine, exact = lent(run, dtype, "run"), lent(shadow, dtype, "shadow")
+        off, size = _length(numpy.subtract(mine, exact, out=scratch(mine, "error"))), _length(exact)
+        if math.isfinite(off) and FAINT < size < MASKED:
+            return ratio(off, size)
+    error = torch.nan_to_num(run.to(shadow.dtype) - shadow, nan=0.0, posinf=0.0, neginf=0.0)
+    return ratio(norm(error), norm(shadow))
 
 
 def share(mask: torch.Tensor) -> float:
@@ -152,20 +117,25 @@ def compare(
 
     Zeros that the shadow does not have are looked for in low tensors, and where `zeros` says that they may have been handed on.
     """
-    if twin is None and run.numel() <= HANDFUL and run.dtype not in NARROW and not run.is_complex() and _compared(value, run, shadow, zeros):
+    if run.numel() <= HANDFUL and run.dtype not in NARROW and not run.is_complex() and _compared(value, run, shadow, twin, zeros):
         return
     _compare(value, run, shadow, twin, zeros, limit)
 
 
-def _compared(value: Value, run: torch.Tensor, shadow: torch.Tensor, zeros: bool) -> bool:
+def _compared(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None, zeros: bool) -> bool:
     """`compare` of a handful of real numbers. False where more than their distance is of interest."""
-    mine, exact = (_lent(each, torch.float64).tolist() for each in (run, shadow))
+    mine, exact = lent(run, torch.float64).tolist(), lent(shadow, torch.float64).tolist()
     off, size = math.dist(mine, exact), math.hypot(*exact)
-    if not off <= size <= MASKED or ((value.low or zeros) and off and 0.0 in mine) or (value.low and size > 1 / value.roundoff):
+    astray = 0.0 if twin is None else math.dist(lent(twin, torch.float64).tolist(), exact)
+    if not math.isfinite(off) or not math.isfinite(astray) or size > MASKED or (value.low and size > 1 / value.roundoff):
+        return False
+    if off and (value.low or zeros) and 0.0 in mine:
         return False
     value.norm, value.drift = size, ratio(off, size)
+    if off and twin is not None:
+        value.wander, value.twin_drift = min(1e9, ratio(astray, off)), ratio(astray, size)
     few = max(len(exact), 1)
-    least = NO_DIGIT * size / math.sqrt(few)
+    least = NO_DIGIT * max(size / math.sqrt(few), _TINY)
     if value.drift > DOUBTFUL * value.roundoff and off > least:
         errors = (abs(low - wide) for low, wide in zip(mine, exact, strict=True))
         value.dead = sum(error > least and error > NO_DIGIT * abs(wide) for error, wide in zip(errors, exact, strict=True)) / few
@@ -185,10 +155,10 @@ def _compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.
     alike = run.numel() <= limit and run.shape == shadow.shape
     low, wide = (run, shadow) if alike else (sampled(run, limit), sampled(shadow, limit))
     dtype = torch.float64 if torch.float64 in (low.dtype, wide.dtype) else torch.float32
-    mine, exact = _lent(low, dtype, "run"), _lent(wide, dtype, "shadow")
+    mine, exact = lent(low, dtype, "run"), lent(wide, dtype, "shadow")
     squares = _squares(exact)
     if math.isfinite(squares) and math.isfinite(_squares(mine)) and (run.numel() <= limit or finite([run])):
-        error = numpy.subtract(mine, exact, out=_scratch(mine, "error"))
+        error = numpy.subtract(mine, exact, out=scratch(mine, "error"))
         size = math.sqrt(squares)
     else:
         error, mine, exact = _nonfinite(value, run, shadow, limit)
@@ -207,11 +177,11 @@ def _compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.
         return
     if value.low or zeros:
         _zeros(value, mine, exact, size)
-    floor = max(size / math.sqrt(exact.size), torch.finfo(torch.float32).tiny)
+    floor = max(size / math.sqrt(exact.size), _TINY)
     if value.drift > DOUBTFUL * value.roundoff and off > NO_DIGIT * floor:
         value.dead = _dead(error, exact, floor)
     if twin is not None:
-        astray = _astray(_lent(twin if twin.numel() == exact.size else sampled(twin, limit), dtype, "twin"), exact)
+        astray = _astray(lent(twin if twin.numel() == exact.size else sampled(twin, limit), dtype, "twin"), exact)
         value.wander, value.twin_drift = min(1e9, ratio(astray, off)), ratio(astray, size)
     if value.low and size > 1 / value.roundoff:
         _wholes(value, mine[:WHOLES], exact[:WHOLES])
@@ -219,7 +189,7 @@ def _compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.
 
 def _dead(error: Numbers, exact: Numbers, floor: float) -> float:
     """The share of elements without a digit: off by more than a quarter of themselves, and of `floor`."""
-    kind, bound, off = exact.dtype.type, numpy.abs(exact, out=_scratch(exact, "bound")), numpy.abs(error, out=_scratch(error, "off"))
+    kind, bound, off = exact.dtype.type, numpy.abs(exact, out=scratch(exact, "bound")), numpy.abs(error, out=scratch(error, "off"))
     numpy.multiply(bound, kind(NO_DIGIT), out=bound)
     dead = off > bound
     dead &= off > kind(NO_DIGIT * floor)  # of both, which takes a fifth of the time that the larger of two takes
