@@ -128,13 +128,15 @@ class Call:
             scale=where.scale if backward else 1.0, parameter=self._parameter(), recording=torch.is_grad_enabled(), derived=derived,
             caller=caller, converts=mode.lines.frames.converting(4) if casts else "", plain=phase == "forward" and where.plain,
             instruction=mode.lines.frames.instruction(4) if casts else 0,
-            mixed=len({tensor.dtype for tensor in self.floats if tensor.dim()}) > 1,
+            mixed=len(self.floats) > 1 and len({tensor.dtype for tensor in self.floats if tensor.dim()}) > 1,
             autocast=nesting() > mode.autocasts,
         )  # fmt: skip
 
     def _parameter(self) -> int:
-        direct = next((self.mode.where.identity(tensor) for tensor in self.floats if is_parameter(tensor)), 0)
-        return direct or next((cell.parameter for cell in self.cells if cell is not None and cell.parameter), 0)
+        for tensor in self.floats:
+            if is_parameter(tensor):
+                return int(self.mode.where.identity(tensor))
+        return next((cell.parameter for cell in self.cells if cell is not None and cell.parameter), 0)
 
     def follow(self, result: Any) -> None:
         """After the op has run: the same in the reference precision, and both compared."""

@@ -27,6 +27,8 @@ FOLLOWED_LIBRARIES = frozenset({"aten", "prims", "torchvision"})
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Classes of tensors without ops of their own."""
 _OFF = ("dropout_p", "dropout", "p")
+_SPECIAL = frozenset({"found_inf", "half_to_float", "nextafter", "_amp_foreach_non_finite_check_and_unscale_"})
+"""Ops, and arguments of ops, that a replay takes otherwise than as they are."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -48,6 +50,7 @@ class OpPlan:
     defaults: tuple[Any, ...]
     steps: bool
     typed: bool  # whether it can be told a dtype
+    special: bool  # whether a replay takes it, or an argument, otherwise than as it is
 
     def argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value of the argument of that name in a call; None if the op has none."""
@@ -99,6 +102,7 @@ def plan(func: Any) -> OpPlan:
         defaults=tuple(argument.default_value if argument.has_default_value() else None for argument in signature.arguments),
         steps=base in ops.STEPS | ops.COUNTS or (base == "div" and overload(func).endswith("_mode")),
         typed=any("dtype" in argument.name for argument in signature.arguments),
+        special=packet in attention.REPLAYED or packet in _SPECIAL or any(argument.name in _SPECIAL for argument in signature.arguments),
     )
 
 
@@ -195,8 +199,12 @@ class Replay:
         return self._call(func, planned, args, kwargs, lambda tensor: _single(change(tensor)))
 
     def _call(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> list[torch.Tensor]:
-        again = tuple(self._changed(arg, change) for arg in args)
-        named = {name: self._changed(value, change) for name, value in kwargs.items()}
+        again = tuple([change(arg) if isinstance(arg, torch.Tensor) else self._changed(arg, change) for arg in args])
+        named = {name: self._changed(value, change) for name, value in kwargs.items()} if kwargs else {}
+        if not planned.special:
+            result = func(*again, **named)
+            results = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
+            return with_written(results, written_in(planned, again, named)) if planned.mutable else results
         if kwargs.get("found_inf") is not None:
             named["found_inf"] = kwargs["found_inf"]  # a step that the run skips is skipped
         special = attention.REPLAYED.get(planned.packet)
