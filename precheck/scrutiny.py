@@ -167,17 +167,18 @@ def settled(rows: list[Comparison], planned: int) -> bool:
     """Whether the rows, by the floor of one noise run, are healthy, and no error by that of `planned` either, whatever the others say: these add no
     less than nothing to the mean square.
 
-    Of a result it is certain, too, that rounding does not drown it: by no more than luck does another run disturb it more (see `certain`).
+    Of a result it is known, too, that rounding does not drown it (`Comparison.undetermined`): what the noise run did to it and what the run itself is
+    off by are two draws of what rounding does.
     """
     judged = [row for row in rows if row.record.kind != "update"]
     results = [row for row in judged if row.record.is_result]
     healthy = all(row.r <= _near(row, planned) and row.r * math.sqrt(planned) <= _limit(row, planned) for row in judged)
-    return healthy and bool(results) and all(_clear(row, planned) for row in results)
+    return healthy and bool(results) and all(_clear(row) for row in results)
 
 
-def _clear(row: Comparison, planned: int) -> bool:
-    luck = noise.allowed(row.record.numel, planned) / _LUCK
-    return row.floor * math.sqrt((1 + (planned - 1) * luck**2) / planned) < UNDETERMINED * row.reference.norm
+def _clear(row: Comparison) -> bool:
+    """Whether rounding drowns a result in one case of a thousand at most, in which a warning is not given."""
+    return math.hypot(row.floor, row.drift) / math.sqrt(2) < noise.least(row.record.numel) * UNDETERMINED * row.reference.norm
 
 
 def _beside(suspects: Mapping[str, Comparison], explained: set[str]) -> set[str]:

@@ -37,6 +37,11 @@ _SMALL_SAMPLE = {
 samples follows Fisher's F, so a tensor of few elements may exceed 3 by luck. Computed with scipy.stats.f.isf(1e-6, n, n * K)."""
 
 
+_TWO_DRAWS = (0.032, 0.151, 0.252, 0.327, 0.385, 0.430, 0.466, 0.496, 0.522, 0.544, 0.563, 0.580, 0.596, 0.609, 0.622, 0.633, 0.643, 0.652,
+              0.661, 0.669, 0.677, 0.684, 0.690, 0.697, 0.702, 0.708, 0.713, 0.718, 0.723, 0.727)  # fmt: skip
+"""sqrt(X^-1(1e-3; 2n) / 2n) for n = 1, 2, ...: the mean square of two draws of n errors follows a chi-squared distribution, and once in a thousand
+times its root is no more than this share of what it is on average. Computed with scipy.stats.chi2.ppf."""
+
 MOST = max(_SMALL_SAMPLE)
 """Noise runs beyond which none are made. By two, a single number may be 1500 floors off by luck alone; by so many, 20."""
 
@@ -51,6 +56,11 @@ def allowed(numel: int, samples: int) -> float:
     """The ratio above which a tensor of `numel` elements, judged against `samples` noise runs, has failed."""
     table = _SMALL_SAMPLE[max((k for k in _SMALL_SAMPLE if k <= samples), default=2)]
     return table[numel - 1] if 0 < numel <= len(table) else FAIL
+
+
+def least(numel: int) -> float:
+    """Of the root mean square of rounding's effect on a tensor of `numel` elements, the share that two draws of it show at least."""
+    return _TWO_DRAWS[max(0, min(numel, len(_TWO_DRAWS)) - 1)]
 
 
 def spread(reference: Record, noises: Sequence[Record]) -> float:

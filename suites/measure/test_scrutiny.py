@@ -13,7 +13,7 @@ from torch import nn
 import precheck
 from precheck import measurement
 from precheck.analysis import noise
-from precheck.analysis.drift import Comparison
+from precheck.analysis.drift import UNDETERMINED, Comparison
 from precheck.measurement import Measurement, job_of
 from precheck.observe.records import Record
 from precheck.observe.run import Setting, run
@@ -165,7 +165,20 @@ def test_what_is_settled_by_one_noise_run_is_no_error_whatever_another_says(drif
 def test_nothing_is_settled_without_a_result_or_where_rounding_may_drown_it() -> None:
     assert settled([row(0.0, 1.0, 1.0, result=True)], 2)
     assert not settled([row(0.0, 1.0, 1.0)], 2)
-    assert not settled([row(0.0, 1.0, 400.0, result=True, norm=1e3)], 2)
+    assert not settled([row(400.0, 1.0, 400.0, result=True, norm=1e3)], 2)
+
+
+@pytest.mark.parametrize("numel", [1, 2, 8, 30, 4000])
+def test_a_result_that_rounding_drowns_is_settled_once_in_a_thousand_times_at_most(numel: int) -> None:
+    """Of 100 000 results whose rounding is as large as may be before they are drowned, drawn with the errors of one noise run and of the run."""
+    draws = numpy.random.default_rng(0).chisquare(numel, (2, 100_000)) / numel
+    noisy, off = (numpy.sqrt(each) * UNDETERMINED * 1e3 for each in draws)
+    passed = sum(
+        settled([row(float(drift), 1e-6, float(first), result=True, norm=1e3, numel=numel)], 2)
+        for first, drift in zip(noisy[:20_000], off[:20_000], strict=True)
+    )
+    assert passed <= 40  # 20 on average
+    assert settled([row(8.0, 1e-6, 8.0, result=True, norm=1e3, numel=numel)], 2)
 
 
 @pytest.mark.parametrize("numel", [1, 3, 30, 4000])
