@@ -23,7 +23,7 @@ from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.parts import region
 from precheck.observe.shadow.remarks_of_codes import Uncancelled
 from precheck.observe.shadow.replay import OpPlan, tensors_in
-from precheck.observe.shadow.scaled import CHAIN, EXTREMES, Scaled, Scales, scale_of
+from precheck.observe.shadow.scaled import CHAIN, Scaled, Scales, begins, scale_of
 from precheck.observe.shadow.tracks import AGREE, ALTERNATIVES, Track, alternatives, distance, neutral, ratios
 from precheck.torch_internals import in_backward, storage_key
 
@@ -35,8 +35,6 @@ LINEAR = ops.POLYNOMIAL | {"_int_mm"}
 ROUNDS = (ops.STEPS & ops.CUTS) - {"floor_divide"}
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ROUNDS
 PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
-BEGINS = EXTREMES | {"mul", "div"}
-"""Ops that may begin something to follow: a scale, or what is scaled."""
 HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS
 """What asks something of codes and makes nothing of them."""
 
@@ -53,7 +51,7 @@ class Codes:
 
     def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """An op has run. Raises nothing."""
-        if not self.off and planned.known and (planned.base in BEGINS or self._concerned(args)):
+        if not self.off and planned.known and (begins(planned.base, args) or self._concerned(args)):
             try:
                 with self.mode.unseen():
                     self._followed(func, planned, args, kwargs, result)

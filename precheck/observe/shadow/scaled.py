@@ -7,7 +7,7 @@ magnitude) and Python's numbers, or if data has been rounded under it before.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -102,3 +102,13 @@ def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:
         return scale.numel() < data.numel()
     expanded = scale.untyped_storage().nbytes() // scale.element_size() < scale.numel()
     return (expanded or bool(scales.made.get(scale))) and not scales.made.get(data)
+
+
+def begins(base: str, args: tuple[Any, ...]) -> bool:
+    """Whether an op may begin something to follow: a scale, or what is scaled by fewer numbers than it has, be they fewer in memory alone."""
+    if base in EXTREMES:
+        return True
+    if base not in ("mul", "div") or not all(isinstance(each, torch.Tensor) and each.layout is torch.strided for each in args[:2]):
+        return False
+    left, right = args[:2]
+    return left.numel() != right.numel() or not (left.is_contiguous() and right.is_contiguous())
