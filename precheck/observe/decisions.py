@@ -44,7 +44,7 @@ class Tape:
     narrowed: dict[Key, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # backward ops that read gradients cast low: which arguments
     entered: dict[Key, tuple[Path, ...]] = dataclasses.field(default_factory=dict)  # ops that read inputs of the run cast low: which arguments
     recorded: bool = False  # whether a run has filled it
-    idle: set[str] = dataclasses.field(default_factory=set)  # "forward", "backward": where a run that followed it had nothing to do
+    idle: set[tuple[torch.dtype, str]] = dataclasses.field(default_factory=set)  # in which passes a run of that dtype that followed had nothing to do
 
     def draws(self) -> Tape:
         """The random draws alone, for a run that decides for itself."""

@@ -102,12 +102,12 @@ class Following(DecisionMode):
 
     def during(self, place: str) -> contextlib.AbstractContextManager[None]:
         """Goes around the forward or backward pass of a run: the mode is left where an earlier run of the same ops found nothing to do."""
-        needless = place in self.tape.idle and not self.disturbs and self.program is None
+        needless = (self.dtype, place) in self.tape.idle and not self.disturbs and self.program is None
         return self.aside() if needless else contextlib.nullcontext()
 
     def ended(self) -> None:
         """The run has taken all its steps."""
-        self.tape.idle |= self.met - self.busy
+        self.tape.idle |= {(self.dtype, place) for place in self.met - self.busy}
 
     def _lower(self, values: Iterable[Any]) -> bool:
         """Whether a lower dtype is among an op's arguments, named or of a tensor."""

@@ -315,13 +315,20 @@ def test_a_pass_in_which_there_was_nothing_to_do_is_not_led_again(model: Model, 
         results.append((loss.detach(), x.grad))
         led = forward | (following.met & {"backward"})
         following.ended()
-    assert tape.idle == idle
+    assert tape.idle == {(torch.float32, place) for place in idle}
     assert led == {"forward", "backward"} - idle, "the second run"
     assert all(torch.equal(first, second) for first, second in zip(*results, strict=True))
 
 
+def test_a_run_in_float64_is_led_where_one_in_float32_had_nothing_to_do() -> None:
+    tape = Tape(idle={(torch.float32, "forward")})
+    with Following(tape, Position(), torch.float64) as following, following.during("forward"):
+        assert torch.zeros(3, dtype=torch.float32).dtype is torch.float64
+    assert following.met == {"forward"}
+
+
 def test_a_pass_that_is_disturbed_is_led() -> None:
-    tape = Tape(idle={"forward"})
+    tape = Tape(idle={(torch.float32, "forward")})
     with Following(tape, Position(), torch.float32, disturb=lambda tensor: None) as following, following.during("forward"):
         normal(3).add(1)
     assert following.met == {"forward"}
