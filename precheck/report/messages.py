@@ -20,7 +20,10 @@ name or a place. Numbers have units: % is a share of the tensor's norm unless an
 the format; *r* is the error divided by the error that correct rounding explains. The [glossary](glossary.md) has the words."""
 _NO_WORDS = ("Limit", "exempts", "TypeError", "NotImplementedError")
 """Calls whose texts are not for users, or are shown elsewhere."""
-_READABLE = {"placed": "op at line", "label": "tensor", "share": "share", "count": "count", "one_line": "name", "power": "power of two"}
+_READABLE = {
+    "placed": "op at line", "label": "tensor", "share": "share", "percents": "share", "count": "count", "of_norm": "share of its norm",
+    "one_line": "name", "power": "power of two",
+}  # fmt: skip
 """Functions that a message calls, and what they put there."""
 
 _ELSEWHERE = {

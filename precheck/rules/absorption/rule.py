@@ -87,9 +87,8 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
         and seen.arrived < ARRIVED
         and seen.intended >= INTENDED * u
     ):
-        text = (
-            f"{100 * max(0.0, seen.arrived):.0f} % of {seen.additions} updates arrived; the rest is too small to change the accumulator"
-        )
+        share = 100 * max(0.0, seen.arrived)
+        text = f"{share:.0f} % of {seen.additions} updates arrived up to here; the rest is too small to change the accumulator"
         return Candidate("absorption", operation, text, seen.arrived, ARRIVED)
     return _merged(operation, value, seen, readers)
 

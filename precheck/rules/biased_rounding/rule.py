@@ -22,5 +22,5 @@ class BiasedRounding(Rule):
             ways = ("towards zero", "away from zero") if seen.towards_zero else ("up", "down")
             where = ways[0] if seen.mean > 0 else ways[1]
             what = "noise was added, and the sum is not cut off" if seen.noisy else "numbers are cut off here, not rounded"
-            return f"rounding errors have a mean of {abs(seen.mean):.2f} steps {where}, where fair rounding has none: {what}"
+            return f"rounding errors have a mean of {abs(seen.mean):.2f} steps {where}, where rounding to nearest has none: {what}"
         return super().words(fact)

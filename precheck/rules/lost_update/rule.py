@@ -104,9 +104,9 @@ def _undecayed(observation: Observation) -> Iterator[Candidate]:
     worst = max(lost, key=_meant, default=None)
     if worst is not None:
         share = max(0.0, update_share(worst))
-        text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of its weight decay arrived; {worst.steps} steps whose gradient is zero were to "
-                f"change it by {_meant(worst):.1%}, each by {_meant(worst) / worst.steps:.2g} of itself, and {worst.dtype} rounds away less "
-                f"than {_roundoff(worst):.2g}; so it is with {len(lost)} of {len(observation.decays)} such parameters")  # fmt: skip
+        text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of its weight decay arrived; {worst.steps} steps with a gradient of zero should "
+                f"have changed it by {_meant(worst):.1%}, each by {_meant(worst) / worst.steps:.2g} of itself, but {worst.dtype} drops a change "
+                f"smaller than {_roundoff(worst):.2g}; the same is true of {len(lost)} of {len(observation.decays)} such parameters")  # fmt: skip
         yield Unarrived("lost-update", placed_at(worst), text, share, LOST, tensor=worst.parameter)
 
 
@@ -121,8 +121,8 @@ def _multiplied(observation: Observation) -> Iterator[Candidate]:
         return
     number, worst = max(enough.items(), key=lambda each: each[1].meant)
     name = observation.parameters.get(number, "")
-    text = (f"{name or 'a parameter'}: {worst.times} products with a number next to one, as of weight decay, were to change it by "
-            f"{worst.meant:.1%}, and none changed a bit: {worst.dtype} rounds each back; {len(enough)} such in all")  # fmt: skip
+    text = (f"{name or 'a parameter'}: {worst.times} products with a number next to one, as in weight decay, should have changed it by "
+            f"{worst.meant:.1%}, but none changed a bit: {worst.dtype} rounds each back; {len(enough)} such parameters in all")  # fmt: skip
     operation = dataclasses.replace(worst.operation, phase="optimizer")
     yield Undecayed("lost-update", operation, text, 0.0, LOST, tensor=name)
 

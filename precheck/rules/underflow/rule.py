@@ -35,7 +35,7 @@ class Underflow(Rule):
             many, total = operation.impossible
             if many:
                 text = (f"{many} of {total} draws chose what has probability 0: some of the random numbers are zero in "
-                        f"{operation.inputs[0].dtype}, and 0/0 wins")  # fmt: skip
+                        f"{operation.inputs[0].dtype}, and 0/0 is NaN, which argmax picks")  # fmt: skip
                 yield Candidate("underflow", operation, text, many, 0)
 
     def words(self, fact: Fact) -> str:
