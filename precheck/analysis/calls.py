@@ -1,7 +1,7 @@
 """What a call of a user's function makes itself: how far off what it gives is from float32 on the inputs that it had.
 
-A function that is written with care rounds what it gives, and where the precision rounds. The functions of 18 healthy networks err by up to one
-unit roundoff of their own, and by 3.8 where a product made low passes a softmax. One that errs by more has a rounding in it that later ops amplify.
+A function that is written with care rounds what it gives, and where the precision rounds. The functions of 18 healthy networks have an own error of
+up to one unit roundoff, and of 3.8 where a low product passes a softmax. One that errs by more has a rounding in it that later ops amplify.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Calls:
     def _cancels(self, operation: Operation, value: Value) -> bool:
         """Whether it is a sum whose terms cancel, or made of one.
 
-        A sum of n numbers of one sign is no smaller than their norm, and no further off than they are, but for those that became zero.
+        A sum of n numbers of one sign is no smaller than their norm. It is no further off than they are, except for those that became zero.
         """
         error, handed = _error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)

@@ -1,8 +1,8 @@
-"""How far an error gets: whether what the user has of a watched run shows it, or what reads it on the way makes it good.
+"""How far an error gets: whether what the user gets from a watched run shows it, or whether what reads it on the way heals it.
 
-A rounding that one op amplifies may be undone by the next: an error of a logarithm is absolute, and the exponential that follows makes
-a relative error of it again; a sum of many averages it out; a step is small beside its weight. What counts is what is left where
-the run ends: results, gradients, numbers that Python reads.
+The next op may undo a rounding that one op amplifies. An error of a logarithm is absolute, and the exponential that follows makes it relative
+again. A sum of many terms averages it out. A step is small beside its weight. What counts is what is left where the run ends: results, gradients,
+numbers that Python reads.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def shown(observation: Observation) -> set[Value]:
 
 
 def _dropped(observation: Observation) -> set[Value]:
-    """What a forward pass made and nobody took: no op, not even a copy, no gradient and not the user, in a run that went on to gradients."""
+    """What a forward pass made and nothing took: no op, not even a copy, no gradient, and not the user. This counts only in a run that went on to
+    gradients."""
     if not observation.gradients:
         return set()
     taken = {value for operation in observation.operations for value in operation.inputs}
@@ -92,8 +93,8 @@ def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Va
 def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether something made of it is divided by something else made of it, or its sum is taken the logarithm of: a softmax written out.
 
-    A ratio that is left alone is another matter: near one it is right to a rounding whatever the difference was, and what it tells is by
-    how much it is not one.
+    A ratio that is left alone is another matter. Near one it is right to a rounding, whatever the difference was, and its message is by how much it
+    is not one.
     """
     reached, waiting = {exponential}, [exponential]
     while waiting and len(reached) < NEAR:
