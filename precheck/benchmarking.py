@@ -1,7 +1,7 @@
 """`benchmark`: speed, memory and error of a model under each precision, in one row, so that no one is bought unseen with another.
 
-The story: measure each precision's error against float32; then let all of them and float32 take plain steps in turn, on the model's
-own modules, with nothing of precheck's inside what is timed.
+The story: measure each precision's error against float32. Then let all of them and float32 take plain steps in turn, on the model's own modules.
+Nothing of precheck's runs inside what is timed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """`check`: a model under a precision, held against a golden.
 
-The story: the inputs and settings must be those recorded. Under float32 the reference is run again and must still be what was
-recorded. Under a low precision one run is compared with the golden; where nothing is amiss, that was all. Otherwise the golden
-is only the alarm: the run is measured against a float32 run of the same process, along the decisions that it took, and the
-golden itself is checked for having gone stale.
+The story: the inputs and settings must be those recorded. Under float32 the reference is run again and must still be what was recorded. Under a low
+precision one run is compared with the golden; where nothing is amiss, that was all. Otherwise the golden is only the alarm. The run is measured
+against a float32 run of the same process that takes the same decisions, and the golden itself is checked for being out of date.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The closer look at what two noise runs leave suspicious, and no more runs of it than the answer takes.
 
-The story: what a run makes up to its loss is asked first, since an error there is the first of the run and needs no backward pass. A module whose
+The story: what a run makes up to its loss is checked first, since an error there is the first of the run and needs no backward pass. A module whose
 own code makes n low-format results has n roundings, not one; that settles most. What is left gets narrower floors, and float64 is asked whether
-float32 is a yardstick there. Each look makes half of its runs, and the others only where these could still change what it comes to. What could be
-a warning at most is worth the first half of a look, and no narrower floor.
+float32 is a yardstick there. Each look makes half of its runs, and the others only where these could still change what it comes to. What could be a
+warning at most is worth the first half of a look, and no narrower floor.
 """
 
 from __future__ import annotations
@@ -164,10 +164,10 @@ def _limit(row: Comparison, samples: int) -> float:
 
 
 def settled(rows: list[Comparison], planned: int) -> bool:
-    """Whether the rows, by the floor of one noise run, are healthy, and no error by that of `planned` either, whatever the others say: these add no
-    less than nothing to the mean square.
+    """Whether the rows are healthy by the floor of one noise run, and no error by that of `planned` runs, whatever the others say: these cannot
+    make the mean square less.
 
-    Of a result it is certain, too, that rounding does not drown it: by no more than luck does another run disturb it more (see `certain`).
+    A result must also not drown in rounding: another run disturbs it more by no more than luck (see `certain`).
     """
     judged = [row for row in rows if row.record.kind != "update"]
     results = [row for row in judged if row.record.is_result]

@@ -142,8 +142,8 @@ def _made_of(value: Value, other: Value) -> bool:
 
 def given_low(value: Value) -> bool:
     """Whether the value was rounded by a cast, or as the result of one of torch's own modules, and only moved since. It is then stored low because
-    the precision asks for it. The user's code did not compute it low. It may also be a gradient, which is derived, not written: under autocast nobody has it
-    otherwise, and projections, variance reductions and penalties subtract one from another.
+    the precision asks for it. The user's code did not compute it low. It may also be a gradient, which is derived, not written. Under autocast
+    nobody has it otherwise, and projections, variance reductions and penalties subtract gradients.
     """
     source: Value | None = value
     while source is not None and source.maker is not None:

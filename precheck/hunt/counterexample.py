@@ -29,8 +29,8 @@ _FACTORY = 'model="package.module:function", where function() returns the model,
 class Counterexample:
     """An input that breaks a model under a precision, shrunk, with the measurement that shows it.
 
-    `inputs` are as the model takes them, held exactly by what the precision stores; `report` is their measurement, `finding` its first
-    error of a rule that was searched for; `tried` is how many inputs were judged until one broke. It keeps the model, for `save`.
+    `inputs` are as the model takes them, and the precision stores them exactly. `report` is their measurement, and `finding` its first error of a
+    rule that was searched for. `tried` counts the inputs that were judged until one broke. It keeps the model, for `save`.
     """
 
     inputs: Any

@@ -77,8 +77,8 @@ def _fits(finding: Finding, candidate: Candidate) -> bool:
 
 
 def _leads_to(finding: Finding, candidate: Candidate, place: tuple[str, int, int] | None) -> bool:
-    """Whether what a candidate shows is on the way to the boundary. What makes Inf or NaN comes before a mere error, if that is what the boundary
-    shows; a rounding in a function that only an op outside of it shows is not what the function's result is off by."""
+    """Whether what a candidate shows is on the way to the boundary. What makes Inf or NaN comes before a mere error, if the boundary shows Inf or
+    NaN. A rounding inside a function that only an op outside of it shows does not explain the function's own result."""
     if finding.rule in _KIN and not isinstance(candidate.fact, (Broken, Missed)):
         return False
     return within(shown(candidate), place)

@@ -1,8 +1,8 @@
 """Faults planted into a user's own model and optimizer, for the length of a block.
 
-A fault on a tensor is a forward hook on the user's modules, found by the record key that `Boundaries` gives it and changed in
-place, so that the run keeps its tensors and their names: what is caught is the value. A fault on updates is a subclass of the
-optimizer's own class, put in its place.
+A fault on a tensor is a forward hook on the user's modules. It finds the tensor by the record key that `Boundaries` gives it, and changes it in
+place, so that the run keeps its tensors and their names. What is caught is then the value. A fault on updates is a subclass of the optimizer's own
+class, put in its place.
 """
 
 from __future__ import annotations

@@ -111,8 +111,8 @@ def named_weights(host: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
 class _Spelling:
     """Keras paths, "classifier/dense_7/kernel", as names of modules are spelt, within the model: "dense_1.kernel".
 
-    Keras numbers layers that have no name of their own through the whole process; here they are numbered through the model, so that
-    two models of one making have the same names, today's and a golden's.
+    Keras numbers layers without a name of their own through the whole process. Here they are numbered through the model, so that the same model
+    made twice has the same names, today's and a golden's.
     """
 
     def __init__(self, host: Any) -> None:

@@ -1,7 +1,7 @@
 """Which ops a run consists of, so that it shows whether two runs of a program went the same way through it.
 
-Code may go another way under low precision: another kernel, another constant, a branch on a dtype. The shadow of a run goes the way of the run, so
-it is the reference run only where a run in float32 goes that way too.
+Code may go another way under low precision: another kernel, another constant, a branch on a dtype. The shadow of a run takes the branches that the
+run takes. So it is the reference run only where a run in float32 takes them too.
 """
 
 from __future__ import annotations

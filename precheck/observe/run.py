@@ -78,8 +78,8 @@ def reference(
 ) -> Setting:
     """A plain run in `dtype`, on the decisions of `follows`, disturbed where a noise run asks for it.
 
-    Buffers enter it as `precision` stores them: rounding a table of frequencies is done by the conversion of the model, not by
-    the model's own code, and is as given as the weights are. A buffer that the format cannot hold at all (a mask's -1e9) stays.
+    Buffers enter it as `precision` stores them. The conversion of the model rounds a table of frequencies, not the model's own code, and the
+    rounded table is as given as the weights are. A buffer that the format cannot hold at all (a mask's -1e9) stays.
     """
     stored = precision.param_dtype if precision is not None and precision.is_low and not precision.autocasts else None
     return Setting(

@@ -1,6 +1,6 @@
 """What an optimizer makes of the gradients that it was given: its steps again, in float64, without the model.
 
-A normalised step (Adam's, Lion's, a sign's) is a function of the gradient with a jump at zero: where rounding decides the sign of a gradient, the
+A normalised step (Adam's, Lion's, a sign's) is a function of the gradient with a jump at zero. Where rounding decides the sign of a gradient, the
 step turns round, by any distance from what an exact run gives. So an update is a question of three. Are the gradients right? They are judged as
 gradients. Do both optimizers make the same of the same gradients? And is what a side's weights moved by what its optimizer makes of its gradients?
 """

@@ -1,7 +1,7 @@
 """Known failures in a run: which checks they excuse, and how their file is kept.
 
-Every process reads the file when it starts. Only the one that speaks (under xdist, the controller) writes it, at the end and from what
-the tests' reports carry: entries of tests that did not run are as they were. Imported only where there is such a file, or one is asked for.
+Every process reads the file when it starts. Only one process writes it, the controller under xdist. It does so at the end, from what the tests'
+reports carry, and keeps the entries of tests that did not run. Imported only where there is such a file, or one is asked for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a report means for its test: what markers and known failures make of it, what is said where it fails, what the session keeps of it."""
+"""The meaning of a report for its test: how markers and known failures change it, what is said where it fails, what the session keeps of it."""
 
 from __future__ import annotations
 

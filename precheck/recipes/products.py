@@ -1,7 +1,8 @@
 """A recipe carried out: inside the mode, each product of two matrices sees operands as the recipe quantises them, forward and backward.
 
-A product is told by its operands. One of a forward pass has an input and a weight; of a backward pass, one with a weight makes the gradient of an
-input, one without makes that of a weight; autograd's node says of which call. A weight is a Parameter, or what has been made of Parameters alone.
+A product is told by its operands. A product of a forward pass has an input and a weight. In a backward pass one with a weight makes the gradient of
+an input, and one without makes that of a weight. Autograd's node says of which call. A weight is a Parameter, or what has been made of Parameters
+alone.
 """
 
 from __future__ import annotations

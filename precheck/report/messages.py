@@ -1,4 +1,4 @@
-"""Every message of every rule in one table, read from the rules' source: what a user may be told, and what to do about it. docs/messages.md.
+"""Every message of every rule in one table, read from the rules' source: the texts that a user may see, and their remedies. docs/messages.md.
 
 Imports neither torch nor numpy.
 """

@@ -1,8 +1,8 @@
 """Additions that did not arrive: sums, moving averages, counters, merged weights.
 
-A correctly rounded sum of n terms errs by λ√n·u, λ about 1/4 to 0.4, until its terms fall below half a spacing of the sum;
-from there it stands still (bfloat16 after some 512 equal terms, float16 after 4 096). Judged is what of the reference's
-displacement arrived, never whether bits changed: stochastic rounding and Kahan summation leave most bits alone and are healthy.
+A correctly rounded sum of n terms errs by λ√n·u, λ about 1/4 to 0.4, until its terms fall below half a spacing of the sum. From there it stands
+still (bfloat16 after some 512 equal terms, float16 after 4 096). Judged is what of the reference's displacement arrived, never whether bits
+changed: stochastic rounding and Kahan summation leave most bits alone and are healthy.
 """
 
 from __future__ import annotations

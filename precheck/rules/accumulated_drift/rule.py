@@ -88,7 +88,7 @@ class Gradients(Candidate):
 
 
 def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidate | None:
-    """Of a sum of gradients that is complete: one that is off by more than independent roundings leave, most of it by being added up low."""
+    """For a complete sum of gradients: whether it is off by more than independent roundings leave, and most of that comes from being added up low."""
     (value,), u = operation.outputs, operation.outputs[0].roundoff
     if any(reader.summed is not None and reader.base == operation.base for reader in readers.get(value, ())):
         return None  # not complete yet

@@ -34,7 +34,8 @@ class CoarseRecipe(Rule):
 
 
 def coarse(places: Iterable[Place], recipe: str) -> Iterator[Finding]:
-    """An error for each product that drowns in its own noise, or lacks what is rounded to zero; a warning for those far behind the same of others."""
+    """An error for each product that drowns in its own noise, or lacks what is rounded to zero. A warning for those that are far behind the same
+    product of other layers."""
     places = [place for place in places if place.signal]
     for place in places:
         others = [other.decibels(recipe) for other in places if other.product == place.product and other is not place]

@@ -78,8 +78,8 @@ def lost(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]]) -
 def _unarrived(observation: Observation) -> list[Candidate]:
     """Parameters of a watched run whose steps did not arrive, by the best witness for their health.
 
-    EDQ asks step by step, the displacement over all steps, which stochastic rounding and Kahan summation satisfy; where few
-    steps do not tell, the optimizer alone, grown old.
+    EDQ asks step by step. Here the displacement over all steps is judged, which stochastic rounding and Kahan summation satisfy. Where few steps do
+    not tell, the optimizer alone is run for more.
     """
     found = sorted((update for update in observation.updates if is_lost(update)), key=update_share)
     if not found:
@@ -98,7 +98,7 @@ def _undecayed(observation: Observation) -> Iterator[Candidate]:
     """Weights whose gradient is zero and whose optimizer is to make them smaller, and does not; the one furthest from where it should be.
 
     Decay multiplies by 1 - lr · weight_decay. Where that product is less than half a spacing, it never arrives, however many the steps. Few steps
-    mean to change nothing that the format could show; a weight that nothing uses has no gradient at all, and no optimizer decays it.
+    are not meant to change anything that the format could show. A weight that nothing uses has no gradient at all, and no optimizer decays it.
     """
     lost = [each for each in observation.decays if each.steps >= STALLED_STEPS and _meant(each) >= INTENDED * _roundoff(each) and is_lost(each)]
     worst = max(lost, key=_meant, default=None)
