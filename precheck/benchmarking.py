@@ -61,7 +61,13 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Benchmark:
-    """The rows of one benchmark, in the order asked for, and what they were taken on. `benchmark["bf16-mixed"]` is a row."""
+    """The rows of one benchmark. `benchmark["bf16-mixed"]` is a row.
+
+    Attributes:
+        baseline: The row of float32.
+        rows: The others, in the order asked for.
+        facts: The device that they were taken on, in words and numbers, and the version of torch.
+    """
 
     baseline: Row
     rows: tuple[Row, ...]

@@ -29,9 +29,15 @@ class PrecisionError(ValueError):
 class Precision:
     """What a run stores and computes in.
 
-    `compute` is the format that results are rounded to, `param` the one that weights are stored in. `autocast` runs the forward under
-    torch.autocast, `scaler` takes the backward through a GradScaler, `master` steps the optimizer on a float32 copy of the weights. `gemm` rounds
-    the inputs of matrix products on the way in (emulated where the device cannot), or quantises them by a recipe.
+    Attributes:
+        name: As in `precheck.PRECISIONS`: "bf16-mixed".
+        compute: The format that results are rounded to.
+        param: The format that weights are stored in.
+        autocasts: Whether the forward pass runs under torch.autocast.
+        scaler: Whether the backward pass goes through a GradScaler.
+        master: Whether the optimizer steps on a float32 copy of the weights.
+        gemm: The format or recipe that the inputs of matrix products are rounded to, emulated where the device cannot; None: as they are.
+        policy: The list of ops that autocast follows on a CPU: "cuda" or "native".
     """
 
     name: str

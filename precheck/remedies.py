@@ -40,11 +40,16 @@ ALIKE = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to keep in float32. `report` is that of the measurement which passed with it, `runs` how many were tried in all.
+    """What to keep in float32.
 
-    `modules` are names as of `model.get_submodule`; "" is the model itself, where no part of it suffices. `minimal`: none of them can be left out;
-    False if the trials did not suffice to tell. `functions` are those of torch ("pow", "softmax") that need float32 in these modules. It is empty
-    where all of a module does, or its weights, or where trials ran out. `code` does the same to a variable `model`, without precheck.
+    Attributes:
+        modules: Names as of `model.get_submodule`. "" is the model itself, where no part of it suffices.
+        functions: Those of torch ("pow", "softmax") that need float32 in these modules. Empty where all of a module does, or its weights, or where
+            trials ran out.
+        report: Of the measurement that passed with it.
+        runs: How many were made in all.
+        minimal: Whether none of the modules can be left out. False too if the trials did not suffice to tell.
+        code: Does the same to a variable `model`, without precheck.
     """
 
     modules: tuple[str, ...]
