@@ -1,4 +1,4 @@
-"""`check`: a model under a precision, held against a golden.
+"""`check`: a model under a precision, compared with a golden.
 
 The story: the inputs and settings must be those recorded. Under float32 the reference is run again and must still be what was recorded. Under a low
 precision one run is compared with the golden; where nothing is amiss, that was all. Otherwise the golden is only the alarm. The run is measured

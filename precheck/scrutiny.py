@@ -83,7 +83,7 @@ class Scrutiny:
     def _explained(self, suspects: Rows, early: bool) -> set[str]:
         """Of the suspects, those that correct rounding explains after all.
 
-        Roundings inside modules settle outputs. A gradient is held against noise on every op, which has that noise in it: a backward pass is
+        Roundings inside modules settle outputs. A gradient is compared with noise on every op, which has that noise in it: a backward pass is
         derived, not written, so that an ill-conditioned gradient (of a scale before a norm, say) is nobody's bug, while an output that one
         rounding spoils is.
         """

@@ -26,7 +26,7 @@ STEP = 2.0**-30
 
 
 def sampled(bench: Bench, trial: Trial, reference: Reference) -> None:
-    """Adds them to the floors of a reference: each is held against the exact result of the same moved inputs."""
+    """Adds them to the floors of a reference: each is compared with the exact result of the same moved inputs."""
     made = reference.made or bench.make(trial)
     for seed in range(SAMPLES):
         generator = torch.Generator().manual_seed(7919 + seed)

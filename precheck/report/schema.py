@@ -1,4 +1,4 @@
-"""The format of a session and of a report, which report.schema.json says, held against what was read from a file.
+"""Checks what was read from a file against report.schema.json, the format of a session and of a report.
 
 Carries out the keywords of JSON Schema (draft 2020-12) that the file uses, so that the file alone says what is accepted. Values are as
 `json.loads` gives them. A whole number is one without a point: 1.0 is none.

@@ -1,6 +1,6 @@
 """Two of the same function, of which one rounds more than it may.
 
-What lies between a side's run and its own exact run is that side's rounding. It is held against noise runs of the reference, and against the
+What lies between a side's run and its own exact run is that side's rounding. It is compared with noise runs of the reference, and with the
 reference's own rounding.
 `pairs.verdicts` gives the verdict of each tensor, `pairs.told` words it.
 """
