@@ -1,4 +1,4 @@
-"""What a call of a user's function makes itself: how far off what it gives is from float32 on the inputs that it had.
+"""The error that a call of a user's function makes itself: how far its result is from float32's on the same inputs.
 
 A function that is written with care rounds what it gives, and where the precision rounds. The functions of 18 healthy networks have an own error of
 up to one unit roundoff, and of 3.8 where a low product passes a softmax. One that errs by more has a rounding in it that later ops amplify.

@@ -1,4 +1,4 @@
-"""Roundings in an exponent: what an argument is off by absolutely, its exponential is off by relatively.
+"""Roundings in an exponent: the absolute error of the argument is the relative error of the exponential.
 
 So an exponent of ten makes ten roundings of one rounding. Where activations make the exponent, that is what their format means: a sharp softmax
 errs by six unit roundoffs. Often that rounding need not be there at all, since only few numbers are rounded: a loss, a row's sum, a function of a

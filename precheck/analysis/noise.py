@@ -1,4 +1,4 @@
-"""The yardstick: how far rounding alone carries a tensor, and how far beyond that is a fault.
+"""The yardstick: how far rounding alone moves a tensor, and how far beyond that is a fault.
 
 r = drift / floor, with floor^2 = mean over noise runs of ||noise - reference||^2 + (c u ||reference||)^2 + n eta^2 / 12. The
 second term is the tensor's own last rounding, the third the spacing eta of values near zero (uniform error of one step).

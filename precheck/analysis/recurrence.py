@@ -1,4 +1,4 @@
-"""States that a loop stores low in each turn, where these roundings are what the user's result is off by, though no single step amplifies.
+"""States that a loop stores low in each turn: these roundings make most of the result's error, although no single step amplifies.
 
 n independent roundings of a state whose size stays the same are √n times one of them, 0.42 √n unit roundoffs. Those of a sum that grows evenly are
 0.24 √n. Those that all go one way grow with n, as where half of what is added is lost. A state that is kept wide has none of them.

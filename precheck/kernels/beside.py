@@ -44,7 +44,7 @@ def sampled(bench: Bench, trial: Trial, reference: Reference) -> None:
 
 def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None:
     """Exact gradients a hair beside these inputs. At a corner, or among equals, they are others, and none is more right than another: what the
-    reference gives there hangs on how it is written."""
+    reference gives there depends on how it is written."""
     names = [name for name, floored in reference.floors.items() if "gradient" in name and floored.exact.is_floating_point()]
     for seed in range(PAIRS if names else 0):
         for sign in (1, -1):

@@ -1,4 +1,7 @@
-"""Codes whose rounding errors do not average out."""
+"""Codes whose rounding errors do not average out.
+
+The mean of the rounding errors, in steps of the format, is compared with the mean that chance allows for so many elements.
+"""
 
 from __future__ import annotations
 

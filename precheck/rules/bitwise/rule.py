@@ -1,4 +1,4 @@
-"""Two that are equal.
+"""Two runs whose results are equal.
 
 Every tensor of both runs under the precision has the same bits.
 `pairs.verdicts` gives the verdict of each tensor, `pairs.told` words it.

@@ -1,4 +1,8 @@
-"""A subtraction of near-equals, stored low."""
+"""A difference of nearly equal numbers, stored low.
+
+Leading digits cancel and rounding errors stay: the relative error of the difference is compared with that of its terms. What reads the difference
+says whether it does harm. If all of that is right to a few roundings, the finding is a note.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Codes that end at the format's largest number, or at zero, because their scale does not fit the tensor."""
+"""Codes that end at the format's largest number, or at zero, because their scale does not fit the tensor.
+
+What the elements at an end of the format lose is compared with what rounding loses. Of a delayed scale it is counted in how many calls it lags.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Products of which a recipe's rounding leaves little, though it is carried out as the recipe says."""
+"""Products of which a recipe's rounding leaves little, though it is carried out as the recipe says.
+
+Two numbers are measured of each product: its signal to quantisation noise, and the share of it that comes from elements which are rounded to zero.
+"""
 
 from __future__ import annotations
 

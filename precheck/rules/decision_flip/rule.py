@@ -1,4 +1,8 @@
-"""Choices that fell otherwise than in the reference: scores that the format makes equal or blurs, and more flips than rounding explains."""
+"""Choices that differ from the reference: scores that the format makes equal or blurs, and more flips than rounding explains.
+
+A watched run compares the choices of each row with those that the shadow's scores give. A measurement counts the decisions that differ, and compares
+that with how many differ between float32 and its noise runs.
+"""
 
 from __future__ import annotations
 

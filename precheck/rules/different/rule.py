@@ -1,7 +1,7 @@
 """Two that should be the same function, and are not.
 
-The distance between the exact runs of both is no rounding: it counts from the floor of the precision on, in whole or in any block. `pairs.verdicts`
-gives the verdict of each tensor, `pairs.told` words it.
+The distance between the exact runs of both is no rounding. It counts from the floor of the precision on, for the whole tensor or any block of it.
+`pairs.verdicts` gives the verdict of each tensor, `pairs.told` words it.
 """
 
 from __future__ import annotations

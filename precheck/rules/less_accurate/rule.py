@@ -1,7 +1,6 @@
 """Two of the same function, of which one rounds more than it may.
 
-What lies between a side's run and its own exact run is that side's rounding. It is compared with noise runs of the reference, and with the
-reference's own rounding.
+The distance of a run from its own exact run is its rounding. It is compared with noise runs of the reference, and with the reference's own rounding.
 `pairs.verdicts` gives the verdict of each tensor, `pairs.told` words it.
 """
 

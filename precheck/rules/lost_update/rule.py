@@ -1,4 +1,8 @@
-"""Updates that the optimizer meant and the weights, or its own moments, did not get."""
+"""Updates that the optimizer meant and the weights, or its own moments, did not get.
+
+The move of each low-precision weight over all steps is compared with the move of its shadow: what share of it arrived? Stochastic rounding and Kahan
+summation let all of it arrive in the end, and are healthy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""NaN that nothing else explains."""
+"""NaN that nothing else explains.
+
+An op gives NaN where its reference gives a number, and no number beyond the format's range came before it.
+"""
 
 from __future__ import annotations
 

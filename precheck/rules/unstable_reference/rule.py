@@ -1,4 +1,7 @@
-"""Where float32 itself is no yardstick: float64 contradicts it, or one rounding changes everything."""
+"""Where float32 itself is no yardstick: float64 contradicts it, or one rounding changes everything.
+
+A run in float64 tells it, or a second shadow that is disturbed by 2^-20.
+"""
 
 from __future__ import annotations
 

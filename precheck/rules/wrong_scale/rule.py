@@ -1,4 +1,7 @@
-"""Codes times scales that do not give the data back, though nothing is rounded."""
+"""Codes times scales that do not give the data back, though nothing is rounded.
+
+The data and what comes back are both computed without rounding. Their quotient should be 1 in every element.
+"""
 
 from __future__ import annotations
 
