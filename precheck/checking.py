@@ -111,7 +111,7 @@ class Checking:
         return report
 
     def _inputs(self) -> list[Finding]:
-        """What of the inputs is not what was recorded. Small ones are told to be the same by their bytes, for less than a sketch takes."""
+        """The inputs that differ from those recorded. Small ones are told to be the same by their bytes, for less than a sketch takes."""
         given = dict(tensors(self.job.inputs))
         strided = all(each.layout == torch.strided for each in given.values())
         if strided and sum(each.nbytes for each in given.values()) <= _SMALL and lifecycle.digest(given) == self.golden.provenance.get("inputs"):

@@ -33,7 +33,7 @@ class _SpentError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kept:
-    """What to keep, and what that reaches. Errors are relative to float32.
+    """The layers to keep, and the error that is reached with them. Errors are relative to float32.
 
     Attributes:
         precision: The recipe that all other layers follow, by name.

@@ -241,7 +241,7 @@ class _Search:
         return list(dict.fromkeys(module_of(name, "update") for name in lost))
 
     def _shrunk(self, names: list[str], given: Sequence[str] = ()) -> list[str]:
-        """Of `names`, which pass together with `given`, what is needed; of each of those, what is needed of its parts."""
+        """The needed ones of `names`, which pass together with `given`; and of each of these the needed parts."""
         settled: list[str] = []
         few = needed(given, names, self.passes)
         for place, name in enumerate(few, 1):

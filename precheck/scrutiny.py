@@ -40,7 +40,8 @@ class Noises(Protocol):
 
 
 class Scrutiny:
-    """A closer look, once `taken`: what it `explained`, where float32 is no yardstick (`unstable`), and what it had no need to ask about."""
+    """A closer look, once `taken`: the rows that it `explained`, those where float32 is no yardstick (`unstable`), and those that it had no need
+    to ask about."""
 
     def __init__(self, by: Noises, rows: list[Comparison], *, settled: bool, halting: bool) -> None:
         """`settled`: floors are narrow enough. `halting`: whether there are runs that end with the loss, and an error there is one of the run."""
@@ -110,7 +111,7 @@ class Scrutiny:
 
 
 def suspicious(rows: Iterable[Comparison]) -> Rows:
-    """What drifts too far or nearly so. Updates are judged by what of them arrived; what is not finite needs no closer look."""
+    """What drifts too far or nearly so. Updates are judged by the share that arrived. Inf and NaN need no closer look."""
     drifting = (row for row in rows if (row.failed or row.doubtful) and row.record.kind != "update" and not row.excess_nonfinite)
     return {row.record.key: row for row in drifting}
 

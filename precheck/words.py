@@ -62,7 +62,7 @@ def cut(name: str, longest: int = LONGEST) -> str:
 
 
 def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
-    """ "gradient of layers.0", "update of head.weight, step 3", "what turned() returns"; of what is named like its kind, "loss"."""
+    """ "gradient of layers.0", "update of head.weight, step 3", "what turned() returns"; only the kind where both are the same, "loss"."""
     name = tensor if len(tensor) <= WIDEST_NAME else "…" + tensor[1 - WIDEST_NAME :]
     if kind == "returned":
         what = f"what {name} returns"

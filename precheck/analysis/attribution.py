@@ -31,7 +31,7 @@ ADDITIVE = ops.ADDITIVE
 MIXED = frozenset({"lerp"})
 SCALED = frozenset({"mul", "div"})
 SIZED = SUMS | ops.STEADY
-"""Ops whose result has the absolute error that an input brings: what a softmax's logarithms are off by is what its scores are."""
+"""Ops whose result has the absolute error of an input: the logarithms of a softmax have the error of its scores."""
 UNCHANGING = SIZED | SCALED | ops.CASTS
 """Ops whose result has the error that an input brings, relative or absolute, if only one of them brings any, and the rest is a number."""
 
@@ -146,7 +146,7 @@ class Attribution:
         return next((each for each in after if self._grown(each) and (each.outputs[0].low or moments(each, cause))), None)
 
     def subnormal(self, cause: Operation) -> bool:
-        """Whether what shows the rounding of `cause` are small elements of what it has stored, picked out later: subnormal ones."""
+        """Whether small, subnormal elements of the result of `cause`, picked out later, are what shows its rounding."""
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
         picked = (each.outputs[0] for each in passed if each.base in MOVING)
         return any(causes.subnormal(made) >= causes.HALF * self.error(made) for made in picked)
@@ -177,7 +177,7 @@ def own(operation: Operation, value: Value) -> float:
 
 
 def moments(operation: Operation, cause: Operation) -> bool:
-    """Whether one of its terms is the square of what `cause` made, or of what its line did: a variance as E[x²] - m².
+    """Whether one of its terms is the square of the result of `cause`, or of another op on its line: a variance as E[x²] - m².
 
     Its derivative by m is -2m, so that it is off by 2m times what m is. That of E[(x - m)²] is nothing, and m may be rounded as it is here.
     """

@@ -133,8 +133,8 @@ class Calls:
     def _leaves(self, operation: Operation, value: Value) -> bool:
         """Whether its function gives it out, or adds up its elements to a sum that is off as well.
 
-        Elements that became zero add nothing, as they should beside an eps. What is joined to others, cast or moved about is given out with what has
-        become of it; where the elements that are off are left out, nothing is.
+        Elements that became zero add nothing, as they should beside an eps. A value that is joined, cast or moved is given out as part of the
+        result. If the elements that are off are left out of that, it is not given out.
         """
         here = operation.call, self.functions.get(operation.blamed)
         summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()

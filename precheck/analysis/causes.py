@@ -54,7 +54,7 @@ def own(value: Value) -> float:
 
 
 def taken(operation: Operation) -> tuple[Value, ...]:
-    """What an op makes its result of: its inputs, but for what a copy writes over."""
+    """The inputs that an op makes its result of. A tensor that a copy writes over is none."""
     return operation.inputs[-1:] if operation.base == "copy" else operation.inputs
 
 

@@ -87,7 +87,7 @@ def _displacement(row: Comparison) -> Displacement:
 
 
 def is_lost(update: Update) -> bool:
-    """Rounding by chance lets 1 ± luck arrive. Where that does not reach down to what did, it is not what happened."""
+    """Rounding by chance lets 1 ± luck arrive. If that range does not reach down to the share that arrived, rounding by chance is not the reason."""
     share = update_share(update)
     if not update.wanted or update.gradient_drift >= AIMLESS or share >= LOST:
         return False
@@ -97,14 +97,14 @@ def is_lost(update: Update) -> bool:
 
 
 def update_share(update: Update) -> float:
-    """What arrived, by the best of three accounts; of what is held in a remainder, what the remainder will give back."""
+    """The share that arrived, by the best of three accounts. If the optimizer holds a remainder, the share that it will give back."""
     if update.held and update.aged is not None:
         return update.aged
     return max(update.edq, update.arrived, update.aged or 0.0)
 
 
 def _sizes(update: Update) -> dict[str, Any]:
-    """What a weight is, what a step means to change it by, and the longest step, down and up, that its format rounds away there."""
+    """The size of a weight, the size of an intended step, and the longest step down and up that the format rounds away there."""
     count = math.sqrt(max(1, update.sampled))
     weight = update.size / count
     return {

@@ -56,7 +56,7 @@ class Broken(Fact):
 
     @property
     def what(self) -> str:
-        """What it is, beside what it is in the reference."""
+        """The value beside that of the reference."""
         return f"{_what(self.root)}, in the reference {self.root.beyond:.4g}"
 
     @property
@@ -139,7 +139,7 @@ def _harmful(root: Value, carried: list[Value], readers: Readers, observation: O
     needed_by=("masks_handed_out", "logged_copies"),
 )  # fmt: skip
 def laid_down(root: Value, maker: Operation, end: Value) -> bool:
-    """Whether an Inf that nothing consumes is what a constant became, or its sum with something: a mask, or what it has masked.
+    """Whether an Inf that nothing reads comes from a constant, or from its sum with something: it is a mask, or a masked tensor.
 
     Gradients are no constants, and NaN masks nothing. A mask is added to scores or put in their place, and lies below all of them. So it is no mask
     either if it is still there when the block ends, if more numbers became infinite, or if one is above zero.

@@ -1,8 +1,8 @@
-"""How far an error gets: whether what the user gets from a watched run shows it, or whether what reads it on the way heals it.
+"""How far an error gets: whether the results of a watched run show it, or whether its readers heal it on the way.
 
 The next op may undo a rounding that one op amplifies. An error of a logarithm is absolute, and the exponential that follows makes it relative
-again. A sum of many terms averages it out. A step is small beside its weight. What counts is what is left where the run ends: results, gradients,
-numbers that Python reads.
+again. A sum of many terms averages it out. A step is small beside its weight. The ends of a run count: results, gradients, numbers that Python
+reads.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ WRONG = Limit(0.5, "relative error", "Drift of a number from which it is off by 
 def shown(observation: Observation) -> set[Value]:
     """The values of which something that they end up in is off by more than ordinary rounding: one pass over the run, from its end.
 
-    Ends are what no op reads, what Python reads or is made whole numbers of, gradients of parameters, and what the shadow could not
-    follow. What is only compared is a decision of the run, which the shadow takes over; flips are judged by themselves.
+    Ends are values that no op reads, that Python reads, that become whole numbers, or that the shadow could not follow, and gradients of
+    parameters. What is only compared is a decision of the run, which the shadow takes over; flips are judged by themselves.
     """
     reading = [operation for operation in observation.operations if operation.base not in ops.FRESH]
     read = {value for operation in reading for value in operation.inputs if value not in operation.outputs}  # a copy is no reader
@@ -113,8 +113,8 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
 def averaged(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether half of its elements have no digit yet where a forward pass sums or averages them.
 
-    A mean over tokens heals nothing: what it adds up is a statistic, and is wrong. The inverse of what lost the digits does heal, as an exponential
-    after a logarithm: what it makes is right again, and is not followed.
+    A mean over tokens heals nothing: what it adds up is a statistic, and is wrong. The inverse of the op that lost the digits does heal, as an
+    exponential after a logarithm. Its result is right again, and is not followed.
     """
     waiting, seen = [value] if value.dead >= GARBAGE else [], {value}
     while waiting:

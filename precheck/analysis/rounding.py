@@ -152,7 +152,7 @@ class Misroundings:
     def _undone(self, operation: Operation, value: Value) -> bool:
         """Whether a sum undoes a difference, z + (q - z), and has q with an error that q itself does not have: the difference was rounded as z is.
 
-        A sum that is compared with what it should be, as Kahan summation does, is no result: what it lacks is added elsewhere.
+        Kahan summation compares a sum with the right one. That sum is no result: its remainder is added elsewhere.
         """
         kept = given_back(operation)
         if kept is None or value.drift <= max(ADDED * felt(value), 2 * kept.drift):
@@ -195,7 +195,7 @@ class Misroundings:
         return self._fact("amplified-rounding", how, operation, value, measured, limit, cause=cause, severity=severity, gain=gain)
 
     def _below_normal(self, operation: Operation, value: Value) -> Misrounded:
-        """What is stored below the format's normal numbers: what came in had its digits, and the spacing there has taken them."""
+        """A result below the format's normal numbers: the inputs had their digits, and the wide spacing there has taken them."""
         return self._fact("underflow", "subnormal", operation, value, value.dead, GONE, severity=self._severity(value))
 
     def _severity(self, value: Value) -> Severity:

@@ -108,7 +108,7 @@ def _with_remainder(operation: Operation) -> bool:
 
 
 def _remainder(operation: Operation) -> bool:
-    """Whether it takes from a sum what went into it, or from a number what it is rounded to.
+    """Whether it subtracts from a sum one of its terms, or from a number its own rounding.
 
     (A sum of n parts of one storage adds the same value to a sum that it went into, and takes nothing from it.)
     """

@@ -22,7 +22,7 @@ class Missed(Fact):
 
 
 def missed(zero: Value, then: str) -> Missed:
-    """What made a zero that the reference does not have; `then` says what came of it."""
+    """The op that made a zero that the reference does not have. `then` says what came of it."""
     mechanism, cause = zero_origin(zero)
     bound = landed(cause) if mechanism == "vanished-constant" else None
     if bound is not None and bound[1]:

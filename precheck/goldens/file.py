@@ -114,7 +114,8 @@ def _refuse_nonfinite(golden: Golden, path: Path) -> None:
 
 
 def _called(record: Record) -> str:
-    """ "the parameter-gradient of head.bias", "what turned() returns"; what is named after its kind, "the output" and "the loss", is that."""
+    """ "the parameter-gradient of head.bias", "what turned() returns", or only the kind where the tensor has no other name: "the output", "the
+    loss"."""
     name = one_line(record.name)
     if record.kind == "returned":
         return f"what {name} returns"

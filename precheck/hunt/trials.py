@@ -1,6 +1,6 @@
 """Inputs judged one by one: does this one break the model?
 
-Two runs tell most of it: what is not finite, what is missing, and an upper bound of r, with no noise to explain anything. An input is measured only
+Two runs tell most of it: Inf and NaN, missing gradients, and an upper bound of r, since no noise explains anything yet. An input is measured only
 where that bound is beyond its limit. After the first few it must also be beyond whatever noise has explained of that tensor before.
 """
 

@@ -1,4 +1,4 @@
-"""One verdict on one run: what its boundaries show and what its ops show, without saying a thing twice.
+"""One verdict on one run, from its boundaries and its ops, without saying a thing twice.
 
 An error at a boundary is an effect, and the op behind it the cause. Where a rule has told the cause, the error names it. A cause is an error even
 if no boundary shows its effect: an untrained network passes on little of what it will pass on once it is trained.
@@ -34,7 +34,7 @@ Place = tuple[str, int, int]
 def concluded(
     boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, trace: Trace, rows: Sequence[Row] = ()
 ) -> list[Finding]:
-    """The findings of the run, in the order in which ops show what they are about; what no op shows stands last.
+    """The findings of the run, in the order of the ops that show them. Findings that no op shows stand last.
 
     The rounding that the last difference of a run shows may be its first op's. What shows before it has been told by then.
 

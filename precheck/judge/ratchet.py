@@ -1,6 +1,6 @@
 """Known failures: whether a check fails as it is known to, worse, or no longer, and what is left to be known then.
 
-A ratchet: what is known may get better, and is then known as better; what gets worse is a failure. Imports neither torch nor numpy: under
+A ratchet: a known failure may get better, and is then known as better. If it gets worse, the check fails. Imports neither torch nor numpy: under
 xdist the controller tightens what its workers measured.
 """
 
@@ -109,7 +109,8 @@ def present(known: Sequence[Known], seen: Seen) -> list[Known]:
 
 
 def tightened(known: Sequence[Known], seen: Seen) -> list[Known]:
-    """`known` with what is mended left out and what became better lowered; `known` itself where chance explains the difference."""
+    """`known` without the failures that were mended, and with lower numbers where they became better. `known` itself where chance explains the
+    difference."""
     table = _table(known)
     kept = []
     for each in known:

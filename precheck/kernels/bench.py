@@ -191,7 +191,7 @@ class Bench:
         judged.fault = Fault("crash", subject, f"the candidate raises {text} in its {outcome.where} pass, where the reference gives a result")
 
     def _contract(self, judged: Judged, outcome: Outcome, reference: Reference) -> None:
-        """What is not finite among the inputs: NaN reaches what depends on it, and no more is lost than the reference loses."""
+        """Inf and NaN among the inputs: NaN reaches every element that depends on it, and no more elements are lost than in the reference."""
         for name, native in reference.native.values.items():
             got, exact = outcome.values.get(name), reference.exact.values.get(name)
             if native is None or exact is None or got is None or not exact.is_floating_point() or got.shape != exact.shape:

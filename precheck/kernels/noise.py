@@ -34,7 +34,7 @@ _SHORT = 16
 
 
 def base_roundoff(dtype: torch.dtype) -> float:
-    """What disturbs: float32's, and float64's own where that is what the user asked for."""
+    """The roundings that disturb: float32's, or float64's own where the user asked for float64."""
     return 2.0**-53 if dtype in (torch.float64, torch.complex128) else 2.0**-24
 
 

@@ -2,8 +2,8 @@
 paste, and it is what runs here too.
 
 The module's class is replaced by a subclass of it, as FSDP2's `fully_shard` and `torch.nn.utils.parametrize` do. So hooks, copies, names and state
-dicts stay as they were. What runs inside sees float32 tensors, float32 weights and no autocast; what comes back is in the format of the model
-around it. Of single functions, arguments are float32 and weights as they are.
+dicts stay as they were. Inside, code sees float32 tensors, float32 weights and no autocast. The result is in the format of the model around it. Of
+single functions, arguments are float32 and weights as they are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many elements of a tensor of the reference lie in each binade: what a format's range would keep of it, and what not.
+"""How many elements of a tensor of the reference lie in each binade, which shows the elements that a format's range would lose.
 
 They are counted where a shadow runs anyway: of what modules return and the gradients that come back for it, of each parameter's first gradient, and
 of results in which something first went wrong. A check that needs no shadow counts nothing.

@@ -28,7 +28,7 @@ Change = Callable[[torch.Tensor], None]
 
 
 class Effect:
-    """What a planted fault did: by what share of its norm it changed the tensor, the first time that it was met."""
+    """The effect of a planted fault: the share of its norm by which it changed the tensor, at its first call."""
 
     def __init__(self) -> None:
         self.size: float | None = None  # None: it was never met

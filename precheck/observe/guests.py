@@ -1,4 +1,4 @@
-"""Models of frameworks as they come: what of them is run, and what their parts are called.
+"""Models of frameworks as they come: the part of them that is run, and the names of their parts.
 
 A `Guest` stands for a module whose own call is not what is to be measured: the same children, parameters and buffers, another
 forward. No framework is imported: a model can be of one only if its user has imported it.

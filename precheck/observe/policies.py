@@ -16,7 +16,7 @@ from precheck.observe.job import InputError
 
 
 class KerasGuest(Guest):
-    """A Keras model whose layers compute in what its weights are stored in, or in what autocast would: by Keras's own policies, not by autocast.
+    """A Keras model whose layers compute in the format of its weights, or in that of autocast: by Keras's own policies, not by autocast.
 
     Layers with a policy other than the model's (a softmax with dtype="float32") keep it. Keras holds its layers where torch does not
     look for them, and weights by names of its own; here `named_modules` and `named_parameters` have them, as "dense" and "dense.kernel".

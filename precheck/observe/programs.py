@@ -19,7 +19,7 @@ Step = tuple[Any, ...]
 """An op: the module call that it belongs to or "backward", its name, and the numbers that it was given."""
 
 _CASTS = frozenset({"aten._to_copy", "aten.detach"})
-"""What autocast puts in between, and what is nothing in float32. Up to torch 2.9 its casts are detached in the backward pass."""
+"""Ops that autocast adds, and ops that do nothing in float32. Up to torch 2.9 its casts are detached in the backward pass."""
 _PASSED_BY = frozenset({torch.Tensor, torch.nn.Parameter, torch.dtype, type(None)})
 _SCALED = {("backward", "aten.mul")}
 """What a loss scale adds: the derivative of its product with the loss. No number of Python's is among its operands."""

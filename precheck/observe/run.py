@@ -185,7 +185,7 @@ def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
 
 @contextlib.contextmanager
 def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> Iterator[tuple[Recording | None, Following | None]]:
-    """What a run is watched, recorded and led by; gives what records and what leads, if there is any."""
+    """Enters the modes that watch, record and lead a run. Gives the one that records and the one that leads, if there are any."""
     recording, program = None, Program(position) if setting.steps else None
     with contextlib.ExitStack() as stack:
         if setting.precision is not None:

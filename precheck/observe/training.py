@@ -272,7 +272,7 @@ class Training:
             return torch.stack([count.to(counts[0].device) for count in counts]).view(-1, 2).tolist() if counts else []
 
     def _compared(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
-        """What of a parameter is compared with what it was: all of it, or a sample where one is enough."""
+        """The elements of a parameter that are compared with their earlier values: all, or a sample where one is enough."""
         value = parameter.detach()
         return thinned(value) if f"update:{name}@{self.job.steps}" in self.job.sampled else value
 

@@ -41,7 +41,7 @@ class Made:
 
 
 class Intermediates(UncompiledMode):
-    """Keeps what is made while one of the modules named runs: its own code alone where it is `own`, what it calls too otherwise."""
+    """Keeps the results of ops while one of the named modules runs: of its own code only where it is `own`, otherwise also of what it calls."""
 
     def __init__(self, model: torch.nn.Module, names: Collection[str], *, own: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -162,7 +162,8 @@ def parting(
 ) -> int | None:
     """The number of the first op that makes what is not among the `known` contents, of known contents alone, on the way to the last result.
 
-    Going back from the last result through what is unknown: what came out equal again on the way is no fault. `right` says of more that it is known.
+    It goes back from the last result through unknown contents. Contents that came out equal again on the way are no fault. `right` says of more
+    that it is known.
     """
     marks = Marks(known, within)
     good = [made.signature in marks for made in theirs]

@@ -1,4 +1,4 @@
-"""The ways of asking that should not matter: what each runs beside the model as it is, and what it needs."""
+"""The ways of running a model that should not matter: the run that each makes beside the plain one, and its requirements."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class KnownFailures:
         return Ruling(tuple(map(str, now)) if report.errors else (), told={"check": list(check), "seen": dataclasses.asdict(found)})
 
     def finish(self, config: pytest.Config, ledger: Ledger) -> None:
-        """At the end of the session: writes what was recorded or mended, or says what would."""
+        """At the end of the session: writes the failures that were recorded or mended, or says what it would write."""
         told = [check.known for check in ledger.checks if check.known]
         try:
             before = self._read()

@@ -49,7 +49,7 @@ class Verdict:
 
 
 class Verdicts:
-    """What a fixture that judges hands to its test; `name` is the fixture's, `calls` counts what it judged."""
+    """The object that a judging fixture gives to its test. `name` is the fixture's, `calls` counts its verdicts."""
 
     name = "check_precision"
 

@@ -141,7 +141,7 @@ def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
 
 
 def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprits, histograms: Histograms, start: Path) -> dict[str, Any]:
-    """With what the rule means and what cures it, its lines of source, and the places of its op and tensor in the tables."""
+    """With the rule's meaning and remedy, the lines of source, and the places of its op and tensor in the tables."""
     cure = RULES.get(finding["cause_rule"] or finding["rule"])
     rule = RULES.get(finding["rule"])
     rows = [index for index, row in enumerate(report["boundaries"]) if finding["tensor"] and row["tensor"] == finding["tensor"]]

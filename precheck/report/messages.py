@@ -92,7 +92,7 @@ def _place(expression: ast.expr) -> str:
 
 
 def _named(expression: ast.expr) -> str:
-    """What stands in a place of a message: the last name in its expression, or what the function that makes it puts there."""
+    """The text for a place of a message: the last name in its expression, or the text for the function that fills it."""
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id in _READABLE:
         return _READABLE[expression.func.id]
     parts = [part for part in ast.walk(expression) if isinstance(part, (ast.Attribute, ast.Name))]

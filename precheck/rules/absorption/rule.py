@@ -34,7 +34,7 @@ INTENDED = Limit(
 HALF = Limit(0.5, "share of the elements", "that an addition leaves unchanged, from which it may have been absorbed")
 ACCUMULATORS = ops.ADDITIONS | {"lerp", "copy"}
 SCALED = frozenset({"mul"})
-"""What an average does to what it keeps before it adds: `average.mul_(0.9).add_(new, alpha=0.1)`."""
+"""The op by which an average scales its value before it adds: `average.mul_(0.9).add_(new, alpha=0.1)`."""
 FEW = Limit(16, "elements", "below which half of them may be unchanged by luck")
 
 

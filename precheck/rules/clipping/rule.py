@@ -1,6 +1,6 @@
 """Codes that end at the format's largest number, or at zero, because their scale does not fit the tensor.
 
-What the elements at an end of the format lose is compared with what rounding loses. Of a delayed scale it is counted in how many calls it lags.
+The loss of the elements at an end of the format is compared with the loss by rounding. Of a delayed scale it is counted in how many calls it lags.
 """
 
 from __future__ import annotations

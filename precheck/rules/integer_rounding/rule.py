@@ -1,7 +1,7 @@
 """Whole numbers in a format that cannot hold them.
 
 Where a tensor's elements are whole numbers in the reference, those are counted that the format has changed. Measures that happen to be whole do not
-count: what they are made of, and what reads them, tells.
+count: their operands and their readers tell.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Underflow(Rule):
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
-        """Draws of what has no probability, beside what the analysis has found."""
+        """Draws of outcomes without probability, beside the facts of the analysis."""
         yield from super().among(part)
         for operation in part.observation.judged:
             many, total = operation.impossible
