@@ -41,8 +41,8 @@ def of_norm(share: float) -> str:
 
 
 def percents(share: float) -> str:
-    """ "33.47%"; of what that would show as "0.00%" two digits: "0.0021%"."""
-    return f"{100 * share:.2g}%" if 0 < share < 5e-5 else f"{share:.2%}"
+    """ "33.47%", "9017%"; of what that would show as "0.00%" two digits: "0.0021%"."""
+    return f"{100 * share:.2g}%" if 0 < share < 5e-5 else f"{share:.2%}" if share < 10 else f"{share:.0%}"
 
 
 def short(number: float) -> str:
