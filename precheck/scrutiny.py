@@ -1,6 +1,6 @@
 """The closer look at what two noise runs leave suspicious, and no more runs of it than the answer takes.
 
-The story: what a run makes up to its loss is checked first, since an error there is the first of the run and needs no backward pass. A module whose
+The story: the forward pass and the loss are checked first, since an error there is the first of the run and needs no backward pass. A module whose
 own code makes n low-format results has n roundings, not one; that settles most. What is left gets narrower floors, and float64 is asked whether
 float32 is a yardstick there. Each look makes half of its runs, and the others only where these could still change what it comes to. What could be a
 warning at most is worth the first half of a look, and no narrower floor.

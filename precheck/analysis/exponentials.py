@@ -1,8 +1,8 @@
 """Roundings in an exponent: the absolute error of the argument is the relative error of the exponential.
 
 So an exponent of ten makes ten roundings of one rounding. Where activations make the exponent, that is what their format means: a sharp softmax
-errs by six unit roundoffs. Often that rounding need not be there at all, since only few numbers are rounded: a loss, a row's sum, a function of a
-weight alone, or the one logarithm in each row of a softmax that is taken. To keep these in float32 costs nothing.
+errs by six unit roundoffs. Often that rounding need not be there at all, since only few numbers are rounded. They are a loss, a row's sum, a
+function of a weight alone, or the one logarithm in each row of a softmax that is taken. To keep these in float32 costs nothing.
 """
 
 from __future__ import annotations

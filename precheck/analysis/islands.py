@@ -1,8 +1,8 @@
 """Stretches of float32 inside an autocast region that nobody asked for. A float32 table, mask or scale makes activations float32, until the next
 product casts them back.
 
-They cost memory and time, and the digits that they add are gone at the cast. Some float32 was asked for: what autocast itself runs in float32
-(norms, softmaxes), what the user casts, what a weight in float32 makes of activations, and a residual stream that is float32 already.
+They cost memory and time, and the digits that they add are gone at the cast. Some float32 was asked for: ops that autocast runs in float32 (norms,
+softmaxes), casts of the user, layers with float32 weights, and a residual stream that is float32 already.
 """
 
 from __future__ import annotations

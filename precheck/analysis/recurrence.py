@@ -3,7 +3,7 @@
 n independent roundings of a state whose size stays the same are √n times one of them, 0.42 √n unit roundoffs. Those of a sum that grows evenly are
 0.24 √n. Those that all go one way grow with n, as where half of what is added is lost. A state that is kept wide has none of them.
 
-A factor that was rounded once and scales the state in each turn is another matter: after n turns it has made n times its error, in whatever format
+A factor that was rounded once and scales the state in each turn is another matter. After n turns it has made n times its error, in whatever format
 the state is kept. It is one number, or one for each channel, and is read n times: in float32 it costs nothing.
 """
 

@@ -1,8 +1,8 @@
 """The golden file: safetensors, stacked, checked byte for byte, written whole or not at all.
 
-Per tensor there are 127 float32 numbers of sketch (times a power of two of its own), five float64 (norm, amax, norm of the weight, noise floor of
-either placement), and an entry in one compressed index. The entry has kind, name, step, shape, dtype and counts. No pickle, no torch: any
-safetensors reader opens it.
+Per tensor there are 127 float32 numbers of sketch, times a power of two of its own. There are five float64: norm, amax, norm of the weight, noise
+floor of either placement. And there is an entry in one compressed index. The entry has kind, name, step, shape, dtype and counts. No pickle, no
+torch: any safetensors reader opens it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One verdict on one run, from its boundaries and its ops, without saying a thing twice.
 
 An error at a boundary is an effect, and the op behind it the cause. Where a rule has told the cause, the error names it. A cause is an error even
-if no boundary shows its effect: an untrained network passes on little of what it will pass on once it is trained.
+if no boundary shows its effect: an untrained network hides more than a trained one.
 """
 
 from __future__ import annotations

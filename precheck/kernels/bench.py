@@ -80,7 +80,8 @@ class Bench:
         return self._as_asked(trial.but(sizes=((name, size + -size % step),))) if size and step > 1 and size % step else None
 
     def _step(self, name: str) -> int:
-        """What sizes of a dimension have to be a multiple of, as of groups or heads: the least divisor of the example's that may be added to it."""
+        """The number that sizes of a dimension have to be a multiple of, as for groups or heads. It is the least divisor of the example's size
+        that may be added to it."""
         if name not in self.steps:
             self.steps[name], old = 1, self.dimensions.sizes[name]
             taken = (each for each in range(2, old + 1)

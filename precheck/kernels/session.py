@@ -158,7 +158,7 @@ class Session:
                 self.told.told_by.add(name)
 
     def _confirmed(self, judged: Judged) -> bool:
-        """A value that is wrong is wrong in one of two other draws too, or depends on what was run before; else it was a draw's bad luck.
+        """A wrong value has to be wrong in one of two other draws too, or to depend on earlier calls. Otherwise the draw was unlucky.
 
         What the reference itself would be accused of, on the same inputs in the same memory, is nobody's fault.
         """

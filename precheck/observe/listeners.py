@@ -59,7 +59,7 @@ def otherwise(words: str) -> contextlib.AbstractContextManager[None]:
 
 
 class Progress:
-    """Told of each op of a run, or of whatever is counted, and tells on whoever listens how many there were, where nothing was said for a while."""
+    """Counts the ops of a run, or other things. If nothing was said for a while, it tells the listeners how many there were."""
 
     __slots__ = ("hears", "last", "ops", "outer", "what")
 

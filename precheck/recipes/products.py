@@ -222,7 +222,8 @@ class RecipeProducts(TorchDispatchMode):
         return "forward", _pair(kinds, left, right, call)
 
     def _guessed(self, left: torch.Tensor, right: torch.Tensor, site: int | None) -> Call | None:
-        """The call that a product of a backward pass written by hand belongs to: by its weight, or by what was seen and the shape of the result."""
+        """The call to which a product of a hand-written backward pass belongs. It is found by its weight, or by its input and the shape of its
+        result."""
         if site is not None:
             return self.calls.get(site) or Call(site, (0, 0))
         seen = (known.site(operand) for known in (self.gradients, self.inputs) for operand in (left, right))

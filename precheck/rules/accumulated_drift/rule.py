@@ -1,8 +1,8 @@
 """An error beyond what rounding explains, at a boundary or in a state that a loop carries on.
 
 A whole run is compared with its reference at each boundary: what a module or a function returns, a gradient, a weight, the loss. A tensor counts
-whose r is beyond its limit, if no closer look explains it. In a watched run three things count: a function that errs by more than its own lines
-explain, a state whose roundings add up turn by turn, and a sum of many gradients that autograd adds up low. A result of another shape counts too.
+whose r is beyond its limit, if no closer look explains it. In a watched run three things count. A function errs by more than its own lines explain.
+The roundings of a state add up turn by turn. Or autograd adds up many gradients in a low format. A result of another shape counts too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Inf and NaN where the reference is finite: a number beyond what the format holds.
 
-It is an error where it does harm: where NaN or a wrong result follows, where Python or the backward pass reads it, or where nothing reads it.
+It is an error where it does harm: NaN or a wrong result follows, Python or the backward pass reads it, or nothing reads it.
 """
 
 from __future__ import annotations
