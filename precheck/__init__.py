@@ -1,7 +1,7 @@
 """precheck: will this model survive low precision?
 
-Names are loaded when they are first used: `import precheck` (which pytest does at every start where the plugin is installed)
-imports neither torch nor numpy.
+Names are loaded when they are first used. `import precheck`, which pytest does at every start where the plugin is installed, imports neither torch
+nor numpy.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """CUDA's autocast op policy on a CPU.
 
-Autocast keeps one op list a device. CPU's list leaves softmax, norms, exp, pow and sums in the low format; CUDA's runs
-them in float32. A CPU in CI stands in for the GPU that will train, so `*-mixed` follows CUDA's list here unless
-`precision_policy = native` asks for the CPU's own. The lists are those of ATen/autocast_mode.h (torch 2.13), and they are
-put where torch keeps its own: kernels under the AutocastCPU dispatch key, so that ops called from C++ obey them too.
+Autocast keeps one op list a device. CPU's list leaves softmax, norms, exp, pow and sums in the low format; CUDA's runs them in float32. A CPU in CI
+stands in for the GPU that will train. So `*-mixed` follows CUDA's list here, unless `precision_policy = native` asks for the CPU's own. The lists
+are those of ATen/autocast_mode.h (torch 2.13). They are put where torch keeps its own, as kernels under the AutocastCPU dispatch key, so that ops
+called from C++ obey them too.
 
-What is not carried over: CUDA refuses `binary_cross_entropy` under autocast, and runs a few ops in the low format that CPU
-autocast keeps in float32 (avg_pool3d, stft, ctc_loss, most of linalg). Those stay as the CPU has them.
+Two things are not carried over. CUDA refuses `binary_cross_entropy` under autocast. It also runs a few ops in the low format that CPU autocast
+keeps in float32 (avg_pool3d, stft, ctc_loss, most of linalg). Those stay as the CPU has them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`benchmark`: speed, memory and error of a model under each precision, in one row, so that no one is bought unseen with another.
 
-The story: measure each precision's error against float32; then let all of them and float32 take plain steps in turn, on the model's
-own modules, with nothing of precheck's inside what is timed.
+The story: measure each precision's error against float32. Then let all of them and float32 take plain steps in turn, on the model's own modules.
+Nothing of precheck's runs inside what is timed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,13 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Benchmark:
-    """The rows of one benchmark, in the order asked for, and what they were taken on. `benchmark["bf16-mixed"]` is a row."""
+    """The rows of one benchmark. `benchmark["bf16-mixed"]` is a row.
+
+    Attributes:
+        baseline: The row of float32.
+        rows: The others, in the order asked for.
+        facts: The device that they were taken on, in words and numbers, and the version of torch.
+    """
 
     baseline: Row
     rows: tuple[Row, ...]

@@ -1,9 +1,8 @@
-"""`check`: a model under a precision, held against a golden.
+"""`check`: a model under a precision, compared with a golden.
 
-The story: the inputs and settings must be those recorded. Under float32 the reference is run again and must still be what was
-recorded. Under a low precision one run is compared with the golden; where nothing is amiss, that was all. Otherwise the golden
-is only the alarm: the run is measured against a float32 run of the same process, along the decisions that it took, and the
-golden itself is checked for having gone stale.
+The story: the inputs and settings must be those recorded. Under float32 the reference is run again and must still be what was recorded. Under a low
+precision one run is compared with the golden; where nothing is amiss, that was all. Otherwise the golden is only the alarm. The run is measured
+against a float32 run of the same process that takes the same decisions, and the golden itself is checked for being out of date.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class Checking:
         return report
 
     def _inputs(self) -> list[Finding]:
-        """What of the inputs is not what was recorded. Small ones are told to be the same by their bytes, for less than a sketch takes."""
+        """The inputs that differ from those recorded. Small ones are told to be the same by their bytes, for less than a sketch takes."""
         given = dict(tensors(self.job.inputs))
         strided = all(each.layout == torch.strided for each in given.values())
         if strided and sum(each.nbytes for each in given.values()) <= _SMALL and lifecycle.digest(given) == self.golden.provenance.get("inputs"):

@@ -40,9 +40,9 @@ def compare(
 ) -> Report:
     """Runs `model` and `other` on the same inputs and random numbers, and says whether they are the same function.
 
-    The outputs (containers by position and name), the loss, the gradients of inputs that require one and of all parameters, buffers that both
-    forward passes write, and with an `optimizer` the weights after `steps` are compared. The yardstick is what correct rounding of `model`
-    explains of the exact result, which is float64's (float32's under a low precision).
+    Compared are the outputs (containers by position and name), the loss, the gradients of all parameters and of inputs that require one, and
+    buffers that both forward passes write. With an `optimizer` the weights after `steps` are compared too. The yardstick is what correct rounding
+    of `model` explains of the exact result, which is float64's (float32's under a low precision).
 
     Args:
         model: The reference: a module, a function of tensors, what torch.compile or torch.export made of one, or an ONNX Runtime session.

@@ -1,7 +1,7 @@
 """What a tensor holds: a dense one itself, a sparse one indices and values, and a tensor subclass the tensors that it is made of.
 
-A subclass that is made of others says so by `__tensor_flatten__`, torch's own protocol: the quantised weights of torchao are of this kind
-(codes, scales, zero points), and the distributed tensors of FSDP2.
+A subclass that is made of other tensors says so by `__tensor_flatten__`, torch's own protocol. Of this kind are the quantised weights of torchao
+(codes, scales, zero points) and the distributed tensors of FSDP2.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`diagnose`: where in the code, by op and line, what a measurement found comes from.
 
-The story: the low run once more, under shadow execution; the ops that the rules suspect, or the one that added most, are
-written beside the errors that the boundaries showed.
+The story: make the low run once more, under shadow execution. Write the ops that the rules suspect, or the one that added most, beside the errors
+that the boundaries showed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Formats that a CPU lacks, emulated: tensor-level rounding to tf32 and fp8, applied to the inputs of matrix products.
 
-tf32 hardware rounds the operands of a product to 11 bits and accumulates in float32 (NVIDIA A100 whitepaper); fp8-e4m3-mixed
-quantises the operands of the 2-D products with one power-of-two scale a tensor. e4m3 serves forward and backward alike, as in
-DeepSeek-V3 (arXiv 2412.19437, section 3.3.2). Products of two activations (bmm) stay in the compute format under fp8.
-Recipes with scales of their own are carried out by `recipes.products`.
+tf32 hardware rounds the operands of a product to 11 bits and accumulates in float32 (NVIDIA A100 whitepaper). fp8-e4m3-mixed quantises the operands
+of the 2-D products with one power-of-two scale a tensor. It uses e4m3 forward and backward, as DeepSeek-V3 does (arXiv 2412.19437, section 3.3.2).
+Products of two activations (bmm) stay in the compute format under fp8. Recipes with scales of their own are carried out by `recipes.products`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ def roundoff(packet: str) -> float:
 
 
 def quantises(packet: str) -> bool:
-    """Whether a recipe that is open carries out the op of that name, at a cost that hangs on the numbers and not on the format alone."""
+    """Whether a recipe that is open carries out the op of that name, at a cost that depends on the numbers and not on the format alone."""
     return any(isinstance(fmt, Recipe) and packet in _products(fmt) for fmt in _open)
 
 

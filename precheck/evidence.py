@@ -1,7 +1,7 @@
-"""What one run of a job gives to judge by, and the verdict on it: its boundaries, its decisions and, at depth `ops`, every op beside float32.
+"""The result of one run of a job, and the verdict on it: its boundaries, its decisions and, at depth `ops`, every op beside float32.
 
-The story: the run goes through the shadow once. That gives the records that boundaries are judged by and the operations that the rules of `watch`
-read, so a check and a watch conclude the same from the same run. Both sets of findings go into one report.
+The story: the run goes through the shadow once. It gives the records that boundaries are judged by, and the operations that the rules of `watch`
+read. So a check and a watch conclude the same from the same run. Both sets of findings go into one report.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Files written whole or not at all: a reader, a crash or another process sees the old file or the new one. Standard library only.
 
-Every file that precheck writes is written here. A temporary file has a name that nobody can foresee, and is opened only if nothing has
-that name yet, so that a link which somebody put into the folder does not lead to another file of the user's.
+Every file that precheck writes is written here. A temporary file has a name that nobody can foresee. It is opened only if nothing has that name
+yet, so that a link that somebody put into the folder cannot lead to another file of the user's.
 """
 
 from __future__ import annotations

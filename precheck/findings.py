@@ -21,7 +21,7 @@ _GRAVITY: dict[str, int] = {"error": 0, "warning": 1, "note": 2}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """A fault that precheck knows: one sentence, what limits it, what cures it."""
+    """A kind of fault that precheck knows: one sentence, its limits, its remedy."""
 
     name: str
     meaning: str  # "it fires when …"

@@ -1,8 +1,8 @@
 """Whether float32 means float32: tf32 and bfloat16 inside float32's products, forbidden or allowed for a block.
 
-torch has two sets of switches, and reading one after the other was written raises an error: `allow_tf32` and
-`set_float32_matmul_precision`, and since 2.9 `fp32_precision` for each backend and kind of op (docs/notes/cuda). Whatever the
-program around the block has used is as it was after it. oneDNN obeys them on a CPU too, where it has the instructions.
+torch has two sets of switches, and reading one set after the other was written raises an error. They are `allow_tf32` with
+`set_float32_matmul_precision`, and since 2.9 `fp32_precision` for each backend and kind of op (docs/notes/cuda). Whatever the program around the
+block has used is as it was after it. oneDNN obeys them on a CPU too, where it has the instructions.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Interrupts that wait while something is switched, borrowed or put back.
 
-Python calls a signal's handler between any two steps of the program. What the handler raises (Ctrl-C's KeyboardInterrupt, a timeout of
-pytest-timeout) may so arrive where a switch is set and its `finally` not yet begun, or half-way through a `finally`. Inside `held()`
-handlers are called at once, as ever; but what one raises waits while the program is in a context manager's `__enter__` or `__exit__`, of
-precheck or torch, or in a function marked `whole`. It is raised as soon as these are done, and a second one does not cut them short. So an
-interrupt unwinds as any exception of the user's code does.
+Python calls a signal's handler between any two steps of the program. So what the handler raises (Ctrl-C's KeyboardInterrupt, a timeout of
+pytest-timeout) may arrive where a switch is set and its `finally` has not yet begun, or half-way through a `finally`. Inside `held()` handlers are
+called at once, as ever. But what one raises waits while the program is in a context manager's `__enter__` or `__exit__`, of precheck or torch, or
+in a function marked `whole`. It is raised as soon as these are done, and a second one does not cut them short. So an interrupt unwinds as any
+exception of the user's code does.
 
 Covered is whatever the handlers of signals raise: Python calls those in the main thread alone. Not covered are exceptions that another thread
 sets on this one (PyThreadState_SetAsyncExc), handlers that the block itself sets until the next `held()`, and a process that is killed.

@@ -33,10 +33,20 @@ class _SpentError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kept:
-    """What to keep, and what that reaches. Errors are relative to float32.
+    """The layers to keep, and the error that is reached with them. Errors are relative to float32.
 
-    `error` is that of the run with `layers` kept, which was made; `without` that with none kept, `least` with all. `alone` says for each layer
-    what the error is if it alone follows the recipe; it is empty where trials did not suffice. `minimal`: no layer can be left out.
+    Attributes:
+        precision: The recipe that all other layers follow, by name.
+        keep_in: The precision of the layers that are kept, by name.
+        what: "gradient" or "loss": what `error` and the others below are of, relative to float32.
+        within: The error that was asked for.
+        layers: The layers to keep, as `model.get_submodule` takes them.
+        error: Of the run with these layers kept, which was made.
+        without: With no layer kept.
+        least: With all layers kept.
+        alone: For each layer the error if it alone follows the recipe. Empty where trials did not suffice.
+        runs: How many runs were made.
+        minimal: Whether no layer can be left out.
     """
 
     precision: str

@@ -1,8 +1,8 @@
 """`measure`: a model under a precision, compared with float32 in the same process.
 
-The story: run it low, remembering its decisions; run it in float32 along those decisions; run float32 again with the noise
-of correct rounding. What stays within a few noise floors is healthy, and most models end here. What does not is looked at
-again, with more noise runs, then with the roundings that a chain of ops inside one module adds up to, then in float64.
+The story: run it low, remembering its decisions; run it in float32 along those decisions; run float32 again with the noise of correct rounding.
+What stays within a few noise floors is healthy, and most models end here. What does not is looked at again: with more noise runs, then with the
+roundings that a chain of ops inside one module adds up to, then in float64.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ class _Function(torch.nn.Module):
 class Measurement:
     """The runs of one measurement, each made when it is first needed.
 
-    `brief`: only errors that hold whatever else is looked at. Where an output fails by two noise runs, whose limits allow for luck,
-    no more are made; where it has failed for good, gradients count as explained; flips are not counted, and nothing is located.
+    `brief`: only errors that hold whatever else is looked at. If an output fails by two noise runs, whose limits allow for luck, no more are made.
+    If it has failed for good, gradients count as explained. Flips are not counted, and nothing is located.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
 """The vocabulary of precisions and what each does to a run.
 
-Names are Lightning's (`lightning.fabric.plugins.precision`), the one vocabulary whose single words tell *mixed* (low-precision
-compute, float32 weights) from *true* (everything stored low), and three more: `bf16-master`, `tf32`, `fp8-e4m3-mixed`. Each recipe
-of `recipes` is bf16-mixed with its products quantised, under the name that its framework gives it.
-This module imports neither torch nor numpy until a precision is put to work.
+Names are Lightning's (`lightning.fabric.plugins.precision`). They tell *mixed* (low-precision compute, float32 weights) from *true* (everything
+stored low) in one word. Three are added: `bf16-master`, `tf32`, `fp8-e4m3-mixed`. Each recipe of `recipes` is bf16-mixed with its products
+quantised, under the name that its framework gives it. This module imports neither torch nor numpy until a precision is put to work.
 """
 
 from __future__ import annotations
@@ -30,9 +29,15 @@ class PrecisionError(ValueError):
 class Precision:
     """What a run stores and computes in.
 
-    `compute` is the format that results are rounded to, `param` the one that weights are stored in. `autocast` runs the
-    forward under torch.autocast, `scaler` takes the backward through a GradScaler, `master` steps the optimizer on a float32
-    copy of the weights, `gemm` rounds the inputs of matrix products on the way in (emulated where the device cannot), or quantises them by a recipe.
+    Attributes:
+        name: As in `precheck.PRECISIONS`: "bf16-mixed".
+        compute: The format that results are rounded to.
+        param: The format that weights are stored in.
+        autocasts: Whether the forward pass runs under torch.autocast.
+        scaler: Whether the backward pass goes through a GradScaler.
+        master: Whether the optimizer steps on a float32 copy of the weights.
+        gemm: The format or recipe that the inputs of matrix products are rounded to, emulated where the device cannot; None: as they are.
+        policy: The list of ops that autocast follows on a CPU: "cuda" or "native".
     """
 
     name: str

@@ -21,12 +21,12 @@ from precheck.rules.wrong_scale.layers import misproduced, misquantised
 def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *, allow: Mapping[str, str] | None = None) -> Report:
     """Compares `model`, in which linear layers have been quantised, layer by layer with `original`, of which it was made.
 
-    The layers are those of `original` of class nn.Linear for which `model` has something else under the same name: another class, or a weight of a
-    tensor subclass, as torchao's `quantize_` leaves. What a layer keeps and in what order does not matter: its weight is what it makes of unit
-    vectors. Scales that were moved from one layer into another on purpose (SmoothQuant, rotations) must be in `original` too.
+    The layers are those of `original` of class nn.Linear for which `model` has something else under the same name. That may be another class, or a
+    weight of a tensor subclass, as torchao's `quantize_` leaves. It does not matter what a layer keeps, and in which order: its weight is read from
+    its results for unit vectors. Scales that were moved from one layer into another on purpose (SmoothQuant, rotations) must be in `original` too.
 
-    Of each layer two things are told apart. Its dequantised weight is compared with the original: rounding is allowed and reported in decibels,
-    a wrong scale, zero point or order is an error. And what it makes of its inputs is compared with its own dequantised weight in float32: more
+    Of each layer two things are told apart. Its dequantised weight is compared with the original: rounding is allowed and reported in decibels, a
+    wrong scale, zero point or order is an error. What the layer makes of its inputs is compared with its own dequantised weight in float32: more
     than rounding explains is an error of the kernel.
 
     Args:

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace) -> tuple[int, str]:
 
 
 def _made(name: str) -> Any:
-    """What MODULE:NAME names, or what it returns where the name ends in ()."""
+    """The object that MODULE:NAME names, or its result where the name ends in ()."""
     value = found(name.removesuffix("()"))
     if not name.endswith("()"):
         return value

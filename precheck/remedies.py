@@ -1,10 +1,10 @@
 """`remedy`: from a failing measurement, the fewest modules, then functions, to keep in float32 that make it pass, found by trying.
 
-The story: keep the module that the first error blames, measure again, keep the next one that is blamed, until nothing is; where
-that leads nowhere, go to the parent, at last to the whole model. Then shrink it: bisect the set (QuickXplain, Junker 2004: about
-k log(n/k) trials for k of n), replace each module by those of its children that suffice, and see that none can be left out.
-At last the same among the functions that these modules call. Every trial runs the code that is printed. Most trials are one low
-run, beside the reference and the floors of the failing measurement; what these let pass first, and what is given, is measured whole.
+The story: keep the module that the first error blames, measure again, keep the next one that is blamed, until none is. Where that leads nowhere, go
+to the parent, at last to the whole model. Then shrink it: bisect the set (QuickXplain, Junker 2004: about k log(n/k) trials for k of n). Replace
+each module by those of its children that suffice, and see that none can be left out. At last the same among the functions that these modules call.
+Every trial runs the code that is printed. Most trials are one low run, beside the reference and the floors of the failing measurement. The first
+set that passes so, and the set that is given, are measured whole.
 """
 
 from __future__ import annotations
@@ -35,17 +35,21 @@ GROWTH = 3
 ELSEWHERE = frozenset({"golden-stale", "lost-update"})
 """Rules whose cure is not to keep modules in float32: record the golden anew; keep float32 master weights."""
 ALIKE = 3
-"""As many blamed modules of one class as make a pattern: then all of that class are tried together, since 32 layers share their norm's fault."""
+"""If so many modules of one class are blamed, all of that class are tried together: 32 layers share their norm's fault."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to keep in float32. `report` is that of the measurement which passed with it, `runs` how many were tried in all.
+    """What to keep in float32.
 
-    `modules` are names as of `model.get_submodule`; "" is the model itself, where no part of it suffices. `minimal`: none of them
-    can be left out; False if the trials did not suffice to tell. `functions` are those of torch ("pow", "softmax") that need
-    float32 in these modules; empty where all of a module does, or its weights, or where trials ran out. `code` does the same to a variable `model`,
-    without precheck.
+    Attributes:
+        modules: Names as of `model.get_submodule`. "" is the model itself, where no part of it suffices.
+        functions: Those of torch ("pow", "softmax") that need float32 in these modules. Empty where all of a module does, or its weights, or where
+            trials ran out.
+        report: Of the measurement that passed with it.
+        runs: How many were made in all.
+        minimal: Whether none of the modules can be left out. False too if the trials did not suffice to tell.
+        code: Does the same to a variable `model`, without precheck.
     """
 
     modules: tuple[str, ...]
@@ -104,10 +108,9 @@ def searched(
     Not `patient`: it ends when so much time has passed as PATIENCE says, too. Where nothing was found before trials or time had run out,
     `report.facts["remedy"]` says how far it came.
 
-    None where there is nothing to find: no errors, no low format, or the fault stays with the whole model in float32 (a cast
-    that the model's own code makes, a loss that cannot be computed). `allow` is as in `measure`, and holds for every trial.
-    Model and process come back as `measure` leaves them.
-    Raises InputError if `most` is not a whole number from 1.
+    None where there is nothing to find: no errors, no low format, or a fault that stays with the whole model in float32 (a cast that the model's
+    own code makes, a loss that cannot be computed). `allow` is as in `measure`, and holds for every trial. Model and process come back as `measure`
+    leaves them. Raises InputError if `most` is not a whole number from 1.
     """
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise InputError(f"most={most!r}; pass how many trials may be made, a whole number from 1")
@@ -133,8 +136,8 @@ def searched(
 def curable(report: Report) -> bool:
     """Whether modules in float32 are the cure to look for. They are not where an error would be left, or has a cure in one word.
 
-    A stale golden stays stale whatever the model runs in. Updates that the weights did not get arrive with float32 master weights,
-    which the rule's own remedy says; the modules in float32 that do the same would be all that train.
+    A stale golden stays stale whatever the model runs in. Updates that the weights did not get arrive with float32 master weights, as the rule's
+    own remedy says. In modules in float32 they would arrive too, and nothing else would train.
     """
     return bool(report.errors) and not any(finding.rule in ELSEWHERE for finding in report.errors)
 
@@ -239,7 +242,7 @@ class _Search:
         return list(dict.fromkeys(module_of(name, "update") for name in lost))
 
     def _shrunk(self, names: list[str], given: Sequence[str] = ()) -> list[str]:
-        """Of `names`, which pass together with `given`, what is needed; of each of those, what is needed of its parts."""
+        """The needed ones of `names`, which pass together with `given`; and of each of these the needed parts."""
         settled: list[str] = []
         few = needed(given, names, self.passes)
         for place, name in enumerate(few, 1):

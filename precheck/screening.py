@@ -1,7 +1,7 @@
 """Whether a failing model could pass with some of it in float32, told by one low run: a remedy's trials would cost a measurement each.
 
-The float32 reference and the noise floors hardly depend on which modules are kept. So they are made once, without any; each
-trial is a low run beside them. What that shows to fail, fails; what it lets pass is measured before anybody is told.
+The float32 reference and the noise floors hardly depend on which modules are kept. So they are made once, without any; each trial is a low run
+beside them. A model that fails there fails. A model that passes there is measured before the result is given.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The closer look at what two noise runs leave suspicious, and no more runs of it than the answer takes.
 
-The story: what a run makes up to its loss is asked first, since an error there is the first of the run and needs no backward pass. A module whose
+The story: the forward pass and the loss are checked first, since an error there is the first of the run and needs no backward pass. A module whose
 own code makes n low-format results has n roundings, not one; that settles most. What is left gets narrower floors, and float64 is asked whether
-float32 is a yardstick there. Each look makes half of its runs, and the others only where these could still change what it comes to. What could be
-a warning at most is worth the first half of a look, and no narrower floor.
+float32 is a yardstick there. Each look makes half of its runs, and the others only where these could still change what it comes to. What could be a
+warning at most is worth the first half of a look, and no narrower floor.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Noises(Protocol):
 
 
 class Scrutiny:
-    """A closer look, once `taken`: what it `explained`, where float32 is no yardstick (`unstable`), and what it had no need to ask about."""
+    """A closer look, once `taken`: the rows that it `explained`, those where float32 is no yardstick (`unstable`), and those that it had no need
+    to ask about."""
 
     def __init__(self, by: Noises, rows: list[Comparison], *, settled: bool, halting: bool) -> None:
         """`settled`: floors are narrow enough. `halting`: whether there are runs that end with the loss, and an error there is one of the run."""
@@ -83,7 +84,7 @@ class Scrutiny:
     def _explained(self, suspects: Rows, early: bool) -> set[str]:
         """Of the suspects, those that correct rounding explains after all.
 
-        Roundings inside modules settle outputs. A gradient is held against noise on every op, which has that noise in it: a backward pass is
+        Roundings inside modules settle outputs. A gradient is compared with noise on every op, which has that noise in it: a backward pass is
         derived, not written, so that an ill-conditioned gradient (of a scale before a norm, say) is nobody's bug, while an output that one
         rounding spoils is.
         """
@@ -110,7 +111,7 @@ class Scrutiny:
 
 
 def suspicious(rows: Iterable[Comparison]) -> Rows:
-    """What drifts too far or nearly so. Updates are judged by what of them arrived; what is not finite needs no closer look."""
+    """What drifts too far or nearly so. Updates are judged by the share that arrived. Inf and NaN need no closer look."""
     drifting = (row for row in rows if (row.failed or row.doubtful) and row.record.kind != "update" and not row.excess_nonfinite)
     return {row.record.key: row for row in drifting}
 
@@ -164,11 +165,11 @@ def _limit(row: Comparison, samples: int) -> float:
 
 
 def settled(rows: list[Comparison], planned: int) -> bool:
-    """Whether the rows, by the floor of one noise run, are healthy, and no error by that of `planned` either, whatever the others say: these add no
-    less than nothing to the mean square.
+    """Whether the rows are healthy by the floor of one noise run, and no error by that of `planned` runs, whatever the others say: these cannot
+    make the mean square less.
 
-    Of a result it is known, too, that rounding does not drown it (`Comparison.undetermined`): what the noise run did to it and what the run itself is
-    off by are two draws of what rounding does.
+A result must also not drown in rounding (`Comparison.undetermined`). What the noise run did to it is one draw of what rounding does, and what
+    the run itself is off by is another.
     """
     judged = [row for row in rows if row.record.kind != "update"]
     results = [row for row in judged if row.record.is_result]

@@ -1,8 +1,8 @@
 """`selftested`: a check that passed, made again with faults planted into the user's own model; each must be caught.
 
-The story: run the model as it is, and learn from the rules' own limits the least that must be noticed where the check sees
-least; plant one fault after the other, each alone, and ask for the same verdict. Under a low precision a fault is in the run
-that is judged and not in its reference, under float32 in the run that is held against the golden.
+The story: run the model as it is. Learn from the rules' own limits the least that must be noticed where the check sees least. Plant one fault after
+the other, each alone, and ask for the same verdict. Under a low precision a fault is in the run that is judged and not in its reference. Under
+float32 it is in the run that is compared with the golden.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ Status = Literal["caught", "unnoticed", "allowed", "same", "inapplicable"]
 FAULTS = ("lost update", "skipped step", "overflow", "drift", "zeroed", "shuffled", "stale")
 
 MARGIN = 4.0
-"""Times what is allowed by which a planted drift is off: twice the limit is an error even where later layers heal it
-(`boundaries.PLAIN`), a sketch tells a distance to a third at worst (5 standard deviations of 6 %), and one noise floor differs
-from the next by less."""
+"""By how many times its limit a planted drift is off. Twice the limit is an error even where later layers heal it (`boundaries.PLAIN`). A sketch
+tells a distance to a third at worst (5 standard deviations of 6 %), and one noise floor differs from the next by less."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

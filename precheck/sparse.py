@@ -21,7 +21,7 @@ _FORMATS = {"BFloat16": "bfloat16", "Half": "float16"}
 
 @contextlib.contextmanager
 def explained(given: Iterable[tuple[str, Any]]) -> Iterator[None]:
-    """Inside, an error of torch for such a missing kernel becomes one that names the tensor, if it is among the `given`, and says what to pass."""
+    """Inside, torch's error for such a missing kernel becomes one that names the tensor and says what to pass, if it is one of the `given`."""
     try:
         yield
     except NotImplementedError as error:

@@ -1,4 +1,4 @@
-"""A remedy's trials: a model with some of it kept in float32, by one low run or by a whole measurement, until trials or time run out."""
+"""A remedy's trials: models with some parts kept in float32. Each is judged by one low run or a whole measurement, until trials or time run out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from precheck.screening import Screening
 from precheck.words import counted
 
 PATIENCE, LEAST = 15.0, 0.5
-"""How long a failed test waits for its cure where nobody asks for more: so many low and float32 steps of its own, or seconds if these are
+"""How long a failed test waits for its cure unless asked for more. The time is so many of its own low and float32 steps, or seconds if these are
 longer. With what finding the failure takes it stays below 40 steps, and a model of a millisecond gets its trials too."""
 
 Kept = tuple[tuple[str, ...], tuple[str, ...]]

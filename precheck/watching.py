@@ -34,8 +34,8 @@ def watch(
 ) -> Iterator[Report]:
     """Watches the block: each op with a low-precision ancestor runs once more in float32, and the two are compared.
 
-    The code computes the same bits as without it, at the cost of about a float32 run beside it. In a distributed run in which every rank
-    enters its block, what ranks send each other carries its float32 copy along, and each rank's report has the findings of all.
+    The code computes the same bits as without it, at the cost of about a float32 run beside it. In a distributed run in which every rank enters its
+    block, what ranks send each other carries its float32 copy along. Each rank's report then has the findings of all.
 
     Args:
         model: Names modules in findings; "" is the model itself. Without it the first module with children that runs is the model.
@@ -155,8 +155,8 @@ def _policy(precision: Precision | None, where: Whereabouts) -> Iterator[None]:
 
 
 def _renewed(where: Whereabouts) -> None:
-    """Autocast keeps its casts of weights until it ends. A loop ends it after each forward pass, a block only after the last: without this
-    the passes after a step would see the weights from before it, and on torch 2.9 those after a pass under no_grad would have no gradient.
+    """Autocast keeps its casts of weights until it ends. A loop ends it after each forward pass, a block only after the last. Without this the
+    passes after a step would see the weights from before it. On torch 2.9 those after a pass under no_grad would have no gradient.
     """
     called = where.on_call
 

@@ -35,6 +35,21 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def of_norm(share: float) -> str:
+    """How far a tensor is off, beside its norm: "33.47% of its norm", "90.2 times its norm"."""
+    return f"{percents(share)} of its norm" if share < 10 else f"{share:.3g} times its norm"
+
+
+def percents(share: float) -> str:
+    """ "33.47%", "9017%"; of what that would show as "0.00%" two digits: "0.0021%"."""
+    return f"{100 * share:.2g}%" if 0 < share < 5e-5 else f"{share:.2%}" if share < 10 else f"{share:.0%}"
+
+
+def short(number: float) -> str:
+    """Two digits, and whole numbers as they are up to 99999: "0.0034", "102", "1.7e+08"."""
+    return f"{number:.0f}" if 99.5 <= number < 1e5 else f"{number:.2g}"
+
+
 def one_line(words: str) -> str:
     """Printable, with signs in the place of line ends."""
     return printable(words).replace("\n", "⏎")
@@ -47,7 +62,7 @@ def cut(name: str, longest: int = LONGEST) -> str:
 
 
 def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
-    """ "gradient of layers.0", "update of head.weight, step 3", "what turned() returns"; of what is named like its kind, "loss"."""
+    """ "gradient of layers.0", "update of head.weight, step 3", "what turned() returns"; only the kind where both are the same, "loss"."""
     name = tensor if len(tensor) <= WIDEST_NAME else "…" + tensor[1 - WIDEST_NAME :]
     if kind == "returned":
         what = f"what {name} returns"

@@ -31,7 +31,7 @@ ADDITIVE = ops.ADDITIVE
 MIXED = frozenset({"lerp"})
 SCALED = frozenset({"mul", "div"})
 SIZED = SUMS | ops.STEADY
-"""Ops whose result has the absolute error that an input brings: what a softmax's logarithms are off by is what its scores are."""
+"""Ops whose result has the absolute error of an input: the logarithms of a softmax have the error of its scores."""
 UNCHANGING = SIZED | SCALED | ops.CASTS
 """Ops whose result has the error that an input brings, relative or absolute, if only one of them brings any, and the rest is a number."""
 
@@ -126,8 +126,8 @@ class Attribution:
         return max((operation for operation in mine if operation.blamed == chosen), key=mine.__getitem__, default=None)
 
     def of_line(self, cause: Operation) -> float:
-        """The share of what the user wrote on the line of an op, each kind of op once: a cast and a product are mended together. The turns of a
-        loop are not: what they add up is no rounding that something amplifies."""
+        """The share of what the user wrote on an op's line. Each kind of op counts once: one change to the line repairs a cast and a product
+        together. The turns of a loop do not add up here: what they add up is no rounding that something amplifies."""
         most = defaultdict[str, float](float)
         for operation, share in self.shares.items():
             if operation.blamed == cause.blamed and written(operation):
@@ -146,7 +146,7 @@ class Attribution:
         return next((each for each in after if self._grown(each) and (each.outputs[0].low or moments(each, cause))), None)
 
     def subnormal(self, cause: Operation) -> bool:
-        """Whether what shows the rounding of `cause` are small elements of what it has stored, picked out later: subnormal ones."""
+        """Whether small, subnormal elements of the result of `cause`, picked out later, are what shows its rounding."""
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
         picked = (each.outputs[0] for each in passed if each.base in MOVING)
         return any(causes.subnormal(made) >= causes.HALF * self.error(made) for made in picked)
@@ -169,14 +169,15 @@ def written(operation: Operation) -> bool:
 
 
 def own(operation: Operation, value: Value) -> float:
-    """The relative error that an op makes itself: by storing its result low, by what its kernel errs on the inputs it has, by what becomes zero."""
+    """The relative error that an op makes itself: by storing its result low, by its kernel's own error on these inputs, and by elements that
+    become zero."""
     before = max((source.zeroed for source in operation.inputs), default=0.0)
     flushed = value.zeroed - before if value.low else 0.0  # a part of a tensor may have more of its zeros, and float32 flushes none
     return max(0.0 if causes.only_moved(operation, value) else causes.own(value), value.local or 0.0, flushed)
 
 
 def moments(operation: Operation, cause: Operation) -> bool:
-    """Whether one of its terms is the square of what `cause` made, or of what its line did: a variance as E[x²] - m².
+    """Whether one of its terms is the square of the result of `cause`, or of another op on its line: a variance as E[x²] - m².
 
     Its derivative by m is -2m, so that it is off by 2m times what m is. That of E[(x - m)²] is nothing, and m may be rounded as it is here.
     """
@@ -223,7 +224,7 @@ def _added(operation: Operation, value: Value, brought: Collection[Value], error
 
 
 def _evened(value: Value, source: Value, error: Errors) -> float:
-    """What independent errors of n terms are in their mean, or in their sum: a mean is no larger than its terms are, root mean square.
+    """The mean of n independent errors, or their sum. A mean is no larger than its terms are, as root mean squares.
 
     Of a table no more terms count than it has rows, as a loss takes one number of each.
     """
@@ -235,7 +236,8 @@ def _evened(value: Value, source: Value, error: Errors) -> float:
 
 
 def _brought(operation: Operation, value: Value, source: Value, error: Errors) -> float:
-    """What an input's error is in the result: for a sum of tensors as many elements of it as the result has, since it may be a part of a storage."""
+    """How large an input's error is in the result. For a sum of tensors, as many elements of the input count as the result has: the input may be
+    part of a storage."""
     if operation.base in SIZED | MIXED:
         return error(source) * _times(operation, source) * source.norm / math.sqrt(elements(source) or 1)
     return error(source) * (source.norm if operation.base in ADDITIVE else 1.0)

@@ -1,4 +1,4 @@
-"""A run beside its reference, boundary by boundary: what is not finite, what was flushed, how much room is left."""
+"""A run beside its reference, boundary by boundary: Inf and NaN, flushed gradients, headroom."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BrokenBoundary:
 
 
 def broken(seen: Trace, reference: Trace, rows: Sequence[Comparison], precision: Precision) -> BrokenBoundary | None:
-    """The first of them, in the order of the run. What a function returns is left out: what reads a mask decides what its -Inf does."""
+    """The first of them, in the order of the run. Results of functions are left out: the reader of a mask decides about its -Inf."""
     first = next((row for row in rows if row.excess_nonfinite and row.record.kind != "returned"), None)
     if first is not None:
         return _told(first.record, first.reference, first.excess_nonfinite, precision)

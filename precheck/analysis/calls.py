@@ -1,7 +1,7 @@
-"""What a call of a user's function makes itself: how far off what it gives is from float32 on the inputs that it had.
+"""The error that a call of a user's function makes itself: how far its result is from float32's on the same inputs.
 
-A function that is written with care rounds what it gives, and where the precision rounds. The functions of 18 healthy networks err by up to one
-unit roundoff of their own, and by 3.8 where a product made low passes a softmax. One that errs by more has a rounding in it that later ops amplify.
+A function that is written with care rounds what it gives, and where the precision rounds. The functions of 18 healthy networks have an own error of
+up to one unit roundoff, and of 3.8 where a low product passes a softmax. One that errs by more has a rounding in it that later ops amplify.
 """
 
 from __future__ import annotations
@@ -133,8 +133,8 @@ class Calls:
     def _leaves(self, operation: Operation, value: Value) -> bool:
         """Whether its function gives it out, or adds up its elements to a sum that is off as well.
 
-        Elements that became zero add nothing, as they should beside an eps. What is joined to others, cast or moved about is given out with what has
-        become of it; where the elements that are off are left out, nothing is.
+        Elements that became zero add nothing, as they should beside an eps. A value that is joined, cast or moved is given out as part of the
+        result. If the elements that are off are left out of that, it is not given out.
         """
         here = operation.call, self.functions.get(operation.blamed)
         summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()
@@ -163,7 +163,7 @@ class Calls:
     def _cancels(self, operation: Operation, value: Value) -> bool:
         """Whether it is a sum whose terms cancel, or made of one.
 
-        A sum of n numbers of one sign is no smaller than their norm, and no further off than they are, but for those that became zero.
+        A sum of n numbers of one sign is no smaller than their norm. It is no further off than they are, except for those that became zero.
         """
         error, handed = _error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)

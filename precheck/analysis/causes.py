@@ -1,7 +1,7 @@
 """Which rounding an error that is amplified comes from: back along what carried it, to the last op that made half of it.
 
-Errors add up in squares, so an op whose own rounding is half of what is amplified is there to be mended whatever came before it, and is
-nearest to where it matters. In a sum it is absolute errors that add up, in all else relative ones.
+Errors add up in squares. So an op whose own rounding is half of what is amplified is worth repairing, whatever came before it. It is also nearest
+to where it matters. In a sum it is absolute errors that add up, in all else relative ones.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def own(value: Value) -> float:
 
 
 def taken(operation: Operation) -> tuple[Value, ...]:
-    """What an op makes its result of: its inputs, but for what a copy writes over."""
+    """The inputs that an op makes its result of. A tensor that a copy writes over is none."""
     return operation.inputs[-1:] if operation.base == "copy" else operation.inputs
 
 
@@ -76,9 +76,9 @@ def kind(cause: Operation) -> str:
 
 
 def kin(operation: Operation) -> bool:
-    """Whether the terms of a difference are parts of one tensor, or one of them is the other, added to or cut: x₀ + Σδ - x₀, x - floor(x).
+    """Whether the terms of a difference are parts of one tensor, or one term is the other, added to or cut: x₀ + Σδ - x₀, x - floor(x).
 
-    It gives back what the larger one holds beyond the other, without an error of its own: what is lost was lost when that was stored.
+    It gives back what the larger term holds beyond the other, and adds no error of its own: what is lost was lost when that term was stored.
     """
     if operation.base not in SUMS or len(operation.inputs) != 2:
         return False
@@ -141,9 +141,9 @@ def _made_of(value: Value, other: Value) -> bool:
 
 
 def given_low(value: Value) -> bool:
-    """Rounded by a cast, or as the result of one of torch's own modules, and nothing but moved since: stored low since the precision asks for
-    it, not computed low by the user's code. Or a gradient, which is derived, not written: under
-    autocast nobody has it otherwise, and projections, variance reductions and penalties subtract one from another.
+    """Whether the value was rounded by a cast, or as the result of one of torch's own modules, and only moved since. It is then stored low because
+    the precision asks for it. The user's code did not compute it low. It may also be a gradient, which is derived, not written. Under autocast
+    nobody has it otherwise, and projections, variance reductions and penalties subtract gradients.
     """
     source: Value | None = value
     while source is not None and source.maker is not None:
@@ -159,7 +159,8 @@ def given_low(value: Value) -> bool:
 
 
 def stored_too_soon(operation: Operation, value: Value) -> bool:
-    """Whether a wide tensor that no low number went into is subtracted from what the block has stored low: before that cast it costs no digit.
+    """Whether a tensor that no low number went into is subtracted from what the block has stored low. Subtracted before that cast, it would cost
+    no digit.
 
     A number less its own rounding, or beside the same from elsewhere, is next to nothing in the reference.
     """

@@ -33,7 +33,8 @@ def largest(numel: int, samples: int, blocks: int) -> float:
 
 
 def freedom(mean: float, square: float, samples: int) -> float:
-    """How many independent errors make a sum of squares, by its mean over noise runs and the mean of its square; inf where too few runs tell.
+    """How many independent errors make a sum of squares, from its mean over noise runs and the mean of its square; inf where there are too few
+    runs.
 
     A sum of n equal squares has the variance 2/n of its squared mean. The mean varies by that over the number of runs, which is taken off.
     """

@@ -59,7 +59,7 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
 
 
 def _clipping(operation: Operation, remark: Clipped) -> Iterator[Miscoded]:
-    """An error where most calls of a line clip; else its scale lags behind for a few steps, as a delayed one must when data grows."""
+    """An error where most calls of a line clip. Otherwise its scale lags behind for a few steps, as a delayed scale must when data grows."""
     if remark.lost > max(SEEN, CLIPPED * remark.rounding):
         severity: Severity = "error" if remark.clips >= MOSTLY * remark.calls else "warning"
         yield _fact("clipping", operation, remark, remark.lost, max(float(SEEN), CLIPPED * remark.rounding), severity)

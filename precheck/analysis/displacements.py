@@ -1,8 +1,8 @@
 """Updates that the optimizer meant and the weights did not get.
 
-Displacement D = <moved, meant> / <meant, meant> over the whole run, `meant` being the float32 reference's move. Rounding to
-nearest that swallows small updates gives D near 0; stochastic rounding and Kahan summation, which swallow as many single
-steps, give D near 1, since what is lost once arrives later.
+Displacement D = <moved, meant> / <meant, meant> over the whole run, `meant` being the float32 reference's move. Rounding to nearest that swallows
+small updates gives D near 0. Stochastic rounding and Kahan summation swallow as many single steps, but give D near 1: what one step loses arrives
+later.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class Displacement:
 def displacements(rows: Iterable[Comparison], aged: Mapping[str, tuple[float, int]] = _UNAGED) -> list[Displacement]:
     """One a parameter stored in a low format, at the last step it was seen; of those stored wide, one that did not move by a bit.
 
-    Left out are those whose gradient is zero but for rounding (a bias before a norm): what was meant is float32's own rounding. The run's is
-    then another gradient altogether; where it is the reference's, there is something to arrive, however much rounding might have done. Where it
-    is another one of the same size, which rounding of the inputs makes, float32's step is no yardstick, and what the optimizer alone brings home
-    of the run's own (`aged`) is.
+    Left out are those whose gradient is zero but for rounding (a bias before a norm): what was meant is float32's own rounding. The run's is then
+    another gradient altogether; where it is the reference's, there is something to arrive, however much rounding might have done. It may be another
+    step of the same size, since inputs were rounded. Then float32's step is no yardstick, and the share of the run's own steps that the optimizer
+    alone brings home (`aged`) is.
     """
     rows = list(rows)
     unlike = [row for row in rows if row.record.kind == "parameter-gradient" and row.undetermined and row.relative >= AIMLESS]
@@ -87,7 +87,7 @@ def _displacement(row: Comparison) -> Displacement:
 
 
 def is_lost(update: Update) -> bool:
-    """Rounding by chance lets 1 ± luck arrive. Where that does not reach down to what did, it is not what happened."""
+    """Rounding by chance lets 1 ± luck arrive. If that range does not reach down to the share that arrived, rounding by chance is not the reason."""
     share = update_share(update)
     if not update.wanted or update.gradient_drift >= AIMLESS or share >= LOST:
         return False
@@ -97,14 +97,14 @@ def is_lost(update: Update) -> bool:
 
 
 def update_share(update: Update) -> float:
-    """What arrived, by the best of three accounts; of what is held in a remainder, what the remainder will give back."""
+    """The share that arrived, by the best of three accounts. If the optimizer holds a remainder, the share that it will give back."""
     if update.held and update.aged is not None:
         return update.aged
     return max(update.edq, update.arrived, update.aged or 0.0)
 
 
 def _sizes(update: Update) -> dict[str, Any]:
-    """What a weight is, what a step means to change it by, and the longest step, down and up, that its format rounds away there."""
+    """The size of a weight, the size of an intended step, and the longest step down and up that the format rounds away there."""
     count = math.sqrt(max(1, update.sampled))
     weight = update.size / count
     return {

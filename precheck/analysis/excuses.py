@@ -1,4 +1,4 @@
-"""What excuses a misrounding: what becomes of its value, by who reads it."""
+"""What excuses a misrounding: the ops that read its value heal it."""
 
 from __future__ import annotations
 

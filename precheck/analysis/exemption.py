@@ -1,7 +1,7 @@
-"""The ledger of exemptions: healthy code that a rule would accuse, and what it is told by.
+"""The ledger of exemptions: healthy code that a rule would accuse, and how it is recognised.
 
-An exemption is a function that says whether it applies. `exempts` enters it into the ledger, with the rules that it holds back, its reason, and
-programs of the corpus that are accused without it. docs/limits-and-exemptions.md shows the ledger. A test takes out each exemption in turn.
+An exemption is a function that says whether it applies. `exempts` enters it into the ledger: the rules that it holds back, its reason, and programs
+of the corpus that are accused without it. docs/limits-and-exemptions.md shows the ledger. A test takes out each exemption in turn.
 """
 
 from __future__ import annotations

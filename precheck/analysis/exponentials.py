@@ -1,8 +1,8 @@
-"""Roundings in an exponent: what an argument is off by absolutely, its exponential is off by relatively.
+"""Roundings in an exponent: the absolute error of the argument is the relative error of the exponential.
 
 So an exponent of ten makes ten roundings of one rounding. Where activations make the exponent, that is what their format means: a sharp softmax
-errs by six unit roundoffs. Where the rounding is that of a few numbers, of a loss, of a row's sum, of a function of a weight alone, of the logarithms
-of a softmax of which one in a row is taken, it need not be there at all: to keep these in float32 costs nothing.
+errs by six unit roundoffs. Often that rounding need not be there at all, since only few numbers are rounded. They are a loss, a row's sum, a
+function of a weight alone, or the one logarithm in each row of a softmax that is taken. To keep these in float32 costs nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Exponents:
 
 
 def _needless(cause: Operation) -> int:
-    """How many numbers an op of the user's stores low that it need not: a statistic, or what it makes of a weight alone; 0 where they are not few."""
+    """How many numbers an op of the user stores low without need: a statistic, or what it makes of a weight alone. 0 where they are not few."""
     made = cause.outputs[0] if cause.outputs else None
     if made is None or not made.low or not cause.inputs or not attribution.written(cause):
         return 0
@@ -80,7 +80,7 @@ def _needless(cause: Operation) -> int:
 
 
 def _picked(cause: Operation, readers: Readers) -> int:
-    """How many logarithms of a softmax are taken of those that an op of the user's stores low; 0 where they are not few, or another op reads them."""
+    """How many logarithms of a softmax are taken, of those that an op of the user stores low. 0 where they are not few, or another op reads them."""
     made = cause.outputs[0] if cause.outputs else None
     if made is None or cause.base not in ops.SOFTMAXES or not made.low or not attribution.written(cause):
         return 0

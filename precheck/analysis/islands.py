@@ -1,8 +1,8 @@
-"""Stretches of float32 inside an autocast region that nobody asked for: a float32 table, mask or scale makes activations float32, until the next
+"""Stretches of float32 inside an autocast region that nobody asked for. A float32 table, mask or scale makes activations float32, until the next
 product casts them back.
 
-They cost memory and time, and the digits that they add are gone at the cast. What autocast itself has in float32, as it has norms and softmaxes, was
-asked for, as is what the user casts, what a weight in float32 makes of activations, and a stream of residuals that is float32 already.
+They cost memory and time, and the digits that they add are gone at the cast. Some float32 was asked for: ops that autocast runs in float32 (norms,
+softmaxes), casts of the user, layers with float32 weights, and a residual stream that is float32 already.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _met(operation: Operation) -> tuple[Value, Value] | None:
 
 
 def _cast_back(operation: Operation, readers: Readers) -> tuple[set[Operation], Operation] | None:
-    """The ops of the stretch, and a cast of autocast's that ends it; None where anything else reads what it makes, or the user has it."""
+    """The ops of the stretch, and the cast by autocast that ends it. None where anything else reads what it makes, or the user has it."""
     stretch, casts, waiting = {operation}, list[Operation](), [operation]
     while waiting and len(stretch) < NEAR:
         value = waiting.pop(0).outputs[0]
@@ -95,7 +95,8 @@ def _cast_for_a_product(reader: Operation, readers: Readers) -> bool:
 
 
 def _alone(reader: Operation, value: Value) -> bool:
-    """Whether a reader makes an element of each, and nothing as large that is wide for its own sake goes into it, nor a weight in float32."""
+    """Whether a reader works element by element, and neither a weight in float32 nor another tensor as large that is wide for its own sake goes
+    into it."""
     if elements(reader.outputs[0]) != elements(value):
         return False
     others = [source for source in reader.inputs if source is not value and source.dtype in WIDE]

@@ -112,7 +112,8 @@ class Floor:
         return torch.where(self.exact.abs() < CANCELLED * large, self._terms(), 0.0)
 
     def _nearby(self) -> torch.Tensor:
-        """What row and column say of an element: their product over the whole, as of a matrix of rank one, and no less than the lesser."""
+        """What the row and the column say of an element: their product over the whole, as in a matrix of rank one, but at least the smaller of
+        them."""
         assert self.square is not None
         mean = self.square / max(self.runs, 1)
         if mean.dim() == 0 or mean.numel() < 2:
@@ -232,7 +233,8 @@ def _fine(fmt: formats.Format) -> float:
 
 
 def terms(value: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """An upper guess of the terms of the gradient of `value`, the largest and their sum: weights over the input, by rows where both have them."""
+    """An upper bound of the terms of the gradient of `value`: the largest term, and their sum. Weights over the input, by rows where both have
+    them."""
     found = sums = torch.zeros((), dtype=torch.float64)
     size = value.square().mean().sqrt() if value.numel() else found
     for weight in weights:

@@ -17,8 +17,8 @@ OUTPUT = 0.42
 
 
 def expected(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, roundoff: float) -> tuple[torch.Tensor, float, float]:
-    """The float32 result, and the relative errors that rounding explains: with inputs as they are, and with inputs quantised by the coarsest
-    of the usual ways (int8 by token or tensor, with zero points or without; e4m3 by token, tensor or blocks of 32)."""
+    """The float32 result and two relative errors that rounding explains. One is for inputs as they are. The other is for inputs quantised in the
+    coarsest usual way: int8 by token or tensor, with or without zero points, or e4m3 by token, tensor or blocks of 32."""
     wide = given.float()
     result = wide @ weight.t() + bias
     norm = result.norm().clamp_min(1e-30)

@@ -20,8 +20,8 @@ CONSTANTS = ops.CONSTANTS
 GUARDS = ops.GUARDS
 LOGARITHMS = ops.LOGARITHMS
 DRAWN = ops.DRAWN
-"""Draws of real numbers. They lie on a grid of their format (up to torch 2.11, `rand` in bfloat16 gives multiples of 1/256), so that
-a multiple of them may be whole and count nothing."""
+"""Draws of real numbers. They lie on a grid of their format: up to torch 2.11, `rand` in bfloat16 gives multiples of 1/256. So a multiple of them
+may be whole and count nothing."""
 
 
 def half_tiniest(value: Value) -> float:
@@ -162,7 +162,7 @@ def bounded(operation: Operation) -> bool:
 
 
 def landed(operation: Operation) -> tuple[float, float] | None:
-    """The bound of a clamp that its format rounds onto a whole number, which it is to keep values off, and that number: 0.9999 onto 1.
+    """A clamp's bound that its format rounds onto the whole number from which it should keep values away, and that number: 0.9999 onto 1.
 
     Of a constant, 1 alone: a decay or a share that is a no-op. Large numbers are all whole.
     """
@@ -231,7 +231,7 @@ def descendants(observation: Observation, roots: list[Value]) -> set[Value]:
 
 
 def turns(value: Value) -> int:
-    """How often the op of a module that most often worked on what it had made itself did so, on the way to a value from what was given.
+    """On the way from the inputs to a value: how often an op of a module has worked on its own result. The largest such count of all ops.
 
     The way is by the input that is furthest off. A state that a loop carries on passes the same op of the same module each time; a
     network's depth does not.
@@ -253,7 +253,8 @@ def passed(value: Value) -> Counter[tuple[str, ...]]:
 
 
 def read_at(operation: Operation) -> Operation:
-    """An addition of gradients, as autograd makes it of one value, at the line that reads this value: that of the op which made the last gradient."""
+    """An addition of gradients of one value, as autograd makes it, at the line that reads this value: the line of the op that made the last
+    gradient."""
     if operation.summed is None or operation.in_place:
         return operation
     made = next((term.maker for term in reversed(operation.inputs) if term.maker is not None and term.maker.summed is None), operation)

@@ -1,4 +1,4 @@
-"""The yardstick: how far rounding alone carries a tensor, and how far beyond that is a fault.
+"""The yardstick: how far rounding alone moves a tensor, and how far beyond that is a fault.
 
 r = drift / floor, with floor^2 = mean over noise runs of ||noise - reference||^2 + (c u ||reference||)^2 + n eta^2 / 12. The
 second term is the tensor's own last rounding, the third the spacing eta of values near zero (uniform error of one step).
@@ -33,8 +33,8 @@ _SMALL_SAMPLE = {
     4: (74.2, 16.6, 9.9, 7.5, 6.3, 5.6, 5.0, 4.7, 4.4, 4.2, 4.0, 3.8, 3.7, 3.6, 3.5, 3.4, 3.3, 3.3, 3.2, 3.1, 3.1),
     8: (19.9, 9.1, 6.7, 5.6, 5.0, 4.6, 4.2, 4.0, 3.8, 3.7, 3.5, 3.4, 3.3, 3.3, 3.2, 3.1, 3.1),
 }  # fmt: skip
-"""max(3, 1.5 sqrt F^-1(1 - 1e-6; n, nK)) for n = 1, 2, ...: the ratio of the mean square of n errors to that of K n noise
-samples follows Fisher's F, so a tensor of few elements may exceed 3 by luck. Computed with scipy.stats.f.isf(1e-6, n, n * K)."""
+"""The limits max(3, 1.5 sqrt F^-1(1 - 1e-6; n, nK)) for n = 1, 2, ...: the ratio of the mean square of n errors to that of K n noise samples
+follows Fisher's F. So a tensor of few elements may exceed 3 by luck. Computed with scipy.stats.f.isf(1e-6, n, n * K)."""
 
 
 _TWO_DRAWS = (0.032, 0.151, 0.252, 0.327, 0.385, 0.430, 0.466, 0.496, 0.522, 0.544, 0.563, 0.580, 0.596, 0.609, 0.622, 0.633, 0.643, 0.652,
@@ -81,6 +81,6 @@ def floor(reference: Record, spread: float, *, roundoff: float, step: float = 0.
 
 
 def step_near_zero(fmt: Format) -> float:
-    """What values near zero are rounded to multiples of: float16's subnormals. Formats with float32's range are flushed below
-    the smallest normal by some hardware (oneDNN's bfloat16 kernels on x86), and so is each term of a sum, here of 4096 as above."""
+    """What values near zero are rounded to multiples of: float16's subnormals. Some hardware flushes formats with float32's range below the
+    smallest normal number (oneDNN's bfloat16 kernels on x86). It also flushes each term of a sum, here of 4096 as above."""
     return fmt.min_subnormal if fmt is FP16 else 4096 * fmt.min_normal

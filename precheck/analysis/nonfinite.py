@@ -1,8 +1,8 @@
 """Inf and NaN that the reference does not have: where they first appear, whether they do harm, and what made them.
 
-An event is healed where what consumes it is finite and right (a mask before a softmax, a clamp). It harms where NaN follows, or a finite result that
-is wrong, or where Python or the backward pass reads it, or where nothing consumes it. A copy in another dtype is the same numbers, and consumes
-nothing. What masks are made of may be left unread. The blame goes to the op where the cause entered: the zero that was divided by, the constant that
+An event is healed where what consumes it is finite and right (a mask before a softmax, a clamp). It harms where NaN or a wrong finite result
+follows, where Python or the backward pass reads it, or where nothing reads it. A copy in another dtype is the same numbers, and consumes nothing.
+What masks are made of may be left unread. The blame goes to the op where the cause entered: the zero that was divided by, the constant that
 vanished, the cast that overflowed.
 """
 
@@ -56,7 +56,7 @@ class Broken(Fact):
 
     @property
     def what(self) -> str:
-        """What it is, beside what it is in the reference."""
+        """The value beside that of the reference."""
         return f"{_what(self.root)}, in the reference {self.root.beyond:.4g}"
 
     @property
@@ -139,10 +139,10 @@ def _harmful(root: Value, carried: list[Value], readers: Readers, observation: O
     needed_by=("masks_handed_out", "logged_copies"),
 )  # fmt: skip
 def laid_down(root: Value, maker: Operation, end: Value) -> bool:
-    """Whether an Inf that nothing consumes is what a constant became, or its sum with something: a mask, or what it has masked.
+    """Whether an Inf that nothing reads comes from a constant, or from its sum with something: it is a mask, or a masked tensor.
 
-    Gradients are no constants, NaN masks nothing; nor is it a mask, if it is there still when the block ends, that more numbers became,
-    or one above zero: what masks is added to scores or put in their place, and lies below all of them.
+    Gradients are no constants, and NaN masks nothing. A mask is added to scores or put in their place, and lies below all of them. So it is no mask
+    either if it is still there when the block ends, if more numbers became infinite, or if one is above zero.
     """
     if maker.base not in CONSTANTS or end.maker is None or end.nans or (maker.derived and maker.phase == "backward"):
         return False

@@ -18,7 +18,7 @@ from precheck.precisions import Precision
 def noise_for(model: torch.nn.Module, trace: Trace, tape: Tape, precision: Precision, *, seed: int) -> Noise:
     """The noise that models correct rounding under `precision`, placed where the low run `trace` stored its format.
 
-    Autocast leaves an input in float32 but for the ops that read a cast of it, which `tape` knows of a run that it has followed.
+    Autocast leaves an input in float32, except for ops that read a cast of it. `tape` knows these of a run that it has followed.
     """
     outputs = [record for record in trace.records.values() if record.kind == "output"]
     names = _stored_names(precision)

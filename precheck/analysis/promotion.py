@@ -71,7 +71,7 @@ def _given(value: Value) -> bool:
 
 
 def _promoted(value: Value) -> Operation | None:
-    """The op behind it that met a low tensor and a smaller wide one that is no weight; None where what is wide was asked for."""
+    """The op behind it in which a low tensor met a smaller wide one that is no weight. None where the wide type was asked for."""
     waiting, seen = [value], {value}
     while waiting and len(seen) < NEAR:
         maker = waiting.pop(0).maker

@@ -1,4 +1,4 @@
-"""What an exception that left the block may come of: a question that a zero answered otherwise, what torch would not store or mix."""
+"""The likely cause of an exception that left the block: a comparison with a number that became zero, or what torch would not store or mix."""
 
 from __future__ import annotations
 

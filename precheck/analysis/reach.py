@@ -1,8 +1,8 @@
-"""How far an error gets: whether what the user has of a watched run shows it, or what reads it on the way makes it good.
+"""How far an error gets: whether the results of a watched run show it, or whether its readers heal it on the way.
 
-A rounding that one op amplifies may be undone by the next: an error of a logarithm is absolute, and the exponential that follows makes
-a relative error of it again; a sum of many averages it out; a step is small beside its weight. What counts is what is left where
-the run ends: results, gradients, numbers that Python reads.
+The next op may undo a rounding that one op amplifies. An error of a logarithm is absolute, and the exponential that follows makes it relative
+again. A sum of many terms averages it out. A step is small beside its weight. The ends of a run count: results, gradients, numbers that Python
+reads.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ WRONG = Limit(0.5, "relative error", "Drift of a number from which it is off by 
 def shown(observation: Observation) -> set[Value]:
     """The values of which something that they end up in is off by more than ordinary rounding: one pass over the run, from its end.
 
-    Ends are what no op reads, what Python reads or is made whole numbers of, gradients of parameters, and what the shadow could not
-    follow. What is only compared is a decision of the run, which the shadow takes over; flips are judged by themselves.
+    Ends are values that no op reads, that Python reads, that become whole numbers, or that the shadow could not follow, and gradients of
+    parameters. What is only compared is a decision of the run, which the shadow takes over; flips are judged by themselves.
     """
     reading = [operation for operation in observation.operations if operation.base not in ops.FRESH]
     read = {value for operation in reading for value in operation.inputs if value not in operation.outputs}  # a copy is no reader
@@ -54,7 +54,8 @@ def shown(observation: Observation) -> set[Value]:
 
 
 def _dropped(observation: Observation) -> set[Value]:
-    """What a forward pass made and nobody took: no op, not even a copy, no gradient and not the user, in a run that went on to gradients."""
+    """What a forward pass made and nothing took: no op, not even a copy, no gradient, and not the user. This counts only in a run that went on to
+    gradients."""
     if not observation.gradients:
         return set()
     taken = {value for operation in observation.operations for value in operation.inputs}
@@ -92,8 +93,8 @@ def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Va
 def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether something made of it is divided by something else made of it, or its sum is taken the logarithm of: a softmax written out.
 
-    A ratio that is left alone is another matter: near one it is right to a rounding whatever the difference was, and what it tells is by
-    how much it is not one.
+    A ratio that is left alone is another matter. Near one it is right to a rounding, whatever the difference was, and its message is by how much it
+    is not one.
     """
     reached, waiting = {exponential}, [exponential]
     while waiting and len(reached) < NEAR:
@@ -112,8 +113,8 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
 def averaged(value: Value, readers: dict[Value, list[Operation]]) -> bool:
     """Whether half of its elements have no digit yet where a forward pass sums or averages them.
 
-    A mean over tokens heals nothing: what it adds up is a statistic, and is wrong. The inverse of what lost the digits does heal, as an exponential
-    after a logarithm: what it makes is right again, and is not followed.
+    A mean over tokens heals nothing: what it adds up is a statistic, and is wrong. The inverse of the op that lost the digits does heal, as an
+    exponential after a logarithm. Its result is right again, and is not followed.
     """
     waiting, seen = [value] if value.dead >= GARBAGE else [], {value}
     while waiting:

@@ -1,10 +1,10 @@
-"""States that a loop stores low in each turn, where these roundings are what the user's result is off by, though no single step amplifies.
+"""States that a loop stores low in each turn: these roundings make most of the result's error, although no single step amplifies.
 
-n independent roundings of a state whose size stays are √n times one of them, 0.42 √n unit roundoffs; those of a sum that grows evenly are
-0.24 √n; those that all go one way, as where half of what is added is lost, grow with n. A state that is kept wide has none of them.
+n independent roundings of a state whose size stays the same are √n times one of them, 0.42 √n unit roundoffs. Those of a sum that grows evenly are
+0.24 √n. Those that all go one way grow with n, as where half of what is added is lost. A state that is kept wide has none of them.
 
-A factor that was rounded once and scales the state in each turn is another matter: n turns make n times its error of it, however the state is kept.
-It is one number, or one for each channel, and is read n times: in float32 it costs nothing.
+A factor that was rounded once and scales the state in each turn is another matter. After n turns it has made n times its error, in whatever format
+the state is kept. It is one number, or one for each channel, and is read n times: in float32 it costs nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Recurrence:
 
 
 def _told_by(values: list[Value]) -> Iterator[Value]:
-    """Of states that one op carries on, the latest; and the one that is furthest off, if all of them together, as one tensor, are off by too much.
+    """Of the states that one op carries on, the latest. Also the one that is furthest off, if all of them together, as one tensor, are off by too
+    much.
 
     Of many that are rounded right, one or another is off by more than its share.
     """
@@ -106,7 +107,7 @@ def _off(value: Value, state: State) -> bool:
            "right, are off by 4.2 and 6.4 unit roundoffs",
 )  # fmt: skip
 def residual_stream(state: State) -> bool:
-    """A state to which each turn adds what other weights have made of it, and which no turn scales, as one scales a recurrent cell's state.
+    """A state to which each turn adds what other weights have made of it. No turn scales it, as a turn scales the state of a recurrent cell.
 
     A sampler's latents are none: it calls one network again and again, and to keep them in float32 costs nothing.
     """
@@ -123,7 +124,7 @@ def carries_a_remainder(state: State) -> bool:
 
 
 def _made(value: Value, states: Mapping[Value, State], observation: Observation, readers: Readers) -> list[Fact]:
-    """The fact, if most of the error is that of the lines which carry the state on, or of a factor that scales it in each turn."""
+    """The fact, if most of the error comes from the lines that carry the state on, or from a factor that scales it in each turn."""
     state, whose = states[value], Attribution(value, observation.operations)
     written = {each: share for each, share in whose.shares.items() if share and attribution.written(each)}
     mine = {each: share for each, share in written.items() if each.blamed in state.lines}
@@ -148,7 +149,8 @@ def _made(value: Value, states: Mapping[Value, State], observation: Observation,
 
 
 def _factors(written: dict[Operation, float], states: Collection[Value], readers: Readers) -> dict[Operation, float]:
-    """Of the ops that have a share in an error, those that make what a state is scaled by in each turn: once for all turns, or anew of the same."""
+    """The ops with a share in an error that make the factor by which each turn scales the state: once for all turns, or anew from the same
+    numbers."""
     alike: dict[tuple[object, ...], list[Operation]] = defaultdict(list)
     for each in written:
         alike[(each.name, each.blamed, each.scalars, each.inputs) if each.inputs else (each,)].append(each)

@@ -1,8 +1,8 @@
 """Rounding that costs more than rounding may: amplified errors, differences of near-equals, kernels that accumulate low, flushed numbers.
 
-Neither the size of an error nor its ratio to a noise floor tells a broken op from a healthy one (AUC 0.5 to 0.6 over 52 bugs and 106 healthy
-programs). What does is four or five bits lost in one op, elements left without a correct digit, and that float32 itself determines the result: a
-copy of the shadow, disturbed by 2^-20, tells that.
+Neither the size of an error nor its ratio to a noise floor separates a broken op from a healthy one (AUC 0.5 to 0.6 over 52 bugs and 106 healthy
+programs). Three things together do: four or five bits are lost in one op, elements are left without a correct digit, and float32 itself determines
+the result. A copy of the shadow, disturbed by 2^-20, tells the last.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ DIFFERENCES = ops.DIFFERENCES
 """Losses that subtract within: near zero they are small differences of what they are given, as they should be. What they are given that has been
 cast just before might have been subtracted before."""
 DECOMPOSED = ops.DECOMPOSED
-"""Ops all results of which are results. By Davis and Kahan (1970) an eigenvector turns by what its matrix is off by over the gap to the next
-eigenvalue: a thousandth of the largest is the whole of a small one."""
+"""Ops all results of which are results. By Davis and Kahan (1970) an eigenvector turns by the matrix's error over the gap to the next eigenvalue.
+A thousandth of the largest eigenvalue is the whole of a small one."""
 
 CENTRED = ops.CENTRED
 STORING = ops.CASTS | {"copy"}
@@ -150,9 +150,9 @@ class Misroundings:
         )  # fmt: skip
 
     def _undone(self, operation: Operation, value: Value) -> bool:
-        """Whether a sum undoes a difference, z + (q - z), and has q with an error that q has not: the difference was rounded as z is.
+        """Whether a sum undoes a difference, z + (q - z), and has q with an error that q itself does not have: the difference was rounded as z is.
 
-        A sum that is compared with what it should be, as Kahan summation does, is no result: what it lacks is added elsewhere.
+        Kahan summation compares a sum with the right one. That sum is no result: its remainder is added elsewhere.
         """
         kept = given_back(operation)
         if kept is None or value.drift <= max(ADDED * felt(value), 2 * kept.drift):
@@ -178,7 +178,7 @@ class Misroundings:
         return self._fact(mechanism, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity)
 
     def _before(self, operation: Operation, term: Value) -> Operation | None:
-        """The difference that the term of this one is, if it has made the error larger by more: what both make of it is the product of the two."""
+        """The difference that made the term of this one, if it has made the error larger by more. What both make of it is the product of the two."""
         first = causes.entered(term, self.causes)
         if first is None or first is operation or first.base not in SUMS or not attribution.written(first):
             return None
@@ -195,7 +195,7 @@ class Misroundings:
         return self._fact("amplified-rounding", how, operation, value, measured, limit, cause=cause, severity=severity, gain=gain)
 
     def _below_normal(self, operation: Operation, value: Value) -> Misrounded:
-        """What is stored below the format's normal numbers: what came in had its digits, and the spacing there has taken them."""
+        """A result below the format's normal numbers: the inputs had their digits, and the wide spacing there has taken them."""
         return self._fact("underflow", "subnormal", operation, value, value.dead, GONE, severity=self._severity(value))
 
     def _severity(self, value: Value) -> Severity:
@@ -208,8 +208,8 @@ class Misroundings:
         return self.stored[line]
 
     def _stored(self, cause: Operation) -> Operation:
-        """`cause`; of a difference in float32, which is exact, the op that stored its term low; of any op in float32, one of torch's own modules
-        where what that stored is most of the error."""
+        """`cause`, except for ops in float32. Of a difference in float32, which is exact, it is the op that stored its term low. Of any op in
+        float32, it is one of torch's own modules where what that stored is most of the error."""
         made, summed = cause.outputs[0], cause.base in SUMS
         if made.low or not cause.inputs or attribution.own(cause, made) >= causes.HALF * made.drift:
             return cause
@@ -240,7 +240,7 @@ class Misroundings:
     def _summed_away(operation: Operation, value: Value) -> list[Value]:
         """The operand of a sum most of which is wrong, if its zeros are what it is off by and no other operand is off.
 
-        Of n terms that became zero the norm tells little and the sum all: 2000 at 2^-11 beside a one are 2 % of it, and half.
+        Of n terms that became zero the norm says little and the sum everything: 2000 at 2^-11 beside a one are 2 % of the norm and half of the sum.
         """
         worst = operation.drifting
         if operation.base not in REDUCTIONS or value.dead < GONE or worst is None or not worst.zeros or worst.zeroed < worst.drift / 2:

@@ -1,4 +1,4 @@
-"""Scalers' steps, as they hang together: which were one update, which were calibration, what scale would have been safe."""
+"""Scalers' steps, and how they belong together: which were one update, which were calibration, what scale would have been safe."""
 
 from __future__ import annotations
 

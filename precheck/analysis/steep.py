@@ -1,7 +1,8 @@
-"""A rounding that a steep function makes large, wherever the two stand: a cast that the author wrote, or a table that the model's conversion rounds.
+"""A rounding that a steep function makes large, wherever the two stand. The rounding is a cast that the author wrote, or a table that the model's
+conversion rounds.
 
-`calls` asks what a function makes itself, and so sees no rounding that one function makes and another amplifies. Here the whole way is looked at, and
-only functions of one operand: of sums, products and norms terms cancel, and `rounding` has its own measure of that.
+`calls` asks what a function makes itself, and so sees no rounding that one function makes and another amplifies. Here the whole way is looked at,
+and only functions of one operand. In sums, products and norms terms cancel, and `rounding` has its own measure of that.
 """
 
 from __future__ import annotations

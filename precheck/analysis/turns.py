@@ -1,8 +1,8 @@
 """States that a loop carries on: which op stored the same state a turn before, and how often it has done so.
 
-A state is what an op stores low and makes of what it stored itself, by ops that add to numbers, scale, move or cut them: a running sum, a sampler's
-latents, the state of a recurrent cell. A hidden state that passes a matrix product or an activation on its way is none: these bound its error. A
-state that is kept wide is followed from where it is off by as much as harms: what scales it may have been rounded.
+A state is what an op stores low, and makes by adding to, scaling, moving or cutting what it stored itself: a running sum, a sampler's latents, the
+state of a recurrent cell. A hidden state that passes a matrix product or an activation on its way is none: these bound its error. A state that is
+kept wide is followed from where it is off by as much as harms: what scales it may have been rounded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from precheck.observe.shadow.operations import Operation, Value
 SCALING = ops.SCALING | frozenset({"lerp"})
 LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)
 DIRECT = ADDING | SCALING | LARGEST | frozenset(ops.FUSED_SUMS) | ops.SCATTERING | {"scatter"}
-"""Ops that make a state of the state before, element by element, or of the largest of its elements: these keep an error that all have."""
+"""Ops that make a state of the state before, element by element, or of its largest elements. They keep an error that all elements have."""
 ADDED_TO = frozenset(ops.FUSED_SUMS) & ops.PRODUCTS
 """Products that are added to their first operand."""
 BEHIND = 64
@@ -108,7 +108,7 @@ def _with_remainder(operation: Operation) -> bool:
 
 
 def _remainder(operation: Operation) -> bool:
-    """Whether it takes from a sum what went into it, or from a number what it is rounded to.
+    """Whether it subtracts from a sum one of its terms, or from a number its own rounding.
 
     (A sum of n parts of one storage adds the same value to a sum that it went into, and takes nothing from it.)
     """

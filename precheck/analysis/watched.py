@@ -15,8 +15,8 @@ from precheck.observe.shadow.operations import Observation, Operation, Past, Val
 class Watched:
     """A run that may be analysed in parts, as it goes on: each part once, with what follows it at hand.
 
-    A part hands on to the next what is known of the values that are left: where errors in them came from, which facts explain them, whether they are
-    spoiled by Inf or NaN.
+    A part hands on to the next what is known of the values that are left: where their errors came from, which facts explain them, and whether Inf
+    or NaN spoil them.
     """
 
     def __init__(self) -> None:

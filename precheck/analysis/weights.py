@@ -1,7 +1,7 @@
 """A quantised weight beside the weight that it was made of: rounding, or a wrong scale, zero point, order.
 
-Rounding leaves errors that neither follow the weight nor have a mean. A wrong scale makes an error that follows the weight, a wrong zero point one
-with a mean, in the blocks that share them; codes in a wrong order leave nothing of the weight but what a permutation brings back.
+Rounding leaves errors that neither follow the weight nor have a mean. A wrong scale makes an error that follows the weight. A wrong zero point
+makes one with a mean, in the blocks that share it. Codes in a wrong order leave nothing of the weight, except what a permutation brings back.
 """
 
 from __future__ import annotations

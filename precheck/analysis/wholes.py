@@ -80,9 +80,9 @@ def _low(cause: Operation) -> str:
 def renumbered(operation: Operation, seen: Renumbered, cause: Operation | None) -> list[MadeInteger]:
     """Numbers of something (ids, positions, counts) that are integers in the end, and others than they were. `cause` rounded them.
 
-    One is enough, and other columns of what they were stored in may hold what they like: the cast to integers says what they are.
-    They were wide when they were stored, or added up of small numbers without an error, as counts are: of what is computed in the format all large
-    numbers are whole.
+    One is enough, whatever other columns of the tensor hold: the cast to integers says that these are whole numbers. They were wide when they were
+    stored, or were added up from small numbers without an error, as counts are. Of what is computed in the format itself, all large numbers are
+    whole.
     """
     if cause is None or not (_counted(cause) or (cause.base in CONSTANTS and not any(source.low for source in cause.inputs))):
         return []

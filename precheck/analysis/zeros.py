@@ -1,4 +1,4 @@
-"""Zeros that the reference does not have: numbers that were lost, tensors that were flooded, gradients for want of a loss scale."""
+"""Zeros that the reference does not have: numbers that were lost, tensors that were flooded, gradients without a loss scale."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Missed(Fact):
 
 
 def missed(zero: Value, then: str) -> Missed:
-    """What made a zero that the reference does not have; `then` says what came of it."""
+    """The op that made a zero that the reference does not have. `then` says what came of it."""
     mechanism, cause = zero_origin(zero)
     bound = landed(cause) if mechanism == "vanished-constant" else None
     if bound is not None and bound[1]:
@@ -84,14 +84,14 @@ def _drowns(value: Value, readers: Readers) -> bool:
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Starved(Fact):
-    """A parameter's gradient most of which became zero for want of a loss scale."""
+    """A parameter's gradient most of which became zero without a loss scale."""
 
     parameter: str
     scale: float  # that it was under
 
 
 def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> list[Starved]:
-    """Parameter gradients most of which were flushed to zero for want of a loss scale."""
+    """Parameter gradients most of which were flushed to zero without a loss scale."""
     found = []
     for name, value, scale in observation.gradients.values():
         maker = value.maker

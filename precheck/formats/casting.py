@@ -25,11 +25,11 @@ def cast(
 ) -> torch.Tensor:
     """`values` rounded to numbers of `fmt`, as float32 of the same shape.
 
-    "nearest" ties to even. "stochastic" takes the number above with the probability that the place between the two neighbours
-    says, drawn from `generator`; it is right on average. "noise" adds to each element an error by chance of the size that rounding to
-    nearest makes: that of "stochastic" over √2, since the mean of f (1 - f) is 1/6 where that of min(f, 1 - f)² is 1/12. The results are no
-    numbers of the format then, but numbers of the format stay. What lies beyond `fmt.max` becomes that with `saturate`, or where the
-    format has no Inf; otherwise Inf, from half a spacing beyond it on. NaN stays NaN.
+    "nearest" ties to even. "stochastic" takes the number above with the probability that the place between the two neighbours says, drawn from
+    `generator`; it is right on average. "noise" adds to each element a random error of the size that rounding to nearest makes. That is the error
+    of "stochastic" over √2, since the mean of f (1 - f) is 1/6 where that of min(f, 1 - f)² is 1/12. The results are no numbers of the format then,
+    but numbers of the format stay. What lies beyond `fmt.max` becomes that with `saturate`, or where the format has no Inf; otherwise Inf, from
+    half a spacing beyond it on. NaN stays NaN.
 
     Raises ValueError for a format that float32 does not hold with room to spare (bf16, fp32, fp64, tf32).
     """

@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 class Format:
     """A binary floating-point format with subnormals, rounded to nearest, ties to even.
 
-    `precision` counts significant bits, the implicit one included. The smallest normal number is 2**min_exponent, the
-    largest finite one is `max`. A format that `saturates` has no infinity: whatever lies beyond `max`, infinity too,
-    becomes `max`. `dtype_name` is the attribute of torch, None where torch has no such dtype.
-
     >>> BF16.round(1.23456), BF16.ulp(1.23456), BF16.absorbs(1.23456, -1e-4)
     (1.234375, 0.0078125, True)
+
+    Attributes:
+        name: As in `precheck.FORMATS`: "bf16".
+        precision: Significant bits, the implicit one included.
+        min_exponent: The smallest normal number is 2**min_exponent.
+        max: The largest finite number.
+        saturates: Whether what lies beyond `max`, infinity too, becomes `max`. Such a format has no infinity.
+        dtype_name: The attribute of torch; None where torch has no such dtype.
     """
 
     name: str

@@ -1,8 +1,8 @@
 """The golden file: safetensors, stacked, checked byte for byte, written whole or not at all.
 
-Per tensor 127 float32 numbers of sketch (times a power of two of its own), five float64 (norm, amax, norm of the weight, noise
-floor of either placement), and an entry in one compressed index (kind, name, step, shape, dtype, counts). No pickle, no torch:
-any safetensors reader opens it.
+Per tensor there are 127 float32 numbers of sketch, times a power of two of its own. There are five float64: norm, amax, norm of the weight, noise
+floor of either placement. And there is an entry in one compressed index. The entry has kind, name, step, shape, dtype and counts. No pickle, no
+torch: any safetensors reader opens it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def _refuse_nonfinite(golden: Golden, path: Path) -> None:
 
 
 def _called(record: Record) -> str:
-    """ "the parameter-gradient of head.bias", "what turned() returns"; what is named after its kind, "the output" and "the loss", is that."""
+    """ "the parameter-gradient of head.bias", "what turned() returns", or only the kind where the tensor has no other name: "the output", "the
+    loss"."""
     name = one_line(record.name)
     if record.kind == "returned":
         return f"what {name} returns"

@@ -96,7 +96,7 @@ def _entry(table: Any, where: str) -> tuple[Check, Known]:
 def _accepted(name: str, value: str, accepted: Sequence[str] | Mapping[str, Any], where: str) -> None:
     if value not in accepted:
         hint = "; refresh the golden instead" if value in NEVER else f"; there are {', '.join(accepted)}"
-        raise KnownError(f"{where}: {name} = {value!r} cannot be{hint}")
+        raise KnownError(f"{where}: {name} = {value!r} is not accepted{hint}")
 
 
 def _family(value: Any, where: str) -> Family:

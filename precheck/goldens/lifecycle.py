@@ -1,7 +1,7 @@
 """How a golden comes into being and is renewed: record, compare with what is there, write.
 
-A golden is the float32 reference of a test with the noise floor of either placement of rounding (at autocast's ops, or
-wherever the run stores), so that one file serves every precision. It is recorded and deleted on request only.
+A golden is the float32 reference of a test. It has the noise floor of either placement of rounding (at autocast's ops, or wherever the run stores),
+so that one file serves every precision. It is recorded and deleted on request only.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Refreshed:
 def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
     """Records the golden of `job` at `path`, where `which` asks for it. Raises GoldenError if it cannot be written or is not finite.
 
-    `missing` leaves every file that is there; `changed` rewrites those whose values moved by more than float32 may between
-    machines, or that cannot be read; `all` rewrites those whose bytes differ.
+    `missing` leaves every file that is there. `changed` rewrites those that cannot be read, or whose values moved by more than float32 may differ
+    between machines. `all` rewrites those whose bytes differ.
     """
     if which == "missing" and path.exists():
         return Refreshed(path, "kept")
@@ -74,7 +74,7 @@ def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
 def outdated(before: Golden, now: Golden, job: Job | None = None) -> bool:
     """Whether `now` is another test's, or one that a check beside `before` would call moved. With the `job`, float64 is asked, as a check asks it.
 
-    A distance as a share of the norm does not tell: what cancels, such as the gradient of a key's bias, is another number on each machine.
+    A distance as a share of the norm does not tell. What cancels, such as the gradient of a key's bias, is another number on each machine.
     """
     old, new = ({each.record.key: each.record for each in golden.records} for golden in (before, now))
     if old.keys() != new.keys() or any(_form(old[key]) != _form(each) for key, each in new.items()):

@@ -15,9 +15,9 @@ _ELSEWHERE = "~"  # holds the goldens of tests outside `under`; no sanitised nam
 def golden_path(directory: Path, test_file: str, test_name: str, *, under: str = "") -> Path:
     """`directory`/<path of the test file>/<name of the test>.safetensors.
 
-    `test_file` is relative to the root of the project, with forward slashes; `under` is the folder that all tests live in, if
-    there is one, which the path leaves out. `test_name` may hold classes and parameters. Names that some file system would not
-    take, or would mix up, get a plain form and a hash of their own, so that different tests never share a file.
+    `test_file` is relative to the root of the project, with forward slashes. `under` is the folder that all tests live in, if there is one; the
+    path leaves it out. `test_name` may hold classes and parameters. Some file systems would refuse some names, or take two for one. These get a
+    plain form and a hash of their own, so that different tests never share a file.
     """
     file = PurePosixPath(test_file)
     parts = (*file.parts[:-1], file.stem if file.suffix == ".py" else f"{file.name}/")  # the slash earns a hash: x.py is not x

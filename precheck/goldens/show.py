@@ -61,7 +61,7 @@ def difference(before: Golden, now: Golden) -> list[Change]:
 
 
 def circumstances(before: Golden, now: Golden) -> list[Change]:
-    """What differs in where and with what they were recorded, and changes no verdict: versions, device, digests."""
+    """Differences in how they were recorded that change no verdict: versions, device, digests."""
     return [change for name, change in _provenance(before, now) if name not in MEANINGFUL]
 
 

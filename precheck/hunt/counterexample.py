@@ -29,8 +29,13 @@ _FACTORY = 'model="package.module:function", where function() returns the model,
 class Counterexample:
     """An input that breaks a model under a precision, shrunk, with the measurement that shows it.
 
-    `inputs` are as the model takes them, held exactly by what the precision stores; `report` is their measurement, `finding` its first
-    error of a rule that was searched for; `tried` is how many inputs were judged until one broke. It keeps the model, for `save`.
+    It keeps the model, for `save`.
+
+    Attributes:
+        inputs: As the model takes them. The precision stores them exactly.
+        report: Their measurement.
+        finding: The first error in it of a rule that was searched for.
+        tried: How many inputs were judged until one broke.
     """
 
     inputs: Any

@@ -1,7 +1,7 @@
 """An input that breaks a model, shrunk to the elements that matter.
 
-Hypothesis shrinks what a strategy drew: shapes, layouts, contents. What is left are elements: all that the fault does not need become
-zero, by halves (the recursive form of delta debugging), and the rest as plain as they can be.
+Hypothesis shrinks what a strategy drew: shapes, layouts, contents. What is left are elements. All that the fault does not need become zero, half by
+half (the recursive form of delta debugging), and the rest become as plain as they can.
 """
 
 from __future__ import annotations

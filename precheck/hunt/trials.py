@@ -1,8 +1,7 @@
 """Inputs judged one by one: does this one break the model?
 
-Two runs tell most of it: what is not finite, what is missing, and an upper bound of r, with no noise to explain anything. Only
-where that bound is beyond its limit is the input measured; after the first so many, only where it is also beyond whatever noise
-has explained of that tensor before.
+Two runs tell most of it: Inf and NaN, missing gradients, and an upper bound of r, since no noise explains anything yet. An input is measured only
+where that bound is beyond its limit. After the first few it must also be beyond whatever noise has explained of that tensor before.
 """
 
 from __future__ import annotations

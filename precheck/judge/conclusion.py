@@ -1,7 +1,7 @@
-"""One verdict on one run: what its boundaries show and what its ops show, without saying a thing twice.
+"""One verdict on one run, from its boundaries and its ops, without saying a thing twice.
 
-An error at a boundary is an effect, and the op behind it the cause. Where a rule has told the cause, the error names it. A cause whose effect no
-boundary shows is an error all the same: an untrained network passes on little of what it will pass on once it is trained.
+An error at a boundary is an effect, and the op behind it the cause. Where a rule has told the cause, the error names it. A cause is an error even
+if no boundary shows its effect: an untrained network hides more than a trained one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Place = tuple[str, int, int]
 def concluded(
     boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, trace: Trace, rows: Sequence[Row] = ()
 ) -> list[Finding]:
-    """The findings of the run, in the order in which ops show what they are about; what no op shows stands last.
+    """The findings of the run, in the order of the ops that show them. Findings that no op shows stand last.
 
     The rounding that the last difference of a run shows may be its first op's. What shows before it has been told by then.
 
@@ -76,7 +76,7 @@ def _asked(candidates: Sequence[Candidate], sound: Collection[Place] | None) -> 
 def _behind(
     finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None
 ) -> tuple[Finding, Operation | None]:
-    """A finding of the boundaries, with the op behind it where it has one, and the op that shows it; `record` is the tensor that it is about."""
+    """A finding of the boundaries, with the op behind it where it has one, and the op that shows it. `record` is the tensor that it is about."""
     if finding.rule == "lost-update":
         return culprit.written(finding, observation), None
     wanted = finding.severity == "error" and finding.rule in EFFECTS
@@ -97,9 +97,9 @@ def explained(finding: Finding, observation: Observation, candidates: list[Candi
 def _weighed(finding: Finding, asked: Collection[tuple[str, str]], *, choices: bool) -> Finding:
     """`finding`, or a note where the noise runs, by which the boundaries are healthy, had the very rounding that it is about.
 
-    Noise has the roundings that the precision asks for, of inputs and of what torch's own modules return, and not those that the user's code adds.
-    `asked`: places of such roundings.
-    What a choice makes of rounded scores is counted beside what it makes of disturbed ones; `choices`: all of these were as many.
+    Noise has the roundings that the precision asks for, of inputs and of what torch's own modules return. It does not have those that the user's
+    code adds. `asked`: places of such roundings. What a choice makes of rounded scores is counted beside what it makes of disturbed ones;
+    `choices`: all of these were as many.
     """
     amplified = finding.rule in AMPLIFIED and _place(finding) in asked
     if finding.severity == "error" and (amplified or (choices and finding.rule == "decision-flip" and _chooses(finding))):

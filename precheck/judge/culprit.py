@@ -17,6 +17,7 @@ from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Candidate
+from precheck.words import percents
 
 _KIN = {
     "overflow": {"overflow", "nan", "vanished-constant", "underflow", "cancellation", "amplified-rounding"},
@@ -46,7 +47,8 @@ def explained(
         return finding, None
     made, showing = _made(value, observation)
     made, showing = made or operation, showing or operation
-    cause = f"{placed(showing)}: the error is {showing.drift_in:.2g} of the norm before it, {showing.outputs[0].drift:.2g} after it"
+    before, after = percents(showing.drift_in), percents(showing.outputs[0].drift)
+    cause = f"{placed(showing)}: the relative error is {before} before it and {after} after it"
     if made is not showing:
         cause = f"{placed(made)}: its rounding shows at {placed(showing)}{cause[len(placed(showing)) :]}"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), showing
@@ -77,8 +79,8 @@ def _fits(finding: Finding, candidate: Candidate) -> bool:
 
 
 def _leads_to(finding: Finding, candidate: Candidate, place: tuple[str, int, int] | None) -> bool:
-    """Whether what a candidate shows is on the way to the boundary. What makes Inf or NaN comes before a mere error, if that is what the boundary
-    shows; a rounding in a function that only an op outside of it shows is not what the function's result is off by."""
+    """Whether what a candidate shows is on the way to the boundary. What makes Inf or NaN comes before a mere error, if the boundary shows Inf or
+    NaN. A rounding inside a function that only an op outside of it shows does not explain the function's own result."""
     if finding.rule in _KIN and not isinstance(candidate.fact, (Broken, Missed)):
         return False
     return within(shown(candidate), place)

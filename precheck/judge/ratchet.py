@@ -1,6 +1,6 @@
 """Known failures: whether a check fails as it is known to, worse, or no longer, and what is left to be known then.
 
-A ratchet: what is known may get better, and is then known as better; what gets worse is a failure. Imports neither torch nor numpy: under
+A ratchet: a known failure may get better, and is then known as better. If it gets worse, the check fails. Imports neither torch nor numpy: under
 xdist the controller tightens what its workers measured.
 """
 
@@ -19,8 +19,8 @@ NEVER = frozenset({"golden-stale"})
 _MANY = 3
 """Modules of one pattern (layers.*.norm) that are still written by their own names."""
 _COUNTS: Mapping[str, float] = MappingProxyType({"decision-flip": 1.5, "missing-gradient": 1.0})
-"""Rules that count, and times what is known that is no more than chance: flips are luck in part, and their limit is three times what
-rounding explains; a gradient is there or not. Of other rules, `beyond` says how bad it is."""
+"""Rules that count something, and by how many times the known count may grow by chance. Flips are luck in part, and their limit is three times
+what rounding explains. A gradient is either there or not. Of other rules, `beyond` says how bad it is."""
 _FEWER: Mapping[str, float] = MappingProxyType({**_COUNTS, "accumulated-drift": 1.5})
 """Rules of which the more is measured the worse it is, and what must lie between two measurements for the lower to be written."""
 
@@ -48,8 +48,8 @@ class Reach:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What a check came to. `beyond` holds what is close to its limit, too; `excused` what a closer look found healthy, and times its
-    limit at first sight: another noise run may not excuse it, so it is recorded, and never judged.
+    """What a check came to. `beyond` also holds what is close to its limit. `excused` holds what a closer look found healthy, with how many times
+    its limit it was at first sight. Another noise run may not excuse it, so it is recorded and never judged.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -109,7 +109,8 @@ def present(known: Sequence[Known], seen: Seen) -> list[Known]:
 
 
 def tightened(known: Sequence[Known], seen: Seen) -> list[Known]:
-    """`known` with what is mended left out and what became better lowered; `known` itself where chance explains the difference."""
+    """`known` without the failures that were mended, and with lower numbers where they became better. `known` itself where chance explains the
+    difference."""
     table = _table(known)
     kept = []
     for each in known:
@@ -149,7 +150,7 @@ def _with_table(known: list[Known], table: Mapping[str, Family]) -> list[Known]:
 def _owner(fault: Fault, known: Iterable[Known], table: Mapping[str, Family]) -> Known | None:
     """What knows of `fault`: its rule at its place, or where the first place is mended, at another that was beyond its limit too.
 
-    Drift at a place that was beyond its limit is known whatever the first fault was called: whether it is an error hangs on what it reaches.
+    Drift at a place that was beyond its limit is known, whatever the first fault was called. Whether it is an error depends on what it reaches.
     """
     same = [each for each in known if each.rule == fault.rule]
     exact = next((each for each in same if each.place == fault.place), None)

@@ -80,7 +80,8 @@ class Bench:
         return self._as_asked(trial.but(sizes=((name, size + -size % step),))) if size and step > 1 and size % step else None
 
     def _step(self, name: str) -> int:
-        """What sizes of a dimension have to be a multiple of, as of groups or heads: the least divisor of the example's that may be added to it."""
+        """The number that sizes of a dimension have to be a multiple of, as for groups or heads. It is the least divisor of the example's size
+        that may be added to it."""
         if name not in self.steps:
             self.steps[name], old = 1, self.dimensions.sizes[name]
             taken = (each for each in range(2, old + 1)
@@ -191,7 +192,7 @@ class Bench:
         judged.fault = Fault("crash", subject, f"the candidate raises {text} in its {outcome.where} pass, where the reference gives a result")
 
     def _contract(self, judged: Judged, outcome: Outcome, reference: Reference) -> None:
-        """What is not finite among the inputs: NaN reaches what depends on it, and no more is lost than the reference loses."""
+        """Inf and NaN among the inputs: NaN reaches every element that depends on it, and no more elements are lost than in the reference."""
         for name, native in reference.native.values.items():
             got, exact = outcome.values.get(name), reference.exact.values.get(name)
             if native is None or exact is None or got is None or not exact.is_floating_point() or got.shape != exact.shape:

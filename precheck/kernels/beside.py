@@ -26,7 +26,7 @@ STEP = 2.0**-30
 
 
 def sampled(bench: Bench, trial: Trial, reference: Reference) -> None:
-    """Adds them to the floors of a reference: each is held against the exact result of the same moved inputs."""
+    """Adds them to the floors of a reference: each is compared with the exact result of the same moved inputs."""
     made = reference.made or bench.make(trial)
     for seed in range(SAMPLES):
         generator = torch.Generator().manual_seed(7919 + seed)
@@ -44,7 +44,7 @@ def sampled(bench: Bench, trial: Trial, reference: Reference) -> None:
 
 def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None:
     """Exact gradients a hair beside these inputs. At a corner, or among equals, they are others, and none is more right than another: what the
-    reference gives there hangs on how it is written."""
+    reference gives there depends on how it is written."""
     names = [name for name, floored in reference.floors.items() if "gradient" in name and floored.exact.is_floating_point()]
     for seed in range(PAIRS if names else 0):
         for sign in (1, -1):

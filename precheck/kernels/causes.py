@@ -24,11 +24,12 @@ PATIENCE = 15.0
 _PLENTY = 2**18
 """Elements of a tensor in trials that look for a class, at most."""
 _RUNS = 40
-"""What a verdict costs, in runs of a reference as it is and in float64: six noise runs, each ten times as long, and samples beside the inputs."""
+"""The cost of a verdict, in runs of a reference as it is and in float64. There are six noise runs, each ten times as long, and samples beside the
+inputs."""
 _GAIN = 8.0
 """How much smaller an error of rounding is in the next wider format, at least: formats differ by 2^3 and more in roundoff."""
 _GROWS = 4.0
-"""How much larger the relative error of a sum is that is 64 times as long, if its accumulator rounds: between 8, as a random walk, and 64."""
+"""The growth of a sum's relative error when it is 64 times as long, if its accumulator rounds: between 8, as a random walk, and 64."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

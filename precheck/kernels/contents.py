@@ -76,7 +76,8 @@ def _real(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Genera
 
 
 def _single(example: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A scale, a limit or a share that is passed as a tensor: between half of the example's and all of it, which whatever bounds it allows too."""
+    """A scale, a limit or a share that is passed as a tensor. It is drawn between half of the example's and all of it, since its bounds then allow
+    it too."""
     return example * _uniform((), 0.5, 1.0, generator) if bool(example.isfinite()) else example.clone()
 
 

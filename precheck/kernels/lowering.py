@@ -17,7 +17,7 @@ from precheck.ops import base_name
 
 LOW = (torch.bfloat16, torch.float16)
 SHARE = 0.8
-"""Of the square of an error, from which on it is explained: errors of as many ops as an eighth of the elements explain an eighth by chance."""
+"""The share of a squared error from which it is explained. Errors of as many ops as an eighth of the elements explain an eighth by chance."""
 TIMES = 2.0
 """How often the error of one op may count, at most. It counts once where the candidate rounds the very same; what two ops before it round moves it by
 about as much again."""

@@ -104,7 +104,7 @@ def _shifted(mask: torch.Tensor, way: str) -> torch.Tensor | None:
 
 
 def _resized(mask: torch.Tensor, edge: int, step: int) -> torch.Tensor | None:
-    """A window, whose mask hangs on how far a column is from its row alone, with one of its two edges moved; None of what is no window."""
+    """A window with one of its two edges moved; None if the mask is no window. A window's mask depends only on how far a column is from its row."""
     rows, columns = mask.shape[-2:]
     places = torch.arange(columns, device=mask.device) - torch.arange(rows, device=mask.device)[:, None] + rows - 1
     along = torch.zeros(rows + columns - 1, dtype=torch.bool, device=mask.device)

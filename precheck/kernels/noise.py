@@ -34,7 +34,7 @@ _SHORT = 16
 
 
 def base_roundoff(dtype: torch.dtype) -> float:
-    """What disturbs: float32's, and float64's own where that is what the user asked for."""
+    """The roundings that disturb: float32's, or float64's own where the user asked for float64."""
     return 2.0**-53 if dtype in (torch.float64, torch.complex128) else 2.0**-24
 
 
@@ -201,8 +201,8 @@ def _kept(value: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
 
 
 def _repeats_along(value: torch.Tensor, axis: int) -> float:
-    """How much further a chain errs for terms that are equal: each addition of one number rounds alike, so that of n terms with k values
-    n k / n² of the errors are independent, and not n."""
+    """How much further a chain errs for terms that are equal. Each addition of one number rounds alike: of n terms with k values n k / n² of the
+    errors are independent, and not n."""
     lines = value.detach().movedim(axis, -1).reshape(-1, value.shape[axis])
     if not _real(value) or value.is_complex() or not lines.numel():
         return 1.0

@@ -1,4 +1,4 @@
-"""How a kernel behaves from call to call: what it keeps, what it writes, whether it is the same twice."""
+"""How a kernel behaves from call to call: what it keeps, where it writes, whether it repeats itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch.library asks of an operator: that its schema, its derivative and its fake kernel say what its kernel does."""
+"""The requirements of torch.library: an operator's schema, derivative and fake kernel must agree with its kernel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WITHOUT_FAKE = ("test_schema", "test_autograd_registration")
 
 
 def operator(function: Any) -> bool:
-    """Whether it is an operator of torch.library: what `custom_op` made, or what stands in `torch.ops`."""
+    """Whether it is an operator of torch.library: made by `custom_op`, or found in `torch.ops`."""
     return isinstance(function, (OpOverload, OpOverloadPacket, CustomOpDef))
 
 

@@ -68,7 +68,7 @@ def run(function: Callable[..., Any], example: Example, values: Sequence[torch.T
 
 def noise(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes,
           seed: int, fine: float) -> tuple[Outcome, bool]:  # fmt: skip
-    """A run with the rounding of correct implementations, and whether its result hangs on which of two writes came last."""
+    """A run with the rounding of correct implementations, and whether its result depends on which of two writes came last."""
     outcome = Outcome()
     gemm = wishes.precision.gemm if wishes.precision else None
     mode = Rounded(seed, fine, gemm if isinstance(gemm, Format) else None)

@@ -31,7 +31,7 @@ class Told:
     trials: int = 0
     refused: dict[str, int] = dataclasses.field(default_factory=dict)  # why the candidate did not take inputs, and how often
     unchecked: int = 0  # inputs that the reference refuses and the candidate takes
-    skipped: int = 0  # for want of time
+    skipped: int = 0  # for lack of time
     unconfirmed: list[str] = dataclasses.field(default_factory=list)
     unjudged: str = ""  # why nothing could be tried
     whole_left_out: bool = False  # the example was tried in smaller shapes alone
@@ -158,7 +158,7 @@ class Session:
                 self.told.told_by.add(name)
 
     def _confirmed(self, judged: Judged) -> bool:
-        """A value that is wrong is wrong in one of two other draws too, or hangs on what was run before; else it was a draw's bad luck.
+        """A wrong value has to be wrong in one of two other draws too, or to depend on earlier calls. Otherwise the draw was unlucky.
 
         What the reference itself would be accused of, on the same inputs in the same memory, is nobody's fault.
         """

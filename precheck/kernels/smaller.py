@@ -10,8 +10,8 @@ from precheck.kernels.states import State
 from precheck.kernels.trials import Trial
 
 ENOUGH = 2**16
-"""Elements of the largest tensor, beyond which trials are made of a smaller example: of so many one takes some hundredths of a second, of 2^23 some
-twenty seconds."""
+"""If the largest tensor has more elements than this, trials are made of a smaller example. So many elements take some hundredths of a second, and
+2^23 some twenty seconds."""
 _LEAST = 32
 """What no size is halved below."""
 

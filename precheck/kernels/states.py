@@ -13,7 +13,7 @@ import torch
 _CONTAINERS = (dict, list, set)
 _SIMPLE = (int, float, str, bool, type(None), tuple, torch.Tensor, *_CONTAINERS)
 _DEEP = 3
-"""Objects inside objects that are looked into: a cache hangs on what is called, or on an attribute of it."""
+"""Objects inside objects that are looked into: a cache belongs to what is called, or on an attribute of it."""
 
 
 class State:

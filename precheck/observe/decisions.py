@@ -1,12 +1,12 @@
 """Decisions and random draws of one run, remembered, so that another run can follow them.
 
-A router's top-k, a max-pool's winner, a ReLU's mask, an argmax: where the low-precision run decides otherwise than float32
-would, everything after differs by far more than rounding, and neither is wrong. The reference therefore follows the run it
-is compared with, and the decisions it would have taken itself are counted. Random draws are followed too, since a bfloat16
-`randn` draws other numbers than a float32 one.
+Examples are a router's top-k, a max-pool's winner, a ReLU's mask, an argmax. Where the low-precision run decides otherwise than float32 would,
+everything after it differs by far more than rounding, and neither run is wrong. The reference therefore follows the run it is compared with, and
+the decisions it would have taken itself are counted. Random draws are followed too, since a bfloat16 `randn` draws other numbers than a float32
+one.
 
-What counts as a decision follows from types, not from a list of models: an op that turns floating tensors into integers or
-booleans decides (comparisons, top-k, argmax, sort, bucketize, casts to int), and so do the floating step functions below.
+What counts as a decision follows from types, not from a list of models. An op that turns floating tensors into integers or booleans decides
+(comparisons, top-k, argmax, sort, bucketize, casts to int), and so do the floating step functions below.
 """
 
 from __future__ import annotations

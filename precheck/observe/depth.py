@@ -1,4 +1,4 @@
-"""Room on Python's stack for what hooks add to it, so that a model nested as deeply as it can run alone can be watched too.
+"""Room on Python's stack for what hooks add to it. A model nested as deeply as it can run alone can then be watched too.
 
 A module call takes torch two frames beside the module's own forward, and a third where the module has hooks. So whatever nests within Python's
 recursion limit does within four thirds of it under hooks, and what observes the innermost op takes some frames more.

@@ -1,9 +1,9 @@
-"""Modules, or some functions that they call, kept in float32 while the model around them runs low: by code that a user can paste,
-which is what runs here too.
+"""Modules, or some functions that they call, kept in float32 while the model around them runs low. The code that does so is code that a user can
+paste, and it is what runs here too.
 
-The module's class is replaced by a subclass of it, as FSDP2's `fully_shard` and `torch.nn.utils.parametrize` do, so that hooks,
-copies, names and state dicts are those of before. What runs inside sees float32 tensors, float32 weights and no autocast; what
-comes back is in the format of the model around it. Of single functions, arguments are float32 and weights as they are.
+The module's class is replaced by a subclass of it, as FSDP2's `fully_shard` and `torch.nn.utils.parametrize` do. So hooks, copies, names and state
+dicts stay as they were. Inside, code sees float32 tensors, float32 weights and no autocast. The result is in the format of the model around it. Of
+single functions, arguments are float32 and weights as they are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How many elements of a tensor of the reference lie in each binade: what a format's range would keep of it, and what not.
+"""How many elements of a tensor of the reference lie in each binade, which shows the elements that a format's range would lose.
 
-Counted where a shadow runs anyway: of what modules return and the gradients that come back for it, of each parameter's first
-gradient, and of results in which something first went wrong. A check that needs no shadow counts nothing.
+They are counted where a shadow runs anyway. Counted are results of modules and the gradients that come back for them, each parameter's first
+gradient, and results in which something first went wrong. A check that needs no shadow counts nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Faults planted into a user's own model and optimizer, for the length of a block.
 
-A fault on a tensor is a forward hook on the user's modules, found by the record key that `Boundaries` gives it and changed in
-place, so that the run keeps its tensors and their names: what is caught is the value. A fault on updates is a subclass of the
-optimizer's own class, put in its place.
+A fault on a tensor is a forward hook on the user's modules. It finds the tensor by the record key that `Boundaries` gives it, and changes it in
+place, so that the run keeps its tensors and their names. What is caught is then the value. A fault on updates is a subclass of the optimizer's own
+class, put in its place.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Change = Callable[[torch.Tensor], None]
 
 
 class Effect:
-    """What a planted fault did: by what share of its norm it changed the tensor, the first time that it was met."""
+    """The effect of a planted fault: the share of its norm by which it changed the tensor, at its first call."""
 
     def __init__(self) -> None:
         self.size: float | None = None  # None: it was never met

@@ -23,9 +23,9 @@ from precheck.torch_internals import in_backward, schema
 class Following(DecisionMode):
     """Takes the decisions of a tape in a reference run, and carries that run out in `dtype` wherever the code says lower.
 
-    A cast or factory that names a lower dtype in the user's own code is lifted to `dtype`: the reference is what the program
-    means, without the rounding it asks for. `disturb` is applied to the results that the recorded run stored low, and `read` gives what it
-    made of its inputs where it read them cast low.
+    A cast or factory that names a lower dtype in the user's own code is lifted to `dtype`. The reference is what the program means, without the
+    rounding it asks for. `disturb` is applied to the results that the recorded run stored low, and `read` gives what it made of its inputs where it
+    read them cast low.
 
     What this run would have decided itself goes to `own`, and is counted against `rival` (by default the tape it follows):
     `flips` holds, by module call and op, how many of how many forward decisions differ.

@@ -1,7 +1,7 @@
 """What the user's own functions return in a forward pass and its loss: a rotary table, a router's scores, a segment sum, a divergence.
 
-A function is a boundary as a module is, at which a good implementation has no error beyond that of its inputs and of the lines on which it
-rounds. Python tells of calls and returns through `sys.setprofile`; whoever has set one before is told of them too.
+A function is a boundary as a module is. A good implementation of it has no error beyond that of its inputs and of the lines on which it rounds.
+Python tells of calls and returns through `sys.setprofile`; whoever has set one before is told of them too.
 """
 
 from __future__ import annotations

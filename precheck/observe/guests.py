@@ -1,4 +1,4 @@
-"""Models of frameworks as they come: what of them is run, and what their parts are called.
+"""Models of frameworks as they come: the part of them that is run, and the names of their parts.
 
 A `Guest` stands for a module whose own call is not what is to be measured: the same children, parameters and buffers, another
 forward. No framework is imported: a model can be of one only if its user has imported it.
@@ -44,9 +44,9 @@ class Guest(torch.nn.Module):
 def received(model: torch.nn.Module, inputs: Any, loss: Loss | None) -> tuple[torch.nn.Module, Any, Loss | None]:
     """The model, inputs and loss to measure for those that a user passed.
 
-    A LightningModule without a `loss` is measured by its training_step, whose batch the inputs are. Of a DDP- or FSDP-wrapped
-    model it is a copy of what is wrapped, since a wrapper's buckets and shards know the weights as they are; of one that
-    Accelerate prepared, its own forward. Raises InputError for what cannot be measured so.
+    A LightningModule without a `loss` is measured by its training_step, whose batch the inputs are. For a model in DDP or FSDP it is a copy of the
+    wrapped model, since a wrapper's buckets and shards know the weights as they are. For one that Accelerate prepared it is its own forward. Raises
+    InputError for what cannot be measured so.
     """
     model = unwrapped(model)
     if loss is None and _steps(model):

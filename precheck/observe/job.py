@@ -1,4 +1,4 @@
-"""What a user asks to have run, and the error for what cannot be."""
+"""The job that a user asks for, and the error for a job that cannot be run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EXAMPLE = "lambda params: torch.optim.AdamW(params, lr=1e-3)"
 
 
 class InputError(ValueError):
-    """Something the user passed cannot be measured; the message says what, what is accepted and what to type."""
+    """An argument cannot be used. The message names it, and says what is accepted and what to type."""
 
 
 def check_inputs(model: torch.nn.Module, inputs: Any) -> None:
-    """Raises InputError for what has no numbers, and for what a run uses up: a measurement runs the model several times."""
+    """Raises InputError for tensors without numbers, and for iterators, which one run uses up: a measurement runs the model several times."""
     for name, each in named(model, inputs):
         if isinstance(each, torch.Tensor) and each.is_meta:
             given = name.startswith("inputs")

@@ -1,8 +1,7 @@
 """All that a record needs of a tensor on a GPU, found in one pass over it by one Triton kernel.
 
-Torch's own ops find the same in a dozen passes, several of them over float64 copies. A kernel is compiled on the user's machine, for
-his device, by a compiler that is not ours: it is used only where it has told of a known tensor what torch's ops tell of it, once a
-device and dtype (`proven`).
+Torch's own ops find the same in a dozen passes, several of them over float64 copies. A kernel is compiled on the user's machine, for its device, by
+a compiler that is not ours. So it is used only where it gave, for a known tensor, the same as torch's ops, once a device and dtype (`proven`).
 
 Importing this needs triton. Nothing here waits for the device but that proof.
 """

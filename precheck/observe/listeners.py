@@ -1,4 +1,5 @@
-"""Who is told what a verb is doing, and what a check came to: nobody, unless someone asks to be for the length of a block (as the plugin does).
+"""Who is told what a verb is doing, and what the verdict of a check is. Nobody is, unless someone asks for it for the length of a block, as the
+plugin does.
 
 Imports neither torch nor numpy, so that a listener need not either.
 """
@@ -58,7 +59,7 @@ def otherwise(words: str) -> contextlib.AbstractContextManager[None]:
 
 
 class Progress:
-    """Told of each op of a run, or of whatever is counted, and tells on whoever listens how many there were, where nothing was said for a while."""
+    """Counts the ops of a run, or other things. If nothing was said for a while, it tells the listeners how many there were."""
 
     __slots__ = ("hears", "last", "ops", "outer", "what")
 

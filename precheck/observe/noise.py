@@ -1,9 +1,9 @@
 """The disturbance of a noise run: what correct rounding alone would do to this model on this data.
 
-Boundary Monte-Carlo: a float32 run in which every tensor that the low-precision run stores in its format (weights, inputs,
-module outputs and the gradients that come back for them) is multiplied by 1 + U(-a u, a u). a = 0.725 gives the root mean
-square of one rounding to nearest, 0.42 u (measured 0.378 to 0.430; 0.392 for log-uniform mantissas). Noise enters at
-boundaries only, where a good implementation rounds; inside a module it would excuse the very bugs that are looked for.
+Boundary Monte-Carlo: a float32 run in which every tensor that the low-precision run stores in its format is multiplied by 1 + U(-a u, a u). These
+are weights, inputs, module outputs and the gradients that come back for them. a = 0.725 gives the root mean square of one rounding to nearest, 0.42
+u (measured 0.378 to 0.430; 0.392 for log-uniform mantissas). Noise enters at boundaries only, where a good implementation rounds; inside a module
+it would excuse the very bugs that are looked for.
 """
 
 from __future__ import annotations
@@ -160,8 +160,8 @@ class Noise:
 def _rounded(value: torch.Tensor, roundoff: float, *, shift: float) -> torch.Tensor:
     """`value` rounded to nearest on a grid of that unit roundoff, shifted along the logarithm by a random part of an octave.
 
-    Unlike independent noise, equal values get equal errors and similar ones similar errors, as they do from rounding: a mean over
-    thousands of nearly equal rows averages nothing out.
+    Unlike independent noise, equal values get equal errors and similar values similar ones, as they do from rounding. A mean over thousands of
+    nearly equal rows averages nothing out.
     """
     scaled = value * 2.0**shift
     splitter = 2 * roundoff / torch.finfo(value.dtype).eps + 1  # Veltkamp's splitting keeps the leading bits

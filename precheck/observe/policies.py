@@ -16,7 +16,7 @@ from precheck.observe.job import InputError
 
 
 class KerasGuest(Guest):
-    """A Keras model whose layers compute in what its weights are stored in, or in what autocast would: by Keras's own policies, not by autocast.
+    """A Keras model whose layers compute in the format of its weights, or in that of autocast: by Keras's own policies, not by autocast.
 
     Layers with a policy other than the model's (a softmax with dtype="float32") keep it. Keras holds its layers where torch does not
     look for them, and weights by names of its own; here `named_modules` and `named_parameters` have them, as "dense" and "dense.kernel".
@@ -111,8 +111,8 @@ def named_weights(host: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
 class _Spelling:
     """Keras paths, "classifier/dense_7/kernel", as names of modules are spelt, within the model: "dense_1.kernel".
 
-    Keras numbers layers that have no name of their own through the whole process; here they are numbered through the model, so that
-    two models of one making have the same names, today's and a golden's.
+    Keras numbers layers without a name of their own through the whole process. Here they are numbered through the model, so that the same model
+    made twice has the same names, today's and a golden's.
     """
 
     def __init__(self, host: Any) -> None:

@@ -1,4 +1,4 @@
-"""The weight that a linear layer really uses, whatever it keeps: what it makes of unit vectors; and what it is given and makes in a run."""
+"""The weight that a linear layer really uses, whatever it keeps: its results for unit vectors. Also its inputs and results in a run."""
 
 from __future__ import annotations
 

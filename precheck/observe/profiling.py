@@ -1,5 +1,5 @@
-"""Python's profiling hook and torch.compile's step aside while a dispatch mode works on an op, and the former while a boundary is recorded: there
-are hundreds of calls in there, and none of them the user's."""
+"""Python's profiling hook and torch.compile's step aside while a dispatch mode works on an op. The former also does while a boundary is recorded:
+there are hundreds of calls in there, and none of them is the user's."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which ops a run consists of, so that it shows whether two runs of a program went the same way through it.
 
-Code may go another way under low precision: another kernel, another constant, a branch on a dtype. The shadow of a run goes the way of the run, so
-it is the reference run only where a run in float32 goes that way too.
+Code may go another way under low precision: another kernel, another constant, a branch on a dtype. The shadow of a run takes the branches that the
+run takes. So it is the reference run only where a run in float32 takes them too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Step = tuple[Any, ...]
 """An op: the module call that it belongs to or "backward", its name, and the numbers that it was given."""
 
 _CASTS = frozenset({"aten._to_copy", "aten.detach"})
-"""What autocast puts in between, and what is nothing in float32. Up to torch 2.9 its casts are detached in the backward pass."""
+"""Ops that autocast adds, and ops that do nothing in float32. Up to torch 2.9 its casts are detached in the backward pass."""
 _PASSED_BY = frozenset({torch.Tensor, torch.nn.Parameter, torch.dtype, type(None)})
 _SCALED = {("backward", "aten.mul")}
 """What a loss scale adds: the derivative of its product with the loss. No number of Python's is among its operands."""

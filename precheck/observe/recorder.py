@@ -1,4 +1,4 @@
-"""Writes into a trace what passes: on a CPU at once; on an accelerator what was learnt of many tensors is fetched in one go.
+"""Writes records of tensors into a trace: on a CPU at once; on an accelerator the numbers of many tensors are fetched in one transfer.
 
 A program that asks a GPU for a number waits for all that the GPU was given before, so nothing is asked until `learn` is called.
 """
@@ -42,7 +42,7 @@ class Moved:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Part:
-    """What is kept of a tensor that has passed on a CPU: all of it, if it is short, or a sample; and what is known of the whole."""
+    """The part of a tensor that is kept on a CPU: all of it if it is short, else a sample. Also what is known of the whole."""
 
     values: torch.Tensor  # 1-D, real, of SAMPLE elements at most
     elements: int  # of the whole
@@ -50,7 +50,7 @@ class _Part:
 
 
 class Witness(Protocol):
-    """Who else looks at what is recorded, and at what the model returns (kind "result")."""
+    """A further observer of each recorded tensor, and of the model's result (kind "result")."""
 
     def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None: ...
 
@@ -202,8 +202,8 @@ class Recorder:
 
 
 def without_fill(tensor: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
-    """The tensor with Inf where `run`, or its like, is at the end of its format. A mask is filled with the least number of whatever format it
-    is made in, which is another in each run; what is not finite is compared nowhere but by where it is."""
+    """The tensor with Inf where `run`, or its like, is at the end of its format. A mask is filled with the least number of the format that it is
+    made in, which differs between runs. Elements that are not finite are compared only by where they are."""
     beyond = run.detach().abs() > torch.finfo(run.dtype).max / 4
     return tensor.detach().masked_fill(beyond, math.inf) if bool(beyond.any()) else tensor
 

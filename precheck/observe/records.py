@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from precheck.observe.programs import Step
 
 Kind = Literal["input", "handed", "returned", "output", "gradient", "parameter-gradient", "loss", "update"]
-"""`handed` is what a module's own code made and gives to another module, `returned` what a function of the user's returns, `output` a
-module's result, `gradient` the loss' gradient by it, `parameter-gradient` by a parameter, `update` a parameter's move since before the first
-step."""
+"""`handed` is what a module's own code made and gives to another module. `returned` is what a function of the user's returns, and `output` a
+module's result. `gradient` is the loss' gradient by that result, `parameter-gradient` by a parameter. `update` is a parameter's move since before
+the first step."""
 
 
 @dataclass(slots=True, eq=False)

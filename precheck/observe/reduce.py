@@ -21,7 +21,7 @@ _TAME = 1e-15, 1e15
 
 
 EVEN = 256
-"""Elements that a sample must be worth, as (Σx²)² / Σx⁴, to stand for its tensor: its norm is then right to 1/(2 √256) = 3.1 %, and so are
+"""Elements that a sample must be worth, as (Σx²)² / Σx⁴, to stand for its tensor. Its norm is then right to 1/(2 √256) = 3.1 %, and so are
 distances from others like it. A sketch of the whole is off by 6.3 %, one of the sample by 7.0. Gaussian numbers are worth a third of their count."""
 _RUN = WIDTH  # elements that a sample takes together: a few cache lines, and a row of a sketch's block
 SAMPLE = 2 * BLOCK

@@ -78,8 +78,8 @@ def reference(
 ) -> Setting:
     """A plain run in `dtype`, on the decisions of `follows`, disturbed where a noise run asks for it.
 
-    Buffers enter it as `precision` stores them: rounding a table of frequencies is done by the conversion of the model, not by
-    the model's own code, and is as given as the weights are. A buffer that the format cannot hold at all (a mask's -1e9) stays.
+    Buffers enter it as `precision` stores them. The conversion of the model rounds a table of frequencies, not the model's own code, and the
+    rounded table is as given as the weights are. A buffer that the format cannot hold at all (a mask's -1e9) stays.
     """
     stored = precision.param_dtype if precision is not None and precision.is_low and not precision.autocasts else None
     return Setting(
@@ -185,7 +185,7 @@ def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
 
 @contextlib.contextmanager
 def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> Iterator[tuple[Recording | None, Following | None]]:
-    """What a run is watched, recorded and led by; gives what records and what leads, if there is any."""
+    """Enters the modes that watch, record and lead a run. Gives the one that records and the one that leads, if there are any."""
     recording, program = None, Program(position) if setting.steps else None
     with contextlib.ExitStack() as stack:
         if setting.precision is not None:

@@ -1,8 +1,8 @@
 """Products that compute nothing, in a run that rounds the operands of its products (tf32).
 
-A product with zeros and ones moves values or selects among them: an identity, a permutation, rows of one-hot numbers. float32 carries
-it out without any rounding, as float64 shows, and so tf32's rounding of the operands is all that happens to what it moves. A product
-that computes is never exact: two significands of 24 bits need 48.
+A product with zeros and ones (an identity, a permutation, one-hot rows) moves values or selects among them. float32 carries it out without any
+rounding, as float64 shows. So tf32's rounding of the operands is all that happens to what it moves. A product that computes is never exact: two
+significands of 24 bits need 48.
 """
 
 from __future__ import annotations

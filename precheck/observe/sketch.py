@@ -1,13 +1,13 @@
 """A linear sketch of a tensor: 127 numbers whose distances are the tensor's distances, to within 6 %.
 
-The fold sketch: element i = (m * 127 + r) * 127 + c is added to number c with the sign T[r, c] V[m, r] W[m, c]. As the signs
-are independent, E ||S(x) - S(y)||^2 = ||x - y||^2 with variance (2/k)(||d||_2^4 - ||d||_4^4), so the relative standard
-deviation of a distance is at most 1/sqrt(2k) = 0.063. The width is prime lest an error with the period of a row length meet one
-number only; T alone would give an error that is constant over the tensor the same sum in every block, hence V and W.
+The fold sketch: element i = (m * 127 + r) * 127 + c is added to number c with the sign T[r, c] V[m, r] W[m, c]. As the signs are independent, E
+||S(x) - S(y)||^2 = ||x - y||^2 with variance (2/k)(||d||_2^4 - ||d||_4^4). So the relative standard deviation of a distance is at most 1/sqrt(2k) =
+0.063. The width is prime, lest an error with the period of a row length meet one number only. With T alone an error that is constant over the
+tensor would give the same sum in every block, hence V and W.
 
-Signs are flipped as bits, in the tensor's own format. Sums are float64; only within a row of blocks of a 16-bit tensor are 127 of them
-float32, off by 127 * 2^-24 of their magnitudes at most, a thousandth of what the format itself rounds away. No matrix product is in
-it, so neither TF32 nor autocast can reach it.
+Signs are flipped as bits, in the tensor's own format. Sums are float64. Only within a row of blocks of a 16-bit tensor are 127 of them float32, off
+by 127 * 2^-24 of their magnitudes at most, a thousandth of what the format itself rounds away. No matrix product is in it, so neither TF32 nor
+autocast can reach it.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def fold(tensor: torch.Tensor, *, finite: bool = True) -> torch.Tensor:
 def stacked(rows: torch.Tensor, *, tame: bool = False, rough: bool = False) -> torch.Tensor:
     """The sketches of the rows of a floating tensor (k, n), and the sum of squares of each: (k, WIDTH + 1) float64.
 
-    n is a number of whole blocks, or a multiple of WIDTH within one. `tame` is as in `Folding.add`; `rough` sums float32 as 16-bit
-    formats are summed, and is right to 127 * 2^-24 then: for tensors that are held against a low format's roundoff.
+    n is a number of whole blocks, or a multiple of WIDTH within one. `tame` is as in `Folding.add`. `rough` sums float32 as 16-bit formats are
+    summed, and is then right to 127 * 2^-24: for tensors that are compared with a low format's roundoff.
     """
     height = min(rows.shape[1] // WIDTH, WIDTH)
     count = rows.shape[1] // (height * WIDTH)
@@ -140,8 +140,8 @@ class Folding:
 
 
 def space(dtype: torch.dtype, elements: int, device: torch.device, use: str = "") -> torch.Tensor:
-    """Memory to work in until the next call of that dtype and use. On a CPU each thread keeps its own: what is new has to be given by
-    the operating system page by page, which costs more than all that is done in it."""
+    """Memory to work in until the next call of that dtype and use. On a CPU each thread keeps its own. The operating system has to give new memory
+    page by page, which costs more than all that is done in it."""
     if device.type != "cpu":
         return torch.empty(elements, dtype=dtype, device=device)
     kept: dict[tuple[torch.dtype, str], torch.Tensor] = _kept.__dict__.setdefault("buffers", {})

@@ -110,8 +110,8 @@ def _copied(container: Any) -> Any:
 
 
 def _held(attributes: Sequence[dict[str, Any]], *, own: Collection[int]) -> Iterator[Any]:
-    """What modules hold that a run may change: containers, plain tensors and generators, inside other containers too, and the
-    attributes of objects that are none of these (a counter, a cache; not of what such an object refers to in turn).
+    """What modules hold that a run may change: containers, plain tensors and generators, inside other containers too, and the attributes of other
+    objects (a counter, a cache). Not what such an object refers to in turn.
 
     `own` are the ids of parameters. Of what torch itself registers (parameters, buffers, children) only the dictionaries are
     given, not the contents, which `refresh` replaces.
@@ -140,8 +140,8 @@ def _stateful(value: Any) -> bool:
 
 
 def _refill(target: Any, saved: Any) -> None:
-    """In place, since others hold on to these containers (an RNN's flat weights, hooks), and only where something has changed: a
-    configuration that is frozen can't be written at all."""
+    """In place, since others hold on to these containers (an RNN's flat weights, hooks), and only where something has changed: a frozen
+    configuration can't be written at all."""
     if _same_items(target, saved):
         return
     target.clear()

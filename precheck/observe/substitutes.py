@@ -1,4 +1,4 @@
-"""Kernels of a CPU that have a fault of their own, which no GPU shares that the run stands in for; and what is run instead of them."""
+"""CPU kernels with a fault of their own, which the GPU that the run stands in for does not have; and what is run instead of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from precheck.torch_internals import DispatchKey, DispatchKeySet, schema, withou
 aten = torch.ops.aten
 
 NARROW_ACCUMULATION = {aten.native_layer_norm_backward, aten.embedding_dense_backward}
-"""CPU kernels that sum rows in the low format, where CUDA's accumulate in float32: their error grows with the root of the number
-of rows (measured 1.6 to 28 u for layer norm's weight, 88 % for embeddings), on no hardware that the run stands in for."""
+"""CPU kernels that sum rows in the low format, where CUDA's accumulate in float32. Their error grows with the root of the number of rows (measured
+1.6 to 28 u for layer norm's weight, 88 % for embeddings). The hardware that the run stands in for has no such error."""
 
 WINDOWS = {aten.convolution, aten.mkldnn_convolution}
-"""oneDNN's bfloat16 convolution of a channels-last input whose window covers all of it (an output of one pixel) is wrong by
-100 % (torch 2.13, any CPU with AMX); a contiguous copy of the same input is right."""
+"""oneDNN's bfloat16 convolution of a channels-last input is wrong by 100 % if the window covers all of the input, so that the output is one pixel
+(torch 2.13, any CPU with AMX). A contiguous copy of the same input gives the right result."""
 
 _AT_ONCE = 1 << 19  # elements: 2 MB of float32, which stay in the cache
 SUBSTITUTED = NARROW_ACCUMULATION | WINDOWS
@@ -41,8 +41,8 @@ def substitute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def substituted() -> contextlib.AbstractContextManager[None]:
-    """Every such op of the process runs its substitute inside the block, backward too, and nothing else is touched: a mode that picked
-    them out would be asked about every op. Nests.
+    """Every such op of the process runs its substitute inside the block, backward too. Nothing else is touched: a mode that picked them out would
+    be asked about every op. Nests.
 
     They are put under a dispatch key below autograd's, at which these ops have no kernel.
     """

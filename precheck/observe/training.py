@@ -26,7 +26,7 @@ from precheck.precisions import Precision
 from precheck.torch_internals import has_step_hooks, no_dispatch, storage_key
 
 _CARRYING = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-"""Optimizers by which no Inf or NaN of a gradient is lost on the way to its weight, whatever their settings: what is scaled, added, squared or
+"""Optimizers by which no Inf or NaN of a gradient is lost on the way to its weight, whatever their settings. What is scaled, added, squared or
 divided by its own root stays Inf or becomes NaN. Signs and clipping would lose it, and subclasses may do anything. So may fused kernels: torch
 2.13's of SGD leaves bfloat16 weights on a CPU where they were."""
 
@@ -275,7 +275,7 @@ class Training:
             return torch.stack([count.to(counts[0].device) for count in counts]).view(-1, 2).tolist() if counts else []
 
     def _compared(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
-        """What of a parameter is compared with what it was: all of it, or a sample where one is enough."""
+        """The elements of a parameter that are compared with their earlier values: all, or a sample where one is enough."""
         value = parameter.detach()
         return thinned(value) if f"update:{name}@{self.job.steps}" in self.job.sampled else value
 

@@ -1,7 +1,7 @@
 """Rows of kernels that do several things at once: losses, softmax, norms, attention, decompositions and derivatives.
 
-A recurrent layer of float32 is one kernel on a CPU: its factors are its input and weights; its own hidden states are products' operands too, and
-no argument of it.
+A recurrent layer of float32 is one kernel on a CPU. Its factors are its input and weights. Its own hidden states are products' operands too, but no
+argument of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a row of the registry says of an op: mathematical and structural facts, with no opinion on what they mean for a verdict."""
+"""A row of the registry: mathematical and structural facts about an op, with no opinion on their meaning for a verdict."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from precheck.pairs.callables import Borrowed
 Ask = Callable[[torch.nn.Module, Any], Any]
 """Calls a model on inputs, in whatever pieces, and returns what one call on all of them would."""
 Step = Callable[[torch.nn.Module, Any, Any], tuple[Any, Any]]
-"""A user's own decoding: model, the next tokens and the state after those before (None at first) give the output for these and the new state."""
+"""A user's own decoding. From the model, the next tokens and the state after those before (None at first) it gives the output for these and the
+new state."""
 
 
 class Asked(Borrowed):

@@ -14,8 +14,8 @@ from precheck.observe.job import InputError
 
 
 class Called(torch.nn.Module):
-    """A function as a module. Modules that it reaches (its closure, its `self`, arguments bound to it, globals that it names) are children
-    of this one, so that their weights are converted and given back like those of any model."""
+    """A function as a module. Modules that it reaches (its closure, its `self`, arguments bound to it, globals that it names) are children of this
+    one. So their weights are converted and given back like those of any model."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()

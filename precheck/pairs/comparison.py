@@ -143,7 +143,7 @@ class Comparison:
         return self._closely(subject, verdict) if verdict.verdict == "less accurate" and not verdict.nonfinite else verdict
 
     def _by_luck(self, subject: Subject, verdict: Judged) -> bool:
-        """Whether so few noise runs may have found too low a floor: what is zero on paper is as large as its own noise, one number more or less."""
+        """Whether so few noise runs may have found too low a floor. What is zero on paper is as large as its own noise, one number more or less."""
         numel = torch.Size(verdict.shape).numel()
         return self._yard.floor(subject).drowned or verdict.r <= noise.allowed(numel, max(2, self._yard.samples))
 

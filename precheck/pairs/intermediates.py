@@ -1,4 +1,4 @@
-"""What the lines of one module make: each op's result, with the line, what it read, and a signature that tells equal contents in any layout."""
+"""The results of a module's lines: each op's result, with the line, its operands, and a signature that finds equal contents in any layout."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from precheck.observe.shadow.source import Frames, shortened
 from precheck.torch_internals import in_backward, no_dispatch, schema, storage_key
 
 ALIKE = 1e-7
-"""Relative difference of two sums up to which contents are equal, in float64: a thousandth of what an eps of 1e-5 in the place of 1e-6 changes,
-and 1e8 times what reordering a sum of 4096 terms does."""
+"""Relative difference of two sums up to which contents are equal, in float64. It is a thousandth of what an eps of 1e-5 in the place of 1e-6
+changes, and 1e8 times what reordering a sum of 4096 terms does."""
 MOST = 1 << 26
 """Elements of intermediates that are kept, 0.5 GB in float64; of what is longer the signature alone."""
 
@@ -41,7 +41,7 @@ class Made:
 
 
 class Intermediates(UncompiledMode):
-    """Keeps what is made while one of the modules named runs: its own code alone where it is `own`, what it calls too otherwise."""
+    """Keeps the results of ops while one of the named modules runs: of its own code only where it is `own`, otherwise also of what it calls."""
 
     def __init__(self, model: torch.nn.Module, names: Collection[str], *, own: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -162,7 +162,8 @@ def parting(
 ) -> int | None:
     """The number of the first op that makes what is not among the `known` contents, of known contents alone, on the way to the last result.
 
-    Going back from the last result through what is unknown: what came out equal again on the way is no fault. `right` says of more that it is known.
+    It goes back from the last result through unknown contents. Contents that came out equal again on the way are no fault. `right` says of more
+    that it is known.
     """
     marks = Marks(known, within)
     good = [made.signature in marks for made in theirs]

@@ -1,7 +1,7 @@
 """Which parameter and which module of `other` is which of `model`: by the user's mapping, by being the same, by name, by what they hold.
 
-Ports keep the numbers of their weights even where they rename, turn or join them. So weights tell modules apart better than names do;
-weights that many modules share (ones of a norm, zeros of a bias) are told by the modules that hold them, then by order.
+Ports keep the numbers of their weights even where they rename, turn or join them. So weights tell modules apart better than names do. Weights that
+many modules share (ones of a norm, zeros of a bias) are told by the modules that hold them, then by order.
 """
 
 from __future__ import annotations

@@ -156,7 +156,8 @@ def _as_one(ours: list[torch.Tensor] | None, theirs: list[torch.Tensor] | None) 
 
 
 def _blamed(first: Passage, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents) -> str:
-    """The module that made what differs: what a module was given differs by whoever made it, or by whoever gave it that which was right elsewhere."""
+    """The module that made the difference. If a module's input differs, that is the module that made the input, or the one that passed the wrong
+    tensor on."""
     if first.given:
         compared = any(each.module == first.maker and each.kind == "out" and coupled(each) is not None for each in before)  # and did not differ
         return first.caller if compared or contents.hold(first.tensor) else first.maker

@@ -1,7 +1,7 @@
 """What a run of another process or engine gave, in one safetensors file: chosen tensors whole, the rest as sketches.
 
-Written whole or not at all, read without pickle. A tensor of more elements than `WHOLE` is kept as its sketch of 127 numbers and its norm, by which
-it is compared as a whole; shorter ones are compared bit for bit, and block by block.
+Written whole or not at all, read without pickle. A tensor of more elements than `WHOLE` is kept as its sketch of 127 numbers and its norm, and is
+compared as a whole. Shorter ones are compared bit for bit, and block by block.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What an optimizer makes of the gradients that it was given: its steps again, in float64, without the model.
 
-A normalised step (Adam's, Lion's, a sign's) is a function of the gradient with a jump at zero: where rounding decides the sign of a gradient, the
+A normalised step (Adam's, Lion's, a sign's) is a function of the gradient with a jump at zero. Where rounding decides the sign of a gradient, the
 step turns round, by any distance from what an exact run gives. So an update is a question of three. Are the gradients right? They are judged as
-gradients. Do both optimizers make the same of the same gradients? And is what a side's weights moved by what its optimizer makes of its gradients?
+gradients. Do both optimizers make the same of the same gradients? And does the move of a side's weights equal the step that its optimizer makes of
+its gradients?
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class Steps:
 
 
 def handed_on(model: Steps, other: Steps, links: Sequence[Link]) -> list[Gradients]:
-    """The gradients of `model` as those of `other`'s weights. What has none there has none; what no weight of `model` is keeps its own."""
+    """The gradients of `model` as those of `other`'s weights. A weight whose counterpart has no gradient gets none. A weight without a counterpart
+    keeps its own."""
     found: list[Gradients] = []
     shapes = {name: start.shape for name, start in zip(other.names(), other.start, strict=True)}
     zeros = dict(zip(model.names(), model.start, strict=True))

@@ -1,4 +1,4 @@
-"""What of two runs is compared with what: results by place, the loss, gradients and moves of parameters by how they are matched."""
+"""The pairs of tensors that are compared: results by place, the loss, gradients and moves of parameters by how they are matched."""
 
 from __future__ import annotations
 

@@ -15,11 +15,11 @@ from precheck.pairs.parting import Place, parted
 from precheck.pairs.transformations import tried
 from precheck.pairs.verdicts import GRAVEST, Judged
 from precheck.precisions import Precision
-from precheck.rules.bitwise import rule as bitwise
-from precheck.rules.different import rule as different
-from precheck.rules.less_accurate import rule as less_accurate
-from precheck.rules.rounding import rule as rounding
-from precheck.rules.undecidable import rule as undecidable
+from precheck.rules.bitwise.rule import Bitwise
+from precheck.rules.different.rule import Different
+from precheck.rules.less_accurate.rule import LessAccurate
+from precheck.rules.rounding.rule import Rounding
+from precheck.rules.undecidable.rule import Undecidable
 from precheck.words import counted
 
 _PHASES: dict[str, Phase] = {
@@ -84,7 +84,7 @@ def findings(rows: Sequence[Judged], precision: Precision) -> list[Finding]:
             if each in ("rounding", "bitwise") and found:
                 continue
             found.append(_finding(some, rows, precision))
-    return found or [bitwise.finding("nothing to compare: no output, loss or gradient is on both sides")]
+    return found or [Bitwise.finding("note", "nothing to compare: no output, loss or gradient is on both sides")]
 
 
 def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precision) -> Finding:
@@ -97,31 +97,32 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
         "measured": first.r, "limit": first.allowed,
     }  # fmt: skip
     if first.verdict == "bitwise":
-        return bitwise.finding(f"all {len(rows)} tensors are equal bit for bit under {precision}", measured=0.0, limit=worst.allowed)
+        return Bitwise.finding("note", f"all {len(rows)} tensors are equal bit for bit under {precision}", measured=0.0, limit=worst.allowed)
     if first.verdict == "rounding":
         same = sum(row.verdict == "bitwise" for row in rows)
-        return rounding.finding(
+        return Rounding.finding(
+            "note",
             f"{len(some)} of {len(rows)} tensors differ under {precision}, each by no more than correct rounding explains"
             f" (at most {worst.r:.3g} noise floors, {worst.subject.title}); {same} are equal bit for bit",
             measured=worst.r, limit=worst.allowed,
         )  # fmt: skip
     if first.why:
-        made = different.finding if first.verdict == "different" else undecidable.finding
-        return made(f"{title}: {first.why}{more}", **common)
+        why = f"{title}: {first.why}{more}"
+        return Different.finding("error", why, **common) if first.verdict == "different" else Undecidable.finding("note", why, **common)
     share = f"{first.relative:.2g} of its norm where rounding explains {_share(first):.2g}"
     if first.nonfinite:
         share = f"Inf or NaN on one side alone in {counted(first.nonfinite, 'element')}"
     by = f"{first.r:.3g} noise floors ({first.allowed:.3g} allowed)" if math.isfinite(first.r) else "more than any rounding explains"
     between = "from the exact run of model" if first.recorded else "between the exact runs of both"
     if first.verdict == "different":
-        return different.finding(f"{title}: other computes something else{where}, off by {by} {between}, {share}{more}", **common)
+        return Different.finding("error", f"{title}: other computes something else{where}, off by {by} {between}, {share}{more}", **common)
     off = f"off by {by}{where} from the exact result under {precision}"
     if first.verdict == "less accurate":
-        return less_accurate.finding("error", f"{title}: other is {off}, and model is not: {share}{more}", **common)
+        return LessAccurate.finding("error", f"{title}: other is {off}, and model is not: {share}{more}", **common)
     if first.verdict == "model less accurate":
-        return less_accurate.finding("note", f"{title}: model, the reference, is {off}, and other is not: {share}{more}", **common)
+        return LessAccurate.finding("note", f"{title}: model, the reference, is {off}, and other is not: {share}{more}", **common)
     below = f"the exact runs differ, and by less than rounding under {precision} explains"
-    return undecidable.finding(f"{title}: {below}{where}; 32-true would decide{more}", **common)
+    return Undecidable.finding("note", f"{title}: {below}{where}; 32-true would decide{more}", **common)
 
 
 def _share(row: Judged) -> float:

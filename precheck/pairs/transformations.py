@@ -155,8 +155,8 @@ def _passed(place: Place) -> Iterator[str]:
 
 
 def _readings(place: Place) -> Iterator[str]:
-    """An op reads what a factor, a mask or a shift makes of what the same op in model reads. A factor goes through sums and products, and may be
-    taken in one place here and in another there: so an op that it does not go through is the one that tells how many times."""
+    """An op reads the operand of the same op in model, changed by a factor, a mask or a shift. A factor goes through sums and products, and may be
+    taken in one place here and in another there. So an op that it does not go through tells how many times it was taken."""
     assert place.number is not None
     found = ""
     for made in place.theirs[place.number :]:

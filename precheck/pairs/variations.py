@@ -1,4 +1,4 @@
-"""The ways of asking that should not matter: what each runs beside the model as it is, and what it needs."""
+"""The ways of running a model that should not matter: the run that each makes beside the plain one, and its requirements."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _COUNTING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, n
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Variation:
-    """One way. `around` goes around its runs, `aligned` makes what passes between its modules comparable with the model's; `base` is around the
-    model's own runs, where these have to be others than the plain ones; `losses` splits the loss too."""
+    """One way. `around` goes around its runs. `aligned` makes what passes between its modules comparable with the model's. `base` is around the
+    model's own runs, where these have to differ from the plain ones. `losses` splits the loss too."""
 
     name: str
     ask: Ask = plainly

@@ -1,6 +1,6 @@
 """The verdict on each tensor of a pair: equal bits, rounding, less accurate on one side, different, or undecidable.
 
-Two questions are asked apart. What lies between the exact runs of the two is a difference of the functions, for which rounding is no excuse; it
+Two questions are asked apart. The distance between the exact runs of the two is a difference of the functions, for which rounding is no excuse. It
 counts from the floor of the precision on. What lies between a side's run and its own exact run is that side's rounding.
 """
 
@@ -36,7 +36,7 @@ class Sided:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judged:
-    """One subject with its verdict; `r` is what decided it, in floors, `allowed` its limit, `where` the block that it is of ("" for the whole)."""
+    """One subject with its verdict. `r` is what decided it, in floors, `allowed` its limit, `where` the block that it is of ("" for the whole)."""
 
     subject: Subject
     verdict: Verdict

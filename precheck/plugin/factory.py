@@ -20,7 +20,7 @@ _EXAMPLE = (
 
 
 class FactoryError(ValueError):
-    """What --precision-model names cannot be had; the message says why, what is accepted and what to type."""
+    """The model that --precision-model names cannot be made. The message says why, what is accepted and what to type."""
 
 
 def fault(spec: str) -> str:
@@ -39,7 +39,7 @@ def _dotted(name: str) -> bool:
 
 
 def arguments(spec: str, *, device: str = "auto") -> tuple[dict[str, Any], str]:
-    """What the factory offers, as arguments of `measure`; and what is to be known of the inputs where they are derived from the model, else "".
+    """The factory's result as arguments of `measure`. Also a note on the inputs where they are derived from the model, else "".
 
     The factory is imported and called, without arguments, from random states that are the same each time. `device` other than "auto" is
     where model and inputs are moved. Raises FactoryError, and what importing or calling the factory raises.

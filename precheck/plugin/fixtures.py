@@ -124,8 +124,8 @@ def watch_precision(request: pytest.FixtureRequest, precision: Precision | str) 
 def check_parity(request: pytest.FixtureRequest, precision: Precision | str) -> CheckParity:
     """check_parity(model, other, inputs, *, loss=None, optimizer=None, steps=1, seed=0, match=None, allow=None) -> Report.
 
-    Runs both on the same inputs and random numbers under the test's precision, and fails the test where `other` computes something else than
-    `model` does, or is beyond what rounding explains of the exact result where `model` is not:
+    Runs both on the same inputs and random numbers under the test's precision. The test fails if `other` computes another function than `model`, or
+    if `other` has more error than rounding explains and `model` has not:
 
         def test_port(check_parity):
             check_parity(original, port, tokens, loss=lambda out: out.logits.float().mean(), match={"h": "layers"})
@@ -164,8 +164,8 @@ def check_kernel(request: pytest.FixtureRequest) -> CheckKernel:
         def test_softmax(check_kernel):
             check_kernel(my_softmax, torch.nn.functional.softmax, {"input": torch.randn(8, 64), "dim": -1})
 
-    The class of the fault is the rule of the finding: kernel-edge, kernel-stride, kernel-accumulation, … Inputs are taken in the formats that
-    they have, unless `precision` says otherwise: the test does not run once for each of --precision.
+    The class of the fault is the rule of the finding: kernel-edge, kernel-stride, kernel-accumulation, … Inputs keep their formats unless
+    `precision` says otherwise: the test does not run once for each of --precision.
     """
     from precheck.plugin.pairs import CheckKernel
 

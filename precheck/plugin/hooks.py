@@ -1,8 +1,8 @@
-"""The hooks that pytest calls. Imports neither torch nor numpy, and of the plugin only what each run needs: a project that does not use
-precheck pays for that and no more.
+"""The hooks that pytest calls. Imports neither torch nor numpy, and of the plugin only what each run needs. So it costs a project that does not use
+precheck as little as possible.
 
-Exit statuses are pytest's own: 1 if a test failed, or goldens are unused under --golden-unused=fail, or --golden-prune or
---drift-report could not do what was asked; 2 for markers that mean nothing (an error of collection); 4 for such options.
+Exit statuses are pytest's own. 1: a test failed, goldens are unused under --golden-unused=fail, or --golden-prune or --drift-report could not do
+what was asked. 2: markers that mean nothing (an error of collection). 4: options that mean nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Known failures in a run: which checks they excuse, and how their file is kept.
 
-Every process reads the file when it starts. Only the one that speaks (under xdist, the controller) writes it, at the end and from what
-the tests' reports carry: entries of tests that did not run are as they were. Imported only where there is such a file, or one is asked for.
+Every process reads the file when it starts. Only one process writes it, the controller under xdist. It does so at the end, from what the tests'
+reports carry, and keeps the entries of tests that did not run. Imported only where there is such a file, or one is asked for.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class KnownFailures:
         return Ruling(tuple(map(str, now)) if report.errors else (), told={"check": list(check), "seen": dataclasses.asdict(found)})
 
     def finish(self, config: pytest.Config, ledger: Ledger) -> None:
-        """At the end of the session: writes what was recorded or mended, or says what would."""
+        """At the end of the session: writes the failures that were recorded or mended, or says what it would write."""
         told = [check.known for check in ledger.checks if check.known]
         try:
             before = self._read()

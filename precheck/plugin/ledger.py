@@ -53,7 +53,7 @@ KNOWN: pytest.StashKey[KnownFailures | None] = pytest.StashKey()
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ruling:
-    """What known failures make of a check: those that excuse it, or why they do not; and what their file is to be kept by, in plain data."""
+    """What known failures make of a check: those that excuse it, or why they do not; and the data that their file is kept by."""
 
     excused: tuple[str, ...] = ()
     worse: str = ""

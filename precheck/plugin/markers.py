@@ -1,4 +1,4 @@
-"""precheck's markers: what they accept, and what they do to a test."""
+"""precheck's markers: their arguments, and their effect on a test."""
 
 from __future__ import annotations
 

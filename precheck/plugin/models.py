@@ -1,5 +1,5 @@
-"""--precision-model: checks of models that have no test file. To pytest they are tests of a file that is not there, `precision-model` at the
-root of the project, and so go with -k, -x, xdist, fixtures, markers and node ids as tests do.
+"""--precision-model: checks of models that have no test file. To pytest they are tests of a file that does not exist, `precision-model` at the
+root of the project. So they work with -k, -x, xdist, fixtures, markers and node ids as tests do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What long work is doing, in one line that is rewritten: below the line that pytest is writing, on a terminal only.
 
-The line is written past pytest's own writer, which counts columns, and moves nothing of what is there: it goes one line down,
-writes, and comes back by relative steps, which hold on the last line of a screen too. It is taken away before pytest writes.
+The line is written past pytest's own writer, which counts columns, and moves nothing of what is there. It goes one line down, writes, and comes
+back by relative steps, which hold on the last line of a screen too. It is taken away before pytest writes.
 """
 
 from __future__ import annotations

@@ -240,9 +240,9 @@ def _destination(report: str, start: Path) -> tuple[Form, Path]:
 
     kind, _, path = report.partition(":")
     if kind not in FORMS or kind == "term":
-        raise pytest.UsageError(f"--drift-report={report}: there are {', '.join(REPORTS)}")
+        raise pytest.UsageError(f"--drift-report={report}: accepted are {', '.join(REPORTS)}")
     if not path:
-        raise pytest.UsageError(f"--drift-report={report} names no file (of a variable, is it set?); accepted is {kind}:PATH")
+        raise pytest.UsageError(f"--drift-report={report} names no file (if the path is a variable, is it set?); accepted is {kind}:PATH")
     if (start / path).is_dir():
         raise pytest.UsageError(f"--drift-report={report}: {path} is a folder; name a file, as in {kind}:drift.{kind}")
     if FORMS[kind].missing:

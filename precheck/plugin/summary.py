@@ -111,7 +111,7 @@ def _alone(checks: list[Check]) -> list[str]:
     if not nodeids:
         return []
     command = " ".join(["pytest --golden-refresh=missing", *(f'"{nodeid}"' for nodeid in nodeids)])
-    return [f"no golden for {counted(len(nodeids), 'model')}, held against float32 in the same process alone; to record: {command}"]
+    return [f"no golden for {counted(len(nodeids), 'model')}, compared with float32 in the same process only; to record: {command}"]
 
 
 def _refreshed(ledger: Ledger) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a report means for its test: what markers and known failures make of it, what is said where it fails, what the session keeps of it."""
+"""The meaning of a report for its test: how markers and known failures change it, what is said where it fails, what the session keeps of it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Verdict:
 
 
 class Verdicts:
-    """What a fixture that judges hands to its test; `name` is the fixture's, `calls` counts what it judged."""
+    """The object that a judging fixture gives to its test. `name` is the fixture's, `calls` counts its verdicts."""
 
     name = "check_precision"
 

@@ -1,4 +1,4 @@
-"""What it costs an operand that its scale is of the calls before: too small a scale for data that grows, too large a one after an outlier."""
+"""The cost to an operand of a scale from the calls before: too small a scale for data that grows, too large a one after an outlier."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 FAR = 16.0
 """Times the greatest magnitude, from which what a scale was made for is looked at. Below it a format of four bits of exponent rounds the elements
-that make up a norm as it does under a scale of their own: they lie within its normal numbers, which span 2^14."""
+that make up a norm as it does under a scale of their own. They lie within its normal numbers, which span 2^14."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """A recipe carried out: inside the mode, each product of two matrices sees operands as the recipe quantises them, forward and backward.
 
-A product is told by its operands. One of a forward pass has an input and a weight; of a backward pass, one with a weight makes the gradient of an
-input, one without makes that of a weight; autograd's node says of which call. A weight is a Parameter, or what has been made of Parameters alone.
+A product is told by its operands. A product of a forward pass has an input and a weight. In a backward pass one with a weight makes the gradient of
+an input, and one without makes that of a weight. Autograd's node says of which call. A weight is a Parameter, or what has been made of Parameters
+alone.
 """
 
 from __future__ import annotations
@@ -221,7 +222,8 @@ class RecipeProducts(TorchDispatchMode):
         return "forward", _pair(kinds, left, right, call)
 
     def _guessed(self, left: torch.Tensor, right: torch.Tensor, site: int | None) -> Call | None:
-        """The call that a product of a backward pass written by hand belongs to: by its weight, or by what was seen and the shape of the result."""
+        """The call to which a product of a hand-written backward pass belongs. It is found by its weight, or by its input and the shape of its
+        result."""
         if site is not None:
             return self.calls.get(site) or Call(site, (0, 0))
         seen = (known.site(operand) for known in (self.gradients, self.inputs) for operand in (left, right))

@@ -26,8 +26,8 @@ class Quantiser:
     """How one operand is quantised.
 
     `along` elements in the direction that the product sums over, times `across` in the other, share a scale (`tiles.WHOLE`: all there are).
-    `stochastic` rounds by chance. `hadamard` turns the operand by a random Hadamard matrix of that size along the sum first; the other operand
-    is turned by the same, so the product is as it was.
+    `stochastic` rounds by chance. `hadamard` multiplies the operand by a random Hadamard matrix of that size along the sum first. The other operand
+    is multiplied by the same, so the product stays the same.
     """
 
     element: Format | Integers

@@ -80,7 +80,7 @@ def headline(changes: list[Change]) -> str:
 
 
 def left_out(before: Session, now: Session, changes: list[Change]) -> list[str]:
-    """What the list of changes does not hold, a sentence each: what did not change enough to be told, and what is not compared."""
+    """What the list of changes leaves out, a sentence each: changes that are too small, and things that are not compared."""
     earlier, later = _by_name(before), _by_name(now)
     both = [name for name in later if name in earlier]
     if not both:

@@ -51,7 +51,7 @@ def not_needed(report: Report) -> list[str]:
 
 
 def unjudged(report: Report) -> list[str]:
-    """A line for each kind of thing that could not be judged: for want of steps, or since nothing looked at it."""
+    """A line for each kind of thing that could not be judged: too few steps, or nothing looked at it."""
     lines, needed = [], report.facts.get("too_few_steps")
     if isinstance(needed, dict) and needed:
         lines.append(f"too few steps to tell: {', '.join(f'{where} ({steps} needed)' for where, steps in needed.items())}")

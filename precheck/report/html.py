@@ -1,8 +1,8 @@
 """The checks of a session as one page of HTML that needs no network: data, style and code are all in it.
 
-Names come from tests, modules and tensors, so none of them is ever markup: each check is JSON in a script element of a type that
-browsers do not run, without a single "<", and what the page writes it writes as text. The policy in the page's head lets nothing
-run but its own code, told by its digest, and nothing be fetched.
+Names come from tests, modules and tensors, so none of them is ever markup. Each check is JSON in a script element of a type that browsers do not
+run, without a single "<". What the page writes it writes as text. The policy in the page's head lets nothing run but its own code, told by its
+digest, and nothing be fetched.
 
 Imports neither torch nor numpy; jinja2 (extra `report`) when a page is written.
 """
@@ -141,7 +141,7 @@ def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
 
 
 def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprits, histograms: Histograms, start: Path) -> dict[str, Any]:
-    """With what the rule means and what cures it, its lines of source, and the places of its op and tensor in the tables."""
+    """With the rule's meaning and remedy, the lines of source, and the places of its op and tensor in the tables."""
     cure = RULES.get(finding["cause_rule"] or finding["rule"])
     rule = RULES.get(finding["rule"])
     rows = [index for index, row in enumerate(report["boundaries"]) if finding["tensor"] and row["tensor"] == finding["tensor"]]

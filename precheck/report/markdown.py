@@ -201,7 +201,7 @@ def _block(content: str, language: str = "text") -> str:
 
 
 def _capped(parts: Sequence[str], end: str, cap: int) -> str:
-    """As many of the parts as there is room for, and the table at the end if it fits too; what is left out is said."""
+    """As many of the parts as there is room for, and the table at the end if it fits too. What is left out is mentioned."""
     kept: list[str] = []
     room = cap - 200  # for what is said of the rest
     for place, part in enumerate([*parts, end]):

@@ -1,4 +1,4 @@
-"""Every message of every rule in one table, read from the rules' source: what a user may be told, and what to do about it. docs/messages.md.
+"""Every message of every rule in one table, read from the rules' source: the texts that a user may see, and their remedies. docs/messages.md.
 
 Imports neither torch nor numpy.
 """
@@ -20,7 +20,10 @@ name or a place. Numbers have units: % is a share of the tensor's norm unless an
 the format; *r* is the error divided by the error that correct rounding explains. The [glossary](glossary.md) has the words."""
 _NO_WORDS = ("Limit", "exempts", "TypeError", "NotImplementedError")
 """Calls whose texts are not for users, or are shown elsewhere."""
-_READABLE = {"placed": "op at line", "label": "tensor", "share": "share", "count": "count", "one_line": "name", "power": "power of two"}
+_READABLE = {
+    "placed": "op at line", "label": "tensor", "share": "share", "percents": "share", "count": "count", "of_norm": "share of its norm",
+    "one_line": "name", "power": "power of two",
+}  # fmt: skip
 """Functions that a message calls, and what they put there."""
 
 _ELSEWHERE = {
@@ -89,7 +92,7 @@ def _place(expression: ast.expr) -> str:
 
 
 def _named(expression: ast.expr) -> str:
-    """What stands in a place of a message: the last name in its expression, or what the function that makes it puts there."""
+    """The text for a place of a message: the last name in its expression, or the text for the function that fills it."""
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id in _READABLE:
         return _READABLE[expression.func.id]
     parts = [part for part in ast.walk(expression) if isinstance(part, (ast.Attribute, ast.Name))]

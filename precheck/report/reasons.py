@@ -13,7 +13,7 @@ from precheck.report.facts import allowances, excused_keys, unstable_keys
 
 UNSTABLE = "float32 and float64 differ as much"
 ROUNDINGS = "the roundings on the way to it add up to as much"
-UNTOLD = "nobody can tell: noise of one rounding makes Inf or NaN of it"
+UNTOLD = "nobody can tell: noise of one rounding turns it into Inf or NaN"
 EITHER = f"{ROUNDINGS}, or {UNSTABLE}"
 """Of a report that does not say which of the two."""
 LATER = "later steps of float32 itself may differ as much"

@@ -32,19 +32,19 @@ def _page(rule: Rule) -> str:
     shown = example(rule.name).read_text(encoding="utf8").rstrip("\n")
     lines = [_MADE, "", f"# `{rule.name}`", "", _sentence(rule.meaning), "", f"**Cure**: {rule.remedy}.", ""]
     lines += ["## Example", "", "```python", shown, "```", ""]
-    lines += ["## How it is told", "", inspect.getdoc(inspect.getmodule(rule_of(rule.name))) or "", ""]
-    lines += [f"The code: `precheck/rules/{rule.name.replace('-', '_')}/rule.py`. What it goes by:", ""]
-    lines += [f"- `precheck/{file}`: {summary}" for file, summary in analyses_of(rule.name)]
-    return "\n".join([*lines, "", *_limits(rule), *_in_tests(rule)])
+    lines += ["## How it is found", "", inspect.getdoc(inspect.getmodule(rule_of(rule.name))) or "", ""]
+    used = [f"- `precheck/{file}`: {summary}" for file, summary in analyses_of(rule.name)]
+    lines += [f"The code: `precheck/rules/{rule.name.replace('-', '_')}/rule.py`.{' Analyses that it uses:' if used else ''}", ""]
+    return "\n".join([*lines, *used, *([""] if used else []), *_limits(rule), *_in_tests(rule)])
 
 
 def _limits(rule: Rule) -> list[str]:
     limits = limits_of(rule.name)
     if not limits:
-        return ["It has no limits: it is a matter of yes or no.", ""]
+        return ["It has no limits: the answer is yes or no.", ""]
     rows = [(f"`{limit.name}`", f"`{limit.value}`", limit.unit, f"`{limit.file}`", _cell(limit.origin)) for limit in limits]
     table = grid(("limit", "value", "unit", "file", "what it is, and why"), rows)
-    return ["## Limits", "", "Numbers that take part in the verdict, as the code has them:", "", *table, ""]
+    return ["## Limits", "", "Numbers that the verdict depends on, as they are in the code:", "", *table, ""]
 
 
 def _in_tests(rule: Rule) -> list[str]:

@@ -1,4 +1,4 @@
-"""The format of a session and of a report, which report.schema.json says, held against what was read from a file.
+"""Checks what was read from a file against report.schema.json, the format of a session and of a report.
 
 Carries out the keywords of JSON Schema (draft 2020-12) that the file uses, so that the file alone says what is accepted. Values are as
 `json.loads` gives them. A whole number is one without a point: 1.0 is none.
@@ -25,7 +25,7 @@ _NUMBERS = (int, float)
 
 
 class _Fault(NamedTuple):
-    """What is wrong with a value that was read: where it stands in what holds it, and what is to be said of it."""
+    """The fault of a value that was read: its place in the object around it, and the words for it."""
 
     where: str
     said: str
@@ -36,7 +36,7 @@ _Schema = dict[str, Any]
 
 
 def fault(name: str, value: Any) -> str:
-    """The first thing by which `value` is not what the schema calls `name`: where, and what is accepted there; "" if it is one."""
+    """The first place where `value` is not what the schema calls `name`, and what is accepted there. "" if there is none."""
     found = _named(name)(value)
     return f"{found.where.lstrip('.') or name} {found.said}" if found else ""
 

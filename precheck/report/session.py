@@ -27,7 +27,7 @@ DEEPEST = 64
 
 
 class SessionError(ValueError):
-    """A file cannot be read as a session. The message says what is wrong with it, and what makes one that can."""
+    """A file cannot be read as a session. The message says what is wrong with it, and how to make one that can be read."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from precheck.report import reasons
 from precheck.report.facts import allowances, excused, followed, not_needed, unjudged
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
-from precheck.words import one_line, printable, tensor_name
+from precheck.words import one_line, printable, short, tensor_name
 
 
 def summary(report: Report, top: int = 5) -> str:
@@ -86,7 +86,7 @@ def op_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list[st
         return []
     columns = [
         ("added", "inherited", "calls", "precision", "dtype", "op", "line", "module", "test"),
-        *((_added(row), f"{row['inherited']:.2g}", str(row["calls"]), precision, row["dtype"], row["op"], row["source"], row["module"], nodeid)
+        *((_added(row), short(row["inherited"]), str(row["calls"]), precision, row["dtype"], row["op"], row["source"], row["module"], nodeid)
           for nodeid, precision, row in shown),
     ]  # fmt: skip
     calls = sum(each.get("calls", 0) for _, each in entries) - sum(row["calls"] for _, _, row in shown)
@@ -95,7 +95,7 @@ def op_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list[st
 
 
 def _added(row: dict[str, Any]) -> str:
-    return f"{row['nonfinite']} Inf/NaN" if row["nonfinite"] else f"{row['added']:.2g}"
+    return f"{row['nonfinite']} Inf/NaN" if row["nonfinite"] else short(row["added"])
 
 
 def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list[str]:
@@ -194,8 +194,9 @@ def _plain_row(why: reasons.Reasons, row: Row) -> dict[str, Any]:
 
 
 def _numbers(row: dict[str, Any]) -> tuple[str, str, str]:
-    drift = f"{row['nonfinite']} Inf/NaN" if row["nonfinite"] else f"{row['relative']:.2g}"
-    return f"{row['r']:.2f}", f"{row['allowed']:.2f}", drift
+    drift = f"{row['nonfinite']} Inf/NaN" if row["nonfinite"] else short(row["relative"])
+    r = f"{row['r']:.2f}" if row["r"] < 1e5 else f"{row['r']:.3g}"
+    return r, f"{row['allowed']:.2f}", drift
 
 
 def place(row: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The rules: a folder each, with what it says of itself (`about.py`), what it does (`rule.py`), its limits and an example.
+"""The rules: a folder each, with its name and words (`about.py`), its code (`rule.py`), its limits and an example.
 
 `catalogue()` needs `about.py` alone, which imports neither torch nor numpy. To add a rule, add a folder.
 """

@@ -1,4 +1,4 @@
-"""What a rule is to the judge: what it says of a watched run, of a run beside its reference, and of what other rules have found."""
+"""A rule as the judge sees it: its findings in a watched run, in a run beside its reference, and about what other rules have found."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ _MADE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {  # with
     "expanded": (_expanded, 1),
 }
 LAYOUTS = tuple(_MADE)
-"""`contiguous`; `transposed`: the last two dimensions change places in memory; `channels-last`: the second dimension is innermost;
-`strided`: a gap behind each element of the last dimension; `offset`: begins one element behind its storage; `expanded`: one row
-(of the first dimension) stands for all, with a stride of zero."""
+"""`contiguous`. `transposed`: the last two dimensions change places in memory. `channels-last`: the second dimension is innermost. `strided`: a
+gap behind each element of the last dimension. `offset`: begins one element behind its storage. `expanded`: one row (of the first dimension) stands
+for all, with a stride of zero."""
 
 
 def laid(values: torch.Tensor, layout: str) -> torch.Tensor:

@@ -14,8 +14,8 @@ from precheck.strategies.sizes import EDITS, SEEDS, Draw, Shape, dimensions, pla
 from precheck.words import counted
 
 KINDS = ("open", "padding", "causal", "random")
-"""`open`: nothing is masked; `padding`: the last keys, another number of them for each of the batch; `causal`: no query sees
-keys after it; `random`: half, but one key in each row stays."""
+"""`open`: nothing is masked. `padding`: the last keys, another number of them for each of the batch. `causal`: no query sees keys after it.
+`random`: half, but one key in each row stays."""
 
 
 def padded(
@@ -60,9 +60,9 @@ def masks(
 ) -> SearchStrategy[torch.Tensor]:
     """Attention masks of shape (batch, keys) or (..., queries, keys), which shrink to masking nothing.
 
-    `kinds`: which of `open`, `padding`, `causal` (from two dimensions on), `random` are drawn. `empty_rows`: whether up to three
-    rows may be masked whole; no row is otherwise. Boolean masks are True where attention goes; those of a floating `dtype` are added to
-    scores: 0 there, `fill` elsewhere (-inf if not given; torch.finfo(dtype).min is what many models take).
+    `kinds`: which of `open`, `padding`, `causal` (from two dimensions on), `random` are drawn. `empty_rows`: whether up to three rows may be masked
+    whole; no row is otherwise. Boolean masks are True where attention goes. Those of a floating `dtype` are added to scores: 0 there, `fill`
+    elsewhere (-inf if not given; torch.finfo(dtype).min is what many models take).
     """
     names = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     if not names or any(name not in KINDS for name in names):

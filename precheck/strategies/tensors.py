@@ -45,11 +45,10 @@ def tensors(
 ) -> SearchStrategy[torch.Tensor]:
     """Floating tensors that shrink to zeros, small shapes, contiguous memory and a magnitude of 1.
 
-    `shape`: sizes, each a number or a pair of least and greatest, or a strategy of tuples. `dtype`: one floating dtype or several.
-    `magnitude`: what no element exceeds but outliers: a number, or the pair between which powers of two are drawn; by default
-    2**-14 to 2**15, as far as the dtype reaches. `outliers`: by how much, at most, up to three channels (last dimension) are
-    larger, in powers of two, as far as the dtype reaches. `degenerate`: whether rows may be zero, constant, one-hot or copies of
-    another. `layout`: one of `LAYOUTS`, several, or "any".
+    `shape`: sizes, each a number or a pair of least and greatest, or a strategy of tuples. `dtype`: one floating dtype or several. `magnitude`:
+    what no element exceeds but outliers. It is a number, or the pair between which powers of two are drawn. By default it is 2**-14 to 2**15, as
+    far as the dtype reaches. `outliers`: by how much, at most, up to three channels (last dimension) are larger, in powers of two, as far as the
+    dtype reaches. `degenerate`: whether rows may be zero, constant, one-hot or copies of another. `layout`: one of `LAYOUTS`, several, or "any".
 
     Raises InputError for what is none of these.
     """

@@ -185,7 +185,7 @@ def test_a_noise_run_that_is_not_finite_tells_nothing() -> None:
     assert (row.untold, row.failed, row.doubtful) == (True, False, False)
     (found,) = beside(DRIFT, BF16, [row])
     assert (found.rule, found.severity, found.tensor) == ("unstable-reference", "note", "a")
-    assert "whether rounding explains that, nobody can tell: noise of one rounding makes Inf or NaN of it" in found.message
+    assert "nobody can tell whether rounding explains that: noise of one rounding turns it into Inf or NaN" in found.message
 
 
 def test_what_is_within_its_limit_needs_no_noise_run() -> None:

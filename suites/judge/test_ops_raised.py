@@ -1,106 +1,134 @@
-"""A block that an exception ended: what it asked last, and what torch would not store."""
+"""A block that an exception ended: what it asked last, and what torch would not store or mix."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from graph import Graph, given
+import torch
+from scenario import finds, passes
 
-from precheck.observe.shadow.operations import Flips
-from precheck.observe.shadow.remarks import Refused
-
-TINIEST = 2.0**-24
-ZERO: dict[str, Any] = {"dtype": "float16", "zeros": 1, "largest_zeroed": TINIEST / 4}
+LOW = torch.bfloat16
 
 
-def asking(*, raised: str = "ValueError", changed: int = 1, name: str = "gt.Scalar", between: bool = False, **facts: Any) -> Graph:
-    """A zero made at line 1, and a question about it."""
-    graph = Graph()
-    zero = graph.op("_to_copy.default", given("float32"), makes=ZERO)
-    graph.op(name, zero, flips=Flips(changed, 1), **facts)
-    graph.last.outputs = ()
-    if between:
-        graph.op("mul.Tensor", given("float16"), makes={"dtype": "float16"})
-    graph.observation.raised = raised
-    return graph
+def tiny() -> torch.Tensor:
+    """One number that float16 flushes to zero."""
+    return torch.full((1,), 1e-9)
+
+
+def compared() -> None:
+    small = tiny().half()  # fault
+    if not small.gt(0):
+        raise ValueError
+
+
+def returned() -> torch.Tensor:
+    return tiny().half().gt(0)
+
+
+def compared_alike() -> None:
+    if not tiny().half().gt(1):
+        raise ValueError
+
+
+def compared_long_ago() -> torch.Tensor:
+    asked = tiny().half().gt(0)
+    last = torch.ones(3).half() * 2
+    if not asked:
+        raise ValueError
+    return last
 
 
 def test_a_comparison_that_came_out_otherwise_before_an_exception_is_told() -> None:
-    (finding,) = asking().found()
-    assert (finding.rule, finding.severity, finding.source) == ("underflow", "error", "model.py:1")
-    assert finding.message.endswith("became zero here; aten.gt.Scalar at model.py:2 came out otherwise, and the block raised ValueError")
+    finds(compared, "underflow", raises=ValueError, says="1e-09 in the reference became zero here; aten.gt.Scalar at ")
+    finds(compared, "underflow", raises=ValueError, says="came out otherwise, and the block raised ValueError")
 
 
-@pytest.mark.parametrize("facts", [{"raised": ""}, {"changed": 0}, {"between": True}])
-def test_else_a_question_is_no_fault(facts: dict[str, Any]) -> None:
-    assert asking(**facts).rules() == []
+def test_else_a_question_is_no_fault() -> None:
+    passes(returned)
+    passes(compared_alike, raises=ValueError)
+    passes(compared_long_ago, raises=ValueError)
 
 
-@pytest.mark.parametrize(("raised", "told"), [("ZeroDivisionError", True), ("KeyError", False)])
-def test_a_number_that_python_read_counts_where_python_refuses_numbers(raised: str, told: bool) -> None:
-    graph = asking(raised=raised, changed=0, name="_local_scalar_dense.default", reads=1)
-    assert bool(graph.rules()) is told
+def divided() -> float:
+    return 1.0 / tiny().half().item()  # fault
 
 
-def refusing(**facts: Any) -> Graph:
-    graph = Graph()
-    graph.op("masked_fill_.Scalar", given("float16"), **({"scalars": (-1e20,), "refused": Refused("float16")} | facts))
-    graph.last.outputs, graph.observation.raised = (), "RuntimeError"
-    return graph
+def looked_up() -> Any:
+    return {}[tiny().half().item()]
+
+
+def test_a_number_that_python_read_counts_where_python_refuses_numbers() -> None:
+    finds(divided, "underflow", raises=ZeroDivisionError, says="and the block raised ZeroDivisionError")
+    passes(looked_up, raises=KeyError)
+
+
+def filled() -> torch.Tensor:
+    return torch.zeros(4).half().masked_fill_(torch.arange(4) > 2, -1e20)  # fault
 
 
 def test_a_number_that_torch_would_not_store_is_told() -> None:
-    (finding,) = refusing().found()
-    assert (finding.rule, finding.measured, finding.limit) == ("overflow", 1e20, 65504.0)
-    assert "-1e+20 is beyond the largest float16, 65504, and torch raises" in finding.message
+    finding = finds(filled, "overflow", raises=RuntimeError, says="-1e+20 is beyond the largest float16, 65504, and torch raises")
+    assert (finding.measured, finding.limit) == (1e20, 65504.0)
 
 
-@pytest.mark.parametrize("facts", [{"scalars": (-65504.0,)}, {"scalars": (float("-inf"),)}, {"scalars": ()}, {"refused": Refused("bfloat16")}])
-def test_what_fits_was_refused_for_another_reason(facts: dict[str, Any]) -> None:
-    assert refusing(**facts).rules() == []
+@pytest.mark.parametrize(("fill", "dtype"), [(-65504.0, torch.float16), (float("-inf"), torch.float16), (-1e20, LOW)])
+def test_what_fits_was_refused_for_another_reason(fill: float, dtype: torch.dtype) -> None:
+    def refused() -> torch.Tensor:
+        return torch.zeros(4, dtype=dtype).masked_fill_(torch.arange(5) > 2, fill)
+
+    passes(refused, raises=RuntimeError)
+
+
+def made_good() -> torch.Tensor:
+    scores = torch.zeros(4).half()
+    try:
+        scores.masked_fill_(torch.arange(4) > 2, -1e20)
+    except RuntimeError:
+        scores = scores * 2
+    raise RuntimeError(scores.shape)
 
 
 def test_what_the_code_made_good_after_a_refusal_is_nobodys_fault() -> None:
-    graph = refusing()
-    graph.op("mul.Tensor", given("float16"), makes={"dtype": "float16"})
-    assert graph.rules() == []
+    passes(made_good, raises=RuntimeError)
 
 
-MIXED = Refused("bfloat16", ("float32", "bfloat16"))
+def linear(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x, torch.ones(3, 4, dtype=LOW), torch.ones(3, dtype=LOW))
 
 
-def mixing(graph: Graph, wide: Any, refused: Refused = MIXED) -> list[tuple[str, int]]:
-    graph.op("addmm.default", wide, given(), refused=refused)
-    graph.last.outputs, graph.observation.raised = (), "RuntimeError"
-    return graph.rules()
+def promoted() -> torch.Tensor:
+    low = torch.ones(2, 4).to(LOW) / 3
+    wide = low + torch.ones(2, 4)  # fault
+    return linear(wide * 2)
 
 
-WIDE: dict[str, Any] = {"dtype": "float32", "roundoff": 2.0**-8}
+def cast() -> torch.Tensor:
+    low = torch.ones(2, 4).to(LOW) / 3
+    wide = low.float()  # fault
+    return linear(wide)
+
+
+def wide_from_the_start() -> torch.Tensor:
+    return torch.nn.functional.linear(torch.ones(2, 4), torch.ones(3, 4, dtype=LOW), torch.ones(3, dtype=LOW))  # fault
+
+
+def of_other_shapes() -> torch.Tensor:
+    return linear(torch.ones(2, 5, dtype=LOW))
+
+
+def of_wide_formats() -> torch.Tensor:
+    return torch.ones(3, 4) @ torch.ones(4, 3).double()
 
 
 def test_formats_that_torch_will_not_mix_are_traced_to_where_one_was_left() -> None:
-    """Through what is wide already, to the promotion."""
-    graph = Graph()
-    promoted = graph.op("add.Tensor", given("float32"), given(), makes=WIDE)
-    assert mixing(graph, graph.op("mul.Tensor", promoted, makes=WIDE)) == [("dtype-leak", 1)]
-    (finding,) = graph.found()
-    assert "torch refuses to combine float32 and bfloat16 at aten.addmm.default at model.py:3" in finding.message
-    assert "made float32 at aten.add.Tensor at model.py:1, from low-precision numbers: cast one" in finding.message
+    """Through what is wide already, to the promotion or the cast; else to where they met."""
+    finds(promoted, "dtype-leak", raises=RuntimeError, says="torch refuses to combine float32 and bfloat16 at aten.addmm.default")
+    finds(promoted, "dtype-leak", raises=RuntimeError, says="made float32 at aten.add.Tensor")
+    finds(cast, "dtype-leak", raises=RuntimeError, says="from low-precision numbers: cast one")
+    finds(wide_from_the_start, "dtype-leak", raises=RuntimeError, says="an input of the block, or computed from one")
 
 
-def test_a_cast_is_where_it_was_left_too() -> None:
-    graph = Graph()
-    low = graph.op("mul.Tensor", given())
-    graph.op("_to_copy.default", low)
-    graph.last.outputs = (low,)
-    assert mixing(graph, low) == [("dtype-leak", 2)]
-
-
-def test_what_was_wide_from_the_start_is_told_where_they_met() -> None:
-    assert mixing(Graph(), given("float32")) == [("dtype-leak", 1)]
-
-
-@pytest.mark.parametrize("refused", [Refused("bfloat16"), Refused("bfloat16", ("bfloat16", "bfloat16")), Refused("", ("float32", "float64"))])
-def test_other_refusals_are_let_pass(refused: Refused) -> None:
-    assert mixing(Graph(), given("float32"), refused) == []
+@pytest.mark.parametrize("program", [of_other_shapes, of_wide_formats])
+def test_other_refusals_are_let_pass(program: Any) -> None:
+    passes(program, raises=RuntimeError)

@@ -1,6 +1,9 @@
 """Makes docs/limits-and-exemptions.md: what becomes of the zoo's verdicts where a limit is halved or doubled, or an exemption taken out.
 
     python suites/ledger docs/limits-and-exemptions.md
+    python suites/ledger docs/limits-and-exemptions.md COHERENT MOST
+
+The second form makes the rows of these names, and of what the page does not have yet. It keeps all other rows.
 """
 
 from __future__ import annotations
@@ -20,20 +23,30 @@ from precheck.report.limits import all_limits
 from precheck.report.markdown import grid
 
 Errors = dict[str, frozenset[tuple[str, str]]]
+Rows = dict[str, tuple[str, ...]]
 
 
-def main(out: Path) -> None:
+def main(out: Path, names: Sequence[str] = ()) -> None:
+    """Writes the page. With `names`, only their rows and missing ones are made again."""
+    kept = _kept(out, names) if names else {}
     programs = corpus()
     before = judged(programs)
     healthy = {each.name for each in programs if not each.faulty}
     lines = ["<!-- made by python suites/ledger -->", "", "# Limits and exemptions, one by one", ""]
-    lines += [_counted(programs, before), "", "## Exemptions", ""]
+    older = " Rows are made again one by one, so some are from an earlier, smaller corpus." if kept else ""
+    lines += [_counted(programs, before) + older, "", "## Exemptions", ""]
     lines += ["Each is healthy code that a rule would accuse. Without the exemption these programs are accused:", ""]
-    lines += grid(("exemption", "rules", "reason", "accused without it"), list(_exemptions(programs, before)))
+    lines += grid(("exemption", "rules", "reason", "accused without it"), list(_exemptions(programs, before, kept)))
     lines += ["", "## Limits", "", "A limit that is moved by a factor of two either way changes so many verdicts: healthy programs that are accused,",
               "bugs that are missed, and programs whose error has another rule or line.", ""]  # fmt: skip
-    lines += grid(("limit", "value", "halved", "doubled"), list(_limits(programs, before, healthy)))
+    lines += grid(("limit", "value", "halved", "doubled"), list(_limits(programs, before, healthy, kept)))
     out.write_text("\n".join(lines) + "\n", encoding="utf8")
+
+
+def _kept(page: Path, names: Sequence[str]) -> Rows:
+    """By its first cell, each row of the page that has been made and is of none of the `names`."""
+    cells = [tuple(line.strip("| ").split(" | ")) for line in page.read_text(encoding="utf8").splitlines() if line.startswith("| ")]
+    return {row[0]: row for row in cells if row[0].split(" ")[0].strip("`") not in names and "not moved yet" not in row}
 
 
 def judged(programs: Sequence[Program]) -> Errors:
@@ -48,8 +61,11 @@ def _counted(programs: Sequence[Program], before: Errors) -> str:
             "again for each row. Rules on a run beside its reference are not asked here.")  # fmt: skip
 
 
-def _exemptions(programs: Sequence[Program], before: Errors) -> Iterator[tuple[str, ...]]:
+def _exemptions(programs: Sequence[Program], before: Errors, kept: Rows) -> Iterator[tuple[str, ...]]:
     for entry in LEDGER.values():
+        if entry.name in kept:
+            yield entry.name, ", ".join(entry.rules), entry.reason, kept[entry.name][-1]
+            continue
         with without(entry.name):
             after = judged(programs)
         accused = [each.name for each in programs if not each.faulty and after[each.name] and not before[each.name]]
@@ -58,13 +74,17 @@ def _exemptions(programs: Sequence[Program], before: Errors) -> Iterator[tuple[s
         yield entry.name, ", ".join(entry.rules), entry.reason, f"{listed or 'none'}; {other} others change" if other else listed or "none"
 
 
-def _limits(programs: Sequence[Program], before: Errors, healthy: set[str]) -> Iterator[tuple[str, ...]]:
+def _limits(programs: Sequence[Program], before: Errors, healthy: set[str], kept: Rows) -> Iterator[tuple[str, ...]]:
     for (file, name), limit in all_limits().items():
+        label, value = f"`{name}` ({file})", f"{limit:g} {limit.unit}"
+        if label in kept and kept[label][1] == value:
+            yield label, value, *kept[label][2:]
+            continue
         changes = []
         for factor in (0.5, 2.0):
             with moved(limit, limit * factor):
                 changes.append(_changes(before, judged(programs), healthy))
-        yield f"`{name}` ({file})", f"{limit:g} {limit.unit}", *changes
+        yield label, value, *changes
 
 
 @contextmanager
@@ -91,4 +111,4 @@ def _changes(before: Errors, after: Errors, healthy: set[str]) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,25 @@ def test_the_page_has_every_exemption_and_every_limit() -> None:
     page = PAGE.read_text(encoding="utf8")
     missing = [name for name in LEDGER if f"| {name} |" not in page] + [name for file, name in all_limits() if f"| `{name}` ({file}) |" not in page]
     assert not missing
+
+
+ROWS = """| exemption | rules | reason | accused without it |
+| --- | --- | --- | --- |
+| drawn | integer-rounding | draws lie on a grid | none |
+| unread | integer-rounding | a table that nobody reads | absolute-keys |
+
+| limit | value | halved | doubled |
+| --- | --- | --- | --- |
+| `OWN` (analysis/calls.py) | 0.75 share | – | 1 accused |
+| `MOST` (rules/decision_flip/rule.py) | 0.5 share | – | – |
+| `SEEN` (analysis/codes.py) | 0.02 share | not moved yet | not moved yet |
+"""
+
+
+def test_rows_that_are_named_or_missing_are_made_again_and_others_kept(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(ROWS, encoding="utf8")
+    kept = runpy.run_path(str(Path(__file__).with_name("__main__.py")))["_kept"](page, ["MOST", "drawn"])
+    assert kept["unread"] == ("unread", "integer-rounding", "a table that nobody reads", "absolute-keys")
+    assert kept["`OWN` (analysis/calls.py)"] == ("`OWN` (analysis/calls.py)", "0.75 share", "–", "1 accused")
+    assert not any(name in label for label in kept for name in ("drawn", "MOST", "SEEN"))

@@ -112,11 +112,11 @@ def test_the_summary_of_a_step_on_github_is_added_to(checks: pytest.Pytester, mo
 @pytest.mark.parametrize(
     ("report", "said"),
     [
-        ("markdown:", "--drift-report=markdown: names no file (of a variable, is it set?); accepted is markdown:PATH"),
-        ("sarif", "--drift-report=sarif names no file (of a variable, is it set?); accepted is sarif:PATH"),
+        ("markdown:", "--drift-report=markdown: names no file (if the path is a variable, is it set?); accepted is markdown:PATH"),
+        ("sarif", "--drift-report=sarif names no file (if the path is a variable, is it set?); accepted is sarif:PATH"),
         ("sarif:.", "--drift-report=sarif:.: . is a folder; name a file, as in sarif:drift.sarif"),
-        ("term:a.txt", "--drift-report=term:a.txt: there are term, json:PATH, markdown:PATH, sarif:PATH*"),
-        ("pdf:a", "--drift-report=pdf:a: there are term, json:PATH, markdown:PATH, sarif:PATH*"),
+        ("term:a.txt", "--drift-report=term:a.txt: accepted are term, json:PATH, markdown:PATH, sarif:PATH*"),
+        ("pdf:a", "--drift-report=pdf:a: accepted are term, json:PATH, markdown:PATH, sarif:PATH*"),
     ],
 )
 def test_what_is_no_report_is_refused_before_anything_runs(checks: pytest.Pytester, report: str, said: str) -> None:

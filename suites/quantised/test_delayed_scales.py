@@ -50,7 +50,7 @@ def measured(by: Callable[[int], float], steps: int, precision: str = "fp8-delay
 def test_data_that_grows_in_each_of_many_steps_is_an_error_at_the_line_of_the_product() -> None:
     found = measured(doubling, 12)
     assert {(each.severity, each.phase, each.module) for each in found} >= {("error", "forward", "second"), ("error", "backward", "first")}
-    assert "the scale of this product's input is that of earlier calls: too small in 11 of 11 calls" in found[0].message
+    assert "the scale of this product's input was taken from earlier calls, and was too small in 11 of 11 calls" in found[0].message
     assert "At worst the input had grown by 2 times" in found[0].message
     assert "fp8-current" in RULES["clipping"].remedy
     named = Path(found[0].source.rpartition(":")[0]).name, int(found[0].source.rpartition(":")[2])

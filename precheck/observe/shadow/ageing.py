@@ -1,8 +1,8 @@
 """The ageing test: an optimizer alone, on copies of a few elements of its weights, under the gradient of its last step.
 
-A run of few steps cannot tell rounding that never lets a weight move from rounding that does so seldom. So the optimizer is
-asked to go on until what it means to do is worth four spacings of the weights: what has not arrived then never will. Once it means
-to do the same in stretch after stretch, the rest is not run but multiplied; so is what arrives, where nothing is kept or left to chance.
+A run of few steps cannot tell rounding that never lets a weight move from rounding that does so seldom. So the optimizer is asked to go on until
+what it means to do is worth four spacings of the weights. What has not arrived then never will. Once it means to do the same in stretch after
+stretch, the rest is multiplied and not run. So is what arrives, where nothing is kept or left to chance.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SPACINGS = 4
 HORIZON = 2000
 """Steps at most, some seconds' worth. Steps below a five-hundredth of a spacing are not aged."""
 STRETCH, STEADY = 16, 0.05
-"""Steps between two looks at what is meant, and how much of it may differ from one to the next for the rest to be as long: a twentieth, where
-half of what is meant is lost or is not."""
+"""Steps between two looks at what is meant. From one look to the next it may differ by a twentieth for the rest to be taken as the same: the
+question is whether half of it is lost."""
 UNKNOWN = 256
 """Steps where nobody says how long they are."""
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks",
@@ -114,8 +114,8 @@ class _Shadowed:
 def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[int, Aged]:
     """What becomes of the weights with those identities, under shadows that `another` makes.
 
-    Left out are those without a gradient, with a state of another shape (Adafactor), and all of an optimizer that keeps more
-    than numbers outside its state: copies of it would reach the user's own. So are those whose gradient a step writes over.
+    Left out are parameters without a gradient, or with a state of another shape (Adafactor), and all of an optimizer that keeps more than numbers
+    outside its state: copies of it would reach the user's own. So are those whose gradient a step writes over.
     """
     if not _copyable(optimizer):
         return {}

@@ -1,8 +1,8 @@
 """A backward pass under a loss scale: how much room its float16 tensors leave, and what overflowed first.
 
-The greatest scale at which none of them overflows is 65504 over the greatest |gradient| on the way, as the shadow has it, the
-scale divided out. Which tensors are gradients of a scaled loss is told by the factor that they carry (`scales`): activations that
-are saved or computed again on the way carry none, and leave any scale alone.
+The greatest scale at which none of them overflows is 65504 over the greatest |gradient| on the way, as the shadow has it, the scale divided out.
+Which tensors are gradients of a scaled loss is told by the factor that they carry (`scales`). Activations that are saved or computed again on the
+way carry none, and do not limit the scale.
 """
 
 from __future__ import annotations

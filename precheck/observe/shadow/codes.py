@@ -1,9 +1,9 @@
 """Codes: what has been rounded under a scale, followed to where the scale has been taken out again.
 
 In exact arithmetic a quantiser's scale must cancel: a result of codes times scales is what the same products make of the data itself. So two copies
-of what codes become are kept, both without rounding: `exact` does to the scaled numbers what the run does to the codes; `plain` does the same to the
-data and leaves the scales out. Where they agree, the scales have cancelled and the copies are let go. Where codes come to an op
-that does not commute with a scale (a sum with something else, a softmax) and they do not agree, a scale is wrong.
+of what codes become are kept, both without rounding. `exact` does to the scaled numbers what the run does to the codes. `plain` does the same to
+the data and leaves the scales out. Where they agree, the scales have cancelled and the copies are let go. If codes reach an op that does not
+commute with a scale (a sum with something else, a softmax) and the two do not agree, a scale is wrong.
 
 Nobody says which products take a scale out. A factor that is a scale by its origin or its numbers does; any other may or may
 not, and both copies are kept, as alternatives. Only what agrees with none of them is told.

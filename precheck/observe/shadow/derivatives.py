@@ -1,9 +1,9 @@
 """The derivative of a product of many factors, which torch computes in another way under any dispatch mode.
 
 `prod` has two forms of it: the result divided by each factor, and products of all other factors, which stands a factor of zero. Torch takes the
-second where a factor is zero, and under a dispatch mode always (`isTensorSubclassLike` of its `FunctionsManual.cpp`), so that a watched run would
-round at other places than the user's. Here the first is put back where torch would have taken it, for products that are asked for as `torch.prod`
-or as a method; a name that was bound to torch's function before is not followed.
+second where a factor is zero, and always under a dispatch mode (`isTensorSubclassLike` of its `FunctionsManual.cpp`). So a watched run would round
+at other places than the user's. Here the first is put back where torch would have taken it, for products that are asked for as `torch.prod` or as a
+method. A name that was bound to torch's function before is not followed.
 """
 
 from __future__ import annotations

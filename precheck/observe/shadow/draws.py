@@ -1,13 +1,13 @@
 """Draws of real numbers in a low format: each stands for the numbers that its format would have rounded to it.
 
-A uniform draw has steps of 2^-24 in float32 and of its format's spacing here, and where that rounds to the end of the range torch gives the
-beginning: one in 512 of bfloat16's is zero (one in 256, up to torch 2.11), where a reference has one in 16 million. The reference gets a
-number of the same cell, drawn from a generator of its own. What follows is judged as any rounding is: added to data it is noise, as a
-logarithm it has no tail.
+A uniform draw has steps of 2^-24 in float32 and of its format's spacing here. Where it rounds to the end of the range, torch gives the beginning.
+So one in 512 of bfloat16's numbers is zero (one in 256, up to torch 2.11), and one in 16 million of a reference's. The reference gets a number of
+the same cell, drawn from a generator of its own. What follows is judged as any rounding is: added to data it is noise, as a logarithm it has no
+tail.
 
 An exponential number is above zero, and so is a log-normal one: zero has no probability. A zero that was drawn is a smaller number that was
-rounded, and half of what is rounded to zero lies below a quarter of the smallest number; that the reference is given, as the least that it may
-stand for is not known.
+rounded. Half of what is rounded to zero lies below a quarter of the smallest number. The reference is given that quarter, as the least that the
+zero may stand for is not known.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def tail(call: Any, output: torch.Tensor, shadow: torch.Tensor) -> None:
 def skewed(call: Call) -> None:
     """How far the distribution that `searchsorted` draws from by a cumulative sum is from the reference's.
 
-    A uniform number falls into a step by its width: of two such samplers the total variation distance, half of what the widths differ by,
-    is the least probability of another outcome. What the sum falls short of its end belongs to the index past it.
+    A uniform number falls into a step with the probability of its width. The total variation distance of two such samplers, half of what the widths
+    differ by, is the least probability of another outcome. What the sum falls short of its end belongs to the index past it.
     """
     if call.plan.packet != "searchsorted" or not call.inputs[0].drift or call.mode.later.defers(call.floats[0]):
         return

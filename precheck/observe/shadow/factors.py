@@ -1,7 +1,7 @@
 """Weights that are multiplied where they lie by a number next to one, as decay does, and stay what they are.
 
-0.9999 w is w in bfloat16 for every w: one such product loses nothing that the format could show, and a thousand of them lose a tenth of
-the weight. The step of the gradient, which may well arrive, is another addition, so what of the whole step arrived does not tell.
+0.9999 w is w in bfloat16 for every w. One such product loses nothing that the format could show, and a thousand of them lose a tenth of the weight.
+The step of the gradient, which may well arrive, is another addition, so what of the whole step arrived does not tell.
 """
 
 from __future__ import annotations

@@ -50,9 +50,9 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
 def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor) -> None:
     """Writes down whole numbers of the reference that a cast to integers makes others of, since their format could not hold them.
 
-    All beyond 1/u must be whole. A real number of size 2^e in a reference of t bits is whole by chance once in 2^(t - e) times,
-    so what is whole tells how sure it is that these are numbers of something: positions, ids, counts. What is not whole (a
-    quotient, a draw times n) is cut off at different places by healthy programs too. `round` and `floor` are followed on the way.
+    All beyond 1/u must be whole. A real number of size 2^e in a reference of t bits is whole by chance once in 2^(t - e) times. So the number of
+    whole elements tells how sure it is that they count something: positions, ids, counts. What is not whole (a quotient, a draw times n) is cut off
+    at different places by healthy programs too. `round` and `floor` are followed on the way.
     """
     low, wide = run.to(shadow.dtype), shadow
     large = (wide.abs() > 1 / unit) & wide.isfinite() & low.isfinite()

@@ -1,7 +1,8 @@
 """Gradients of one value that autograd adds up, one by one, in the value's own format.
 
-A weight that is read n times has n gradients. What autocast casts once and keeps has its gradients added up before they are widened: n - 1
-additions that round, and from some number of terms on lose what is small beside the sum. Each sum is followed beside the same terms, added up wide.
+A weight that is read n times has n gradients. Autocast casts a weight once and keeps the cast, so its gradients are added up before they are
+widened. These are n - 1 additions that round, and with many terms they lose what is small beside the sum. Each sum is followed beside the same
+terms, added up wide.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ KEPT = 256
 
 @dataclasses.dataclass(slots=True)
 class Sum:
-    """A sum so far: where in which storage it lies, the value that holds it, a sample of what it would be if it were added up wide, and of how
-    many gradients."""
+    """A sum so far: its place in its storage, the value that holds it, a sample of what it would be if it were added up wide, and the number of
+    gradients."""
 
     storage: StorageWeakRef
     where: parts.Region

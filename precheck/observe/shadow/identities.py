@@ -31,8 +31,8 @@ class Reference:
 class Identities:
     """A number for each object, from 1 on, that no other ever gets; and which of them is kept in which storage.
 
-    All weak references to parameters are here, so that `torch.utils.swap_tensors` finds none while it works (FSDP2 and DTensor modules
-    swap when they are converted), nor after the block.
+    All weak references to parameters are here. So `torch.utils.swap_tensors` finds none while it works (FSDP2 and DTensor modules swap when they
+    are converted), nor after the block.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """What is learnt of tensors on an accelerator, learnt later: numbers are fetched for many ops at once.
 
-A program that asks a GPU for a number waits for all that the GPU was given before. On such a device ops leave copies of samples
-behind, and every 128 of them one transfer a dtype brings them to the host, where they are measured as on a CPU, in order.
+A program that asks a GPU for a number waits for all that the GPU was given before. On such a device ops leave copies of samples behind. After every
+128 of them one transfer a dtype brings them to the host, where they are measured in order, as on a CPU.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
 
 
 def _in_parts(call: Call, value: Value) -> float | None:
-    """How far off what a call reads is, where some of it is part of a storage, whose value is that of its last op: a neighbour's perhaps.
+    """How far off the tensor is that a call reads, where it is part of a storage. The storage's value is that of its last op, which may be a
+    neighbour's.
 
     None where all is whole. Of a part that the call has written over, nothing is left to ask: it may have been as far off.
     """
@@ -179,7 +180,8 @@ def held(call: Call) -> dict[int, torch.Tensor]:
 
 
 def among(call: Call, known: dict[int, torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
-    """What stands for an operand in a replay; what has nothing to, as a sparse one, is taken as the run has it, in the reference precision."""
+    """What stands for an operand in a replay. An operand without a shadow, such as a sparse one, is taken as the run has it, in the reference
+    precision."""
     if id(tensor) in known:
         return known[id(tensor)]
     return tensor.to(call.mode.replay.wide(tensor.dtype)) if tensor.dtype in call.mode.low else tensor

@@ -1,7 +1,7 @@
 """Shadow memory: for each storage of the watched run, what it would hold in the reference precision.
 
-Keyed by storage, as valgrind's memcheck keys by address, so that views, in-place ops, out= arguments and what autograd saved
-need no code of their own: the shadow of a tensor is its storage's shadow, seen through the tensor's sizes and strides.
+Keyed by storage, as valgrind's memcheck keys by address. So views, in-place ops, out= arguments and what autograd saved need no code of their own:
+the shadow of a tensor is its storage's shadow, seen through the tensor's sizes and strides.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Cell:
     __slots__ = ("_flat", "accumulator", "bytes", "dtype", "held", "parameter", "parts", "payload", "reference", "shared", "twin", "value")
 
     def __init__(self, storage: torch.UntypedStorage, held: torch.Tensor, dtype: torch.dtype, value: Value) -> None:
-        """`held` is the content of the whole storage, 1-D or as the result of an op that it is: most are read in the form in which they are made."""
+        """`held` is the content of the whole storage: 1-D, or the result of an op as it is, since most results are read in the form in which they
+        are made."""
         self.reference, self.held, self.dtype, self.value = StorageWeakRef(storage), held, dtype, value
         self._flat = held if held.dim() == 1 else None
         self.bytes = storage.nbytes()  # of the run's storage when `flat` was made

@@ -1,7 +1,7 @@
 """What is known of a storage that was written in parts: channel by channel, step by step, gate by gate.
 
-A write through a view says nothing of the rest. So the values of the parts are kept side by side, and who reads more than one of them
-reads a value of its own, measured then and there, whose ancestors are theirs.
+A write through a view says nothing of the rest. So the values of the parts are kept side by side. A reader of more than one of them reads a value
+of its own, which is measured then and there and has all of them as ancestors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The ranks of a distributed run that watch together: how they meet, what they send each other, how they part.
 
-All of it goes through the default store and through gloo groups of its own, so that nothing of it can meet the program's own
-messages, whatever becomes of a rank. Nothing here waits for longer than `PATIENCE` without a sign of the others.
+All of it goes through the default store and through gloo groups of its own. So nothing of it can meet the program's own messages, even if a rank
+fails. Nothing here waits for longer than `PATIENCE` without a sign of the others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The records of the reference run, made of shadows while the run under autocast is recorded.
 
 Autocast leaves weights and inputs in float32, so the shadow of such a run is the float32 run on the same decisions, bit for bit. A second run is
-needed only where the two part: where the shadow could not follow an op, where the float32 run would have chosen otherwise (how often is counted), and
-where numbers of the run have gone through Python.
+needed only where the two differ: where the shadow could not follow an op, where the float32 run would have chosen otherwise (how often is counted),
+and where numbers of the run have gone through Python.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ class Tail:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summed:
-    """A sum of gradients of one value, as autograd makes it one by one in a low format: of how many, and how far off their own exact sum."""
+    """A sum of gradients of one value, as autograd makes it one by one in a low format: the number of gradients, and how far off their exact sum
+    it is."""
 
     terms: int
     off: float  # |sum - exact sum of the same terms| / |exact sum|

@@ -30,8 +30,8 @@ _numbers = itertools.count(1)
 
 
 class Called:
-    """Marks the frame of one call, and is freed with it. A frame holds one object for whoever may debug it, its local trace function; Python calls
-    that only while a debugger is on, and then this does nothing."""
+    """Marks the frame of one call, and is freed with it. A frame holds one object for a debugger, its local trace function. Python calls that only
+    while a debugger is on, and then this does nothing."""
 
     __slots__ = ("memory", "number")
 
@@ -138,7 +138,7 @@ class Restarts:
 
 
 def _given(call: Call) -> bool:
-    """Whether a cast stores low what the call has been given, or laid down itself, as it stores data and weights: they are what they are then."""
+    """Whether a cast stores low what the call was given, or what it laid down itself, as it stores data and weights."""
     if call.plan.base not in ops.CASTS:
         return False
     maker = call.inputs[-1].maker if call.inputs else None

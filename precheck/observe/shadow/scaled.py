@@ -1,7 +1,7 @@
 """Tensors that a scale has been multiplied or divided into, and which may be rounded next; and numbers that are scales by where they come from.
 
-A scale is a tensor with fewer numbers than what it scales. A number is known to be one if it is made of nothing but extremes of data (a greatest
-magnitude) and Python's numbers, or if data has been rounded under it before.
+A scale is a tensor with fewer numbers than what it scales. A number is known to be a scale if it is made of nothing but extremes of data (a
+greatest magnitude) and Python's numbers, or if data has been rounded under it before.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where an op comes from: its line, and for a backward op that of the forward op it differentiates; and the user's own line behind it.
 
-An op's line is the deepest one outside torch and precheck, which may be a framework's; the user's own line is the deepest that is not of
-an installed package. Autograd makes an op's node just before the op is dispatched, so that the newest sequence number then is that node's; in a
-backward pass the node that runs tells its own. No anomaly mode is needed.
+An op's line is the deepest one outside torch and precheck, and may be a framework's. The user's own line is the deepest one that is not in an
+installed package. Autograd makes an op's node just before the op is dispatched, so the newest sequence number then is that node's. In a backward
+pass the node that runs has its own number. No anomaly mode is needed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A tensor beside its shadow, in numbers.
 
-Metrics cost more than re-execution, so each is taken only where the one before gives reason to, and of a large tensor on a
-sample; non-finite values are looked for in all of it.
+Metrics cost more than re-execution. So each is taken only where the one before gives reason to, and of a large tensor on a sample. Non-finite
+values are looked for in all of it.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ def finite(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor, limit: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Where both are finite the error, the run and the shadow, 0 elsewhere, in float64; of all elements, or of a sample where they agree on what is
-    not finite, as a mask's -Inf is."""
+    """In float64 the error, the run and the shadow where both are finite, and 0 elsewhere. Of all elements, or of a sample where both agree on
+    what is not finite, as a mask's -Inf is."""
     if torch.equal(run.isfinite(), shadow.isfinite()) and torch.equal(run.isnan(), shadow.isnan()):
         run, shadow = sampled(run, limit), sampled(shadow, limit)
     low, wide = run.detach().reshape(-1).to(torch.float64), shadow.detach().reshape(-1).to(torch.float64)

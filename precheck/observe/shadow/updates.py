@@ -263,8 +263,8 @@ def _products(moved: torch.Tensor, meant: torch.Tensor) -> tuple[float, float]:
 def _unsure(update: Update) -> bool:
     """Whether more steps would tell: few did not arrive, or lie in a remainder, and all together they come to few spacings.
 
-    Rounding by chance lets 1 ± √(spacing / (step · elements · steps)) arrive; where four of these do not reach from what arrived
-    up to 1, it is not what happened here.
+    Rounding by chance lets 1 ± √(spacing / (step · elements · steps)) arrive. Where four of these do not reach from what arrived up to 1, the loss
+    is no luck.
     """
     share = max(update.edq, update.arrived)
     if not update.wanted or (not update.held and share > CERTAIN):

@@ -1,7 +1,7 @@
 """How much of a long run is kept: a window of its operations.
 
-The older half of a full window is judged and let go. The younger half stays, as the judge asks what came of a value. Of what is let go
-remain the operations that still matter: those that made what is alive or is still to be read, and those that are blamed for its errors.
+The older half of a full window is judged and let go. The younger half stays, as the judge asks what came of a value. Of what is let go the
+operations remain that still matter: those that made what is alive or is still to be read, and those that are blamed for its errors.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from precheck.observe.shadow.operations import Observation, Operation, Past, Val
 WINDOW = 1 << 14
 """Operations (16 384, about 16 MB) from which the older half is judged and let go, once enough turns of the loop lie behind it."""
 TURNS = 4
-"""Turns of the user's loop that the younger half holds at least: what a step makes is read in that step or the next, also by two optimizers
-that take turns."""
+"""Turns of the user's loop that the younger half holds at least. What a step makes is read in that step or the next, also by two optimizers that
+take turns."""
 LONGEST = 200_000
 """Operations, about 200 MB, after which the older half goes wherever the loop is: a block may have no turns that can be told."""
 DEPTH = 2

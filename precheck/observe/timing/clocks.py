@@ -1,4 +1,4 @@
-"""What times a call, and what counts the memory that it takes: one clock a kind of device."""
+"""Clocks that time a call and count the memory that it takes: one for each kind of device."""
 
 from __future__ import annotations
 

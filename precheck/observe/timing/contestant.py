@@ -27,7 +27,8 @@ TF32_SINCE = (8, 0)
 def borrowed(job: Job) -> Iterator[None]:
     """Inside, contestants may put their weights under the user's model; after it, all is as it was.
 
-    What torch.compile makes is compiled for each; TorchScript runs op by op, since what it compiles for one breaks under another.
+    A model of torch.compile is compiled for each precision. TorchScript runs op by op, since code that it compiles for one precision breaks under
+    another.
     """
     with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), exemption.set_apart(job.model), interpreted():
         yield

@@ -18,7 +18,7 @@ MOST_ROUNDS = 1000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timing:
-    """What a contestant's step took: `seconds` of each round, and the most `memory` in bytes, with what stays from step to step."""
+    """The cost of a contestant's step: `seconds` of each round, and the most `memory` in bytes, including the part that stays from step to step."""
 
     seconds: tuple[float, ...]
     memory: int

@@ -1,8 +1,8 @@
 """Additions that did not arrive: sums, moving averages, counters, merged weights.
 
-A correctly rounded sum of n terms errs by λ√n·u, λ about 1/4 to 0.4, until its terms fall below half a spacing of the sum;
-from there it stands still (bfloat16 after some 512 equal terms, float16 after 4 096). Judged is what of the reference's
-displacement arrived, never whether bits changed: stochastic rounding and Kahan summation leave most bits alone and are healthy.
+A correctly rounded sum of n terms errs by λ√n·u, λ about 1/4 to 0.4, until its terms fall below half a spacing of the sum. From there it stands
+still (bfloat16 after some 512 equal terms, float16 after 4 096). Judged is what of the reference's displacement arrived, never whether bits
+changed: stochastic rounding and Kahan summation leave most bits alone and are healthy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INTENDED = Limit(
 HALF = Limit(0.5, "share of the elements", "that an addition leaves unchanged, from which it may have been absorbed")
 ACCUMULATORS = ops.ADDITIONS | {"lerp", "copy"}
 SCALED = frozenset({"mul"})
-"""What an average does to what it keeps before it adds: `average.mul_(0.9).add_(new, alpha=0.1)`."""
+"""The op by which an average scales its value before it adds: `average.mul_(0.9).add_(new, alpha=0.1)`."""
 FEW = Limit(16, "elements", "below which half of them may be unchanged by luck")
 
 
@@ -87,9 +87,8 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
         and seen.arrived < ARRIVED
         and seen.intended >= INTENDED * u
     ):
-        text = (
-            f"{100 * max(0.0, seen.arrived):.0f} % of {seen.additions} updates arrived; the rest is too small to change the accumulator"
-        )
+        share = 100 * max(0.0, seen.arrived)
+        text = f"{share:.0f} % of {seen.additions} updates arrived up to here; the rest is too small to change the accumulator"
         return Candidate("absorption", operation, text, seen.arrived, ARRIVED)
     return _merged(operation, value, seen, readers)
 

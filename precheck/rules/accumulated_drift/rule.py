@@ -1,4 +1,9 @@
-"""An error beyond what rounding explains, at a boundary or of a state that a loop carries on; a result of another shape."""
+"""An error beyond what rounding explains, at a boundary or in a state that a loop carries on.
+
+A whole run is compared with its reference at each boundary: what a module or a function returns, a gradient, a weight, the loss. A tensor counts
+whose r is beyond its limit, if no closer look explains it. In a watched run three things count. A function errs by more than its own lines explain.
+The roundings of a state add up turn by turn. Or autograd adds up many gradients in a low format. A result of another shape counts too.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +27,7 @@ from precheck.observe.shadow.remarks import Summed
 from precheck.precisions import Precision
 from precheck.rules.accumulated_drift.about import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule, at
+from precheck.words import of_norm, percents
 
 INDEPENDENT = Limit(
     0.5, "√n unit roundoffs",
@@ -87,16 +93,16 @@ class Gradients(Candidate):
 
 
 def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidate | None:
-    """Of a sum of gradients that is complete: one that is off by more than independent roundings leave, most of it by being added up low."""
+    """For a complete sum of gradients: whether it is off by more than independent roundings leave, and most of that comes from being added up low."""
     (value,), u = operation.outputs, operation.outputs[0].roundoff
     if any(reader.summed is not None and reader.base == operation.base for reader in readers.get(value, ())):
         return None  # not complete yet
     limit = max(ROUNDINGS, INDEPENDENT * math.sqrt(sums.terms)) * u
     if not limit < sums.off < math.inf or sums.off**2 < OWN * value.drift**2:
         return None
-    text = (f"what is read here has {sums.terms} gradients, which autograd adds up one by one in {value.dtype}: that alone puts "
-            f"their sum {percent(sums.off)} % off, by {sums.off / u:.1f} unit roundoffs; under autocast, cache_enabled=False casts "
-            "a weight at each use, so that its gradients add up in float32; elsewhere one cast to float32 before all uses does that")  # fmt: skip
+    text = (f"the tensor read here has {sums.terms} gradients, which autograd adds up one by one in {value.dtype}: that alone puts "
+            f"their sum {percent(sums.off)} % off, by {sums.off / u:.1f} unit roundoffs; to add them up in float32, cast the tensor to float32 "
+            "before all its uses, or under autocast set cache_enabled=False, which casts a weight at each use")  # fmt: skip
     return Gradients("accumulated-drift", read_at(operation), text, sums.off / u, limit / u)
 
 
@@ -109,6 +115,6 @@ def harmful(guilty: Sequence[Comparison]) -> bool:
 def _drift(row: Comparison, precision: Precision, severity: Severity, *, others: int) -> Finding:
     more = f"; {others} more tensor{'' if others == 1 else 's'} too" if others > 0 else ""
     limit = f"{row.allowed:.3g} allowed" if row.failed else f"near the {row.allowed:.3g} allowed"
-    text = (f"{label(row.record.kind, row.record.name)}: off by {row.relative:.2%} of its norm under {precision}, where rounding explains "
-            f"{share(row):.2%} (r = {row.r:.3g}, {limit}){more}")  # fmt: skip
+    text = (f"{label(row.record.kind, row.record.name)}: off by {of_norm(row.relative)} under {precision}, where rounding explains "
+            f"{percents(share(row))} (r = {row.r:.3g}, {limit}){more}")  # fmt: skip
     return at(row.record, "accumulated-drift", severity, text, measured=row.r, limit=row.allowed)

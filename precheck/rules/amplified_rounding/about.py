@@ -5,6 +5,6 @@ from precheck.findings import Rule
 ABOUT = Rule(
     "amplified-rounding",
     "one rounding of an input or intermediate is amplified until the result has lost its digits",
-    "round after the op that amplifies, not before it: keep this value in float32 until then",
+    "keep this value in float32 until the op that amplifies has read it, and round after that op",
     rank=60,
 )

@@ -1,4 +1,8 @@
-"""One rounding that a later op makes so large that the result has lost its digits."""
+"""One rounding that a later op makes so large that the result has lost its digits.
+
+For each op the relative error of its result is divided by that of its inputs. A high quotient counts if float32 itself determines the result, and
+if the readers of the result show the error. Blamed is the op that made most of the error that came in.
+"""
 
 from __future__ import annotations
 

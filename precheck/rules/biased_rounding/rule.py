@@ -1,4 +1,7 @@
-"""Codes whose rounding errors do not average out."""
+"""Codes whose rounding errors do not average out.
+
+The mean of the rounding errors, in steps of the format, is compared with the mean that chance allows for so many elements.
+"""
 
 from __future__ import annotations
 
@@ -22,5 +25,5 @@ class BiasedRounding(Rule):
             ways = ("towards zero", "away from zero") if seen.towards_zero else ("up", "down")
             where = ways[0] if seen.mean > 0 else ways[1]
             what = "noise was added, and the sum is not cut off" if seen.noisy else "numbers are cut off here, not rounded"
-            return f"rounding errors have a mean of {abs(seen.mean):.2f} steps {where}, where fair rounding has none: {what}"
+            return f"rounding errors have a mean of {abs(seen.mean):.2f} steps {where}, where rounding to nearest has none: {what}"
         return super().words(fact)

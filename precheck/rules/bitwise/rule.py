@@ -1,4 +1,4 @@
-"""Two that are equal.
+"""Two runs whose results are equal.
 
 Every tensor of both runs under the precision has the same bits.
 `pairs.verdicts` gives the verdict of each tensor, `pairs.told` words it.
@@ -6,19 +6,13 @@ Every tensor of both runs under the precision has the same bits.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
-from precheck.findings import Finding
+from precheck.analysis.limit import Limit
 from precheck.rules.bitwise.about import ABOUT
-from precheck.rules.rule import Rule
+from precheck.rules.pair import PairRule
 
 
-class Bitwise(Rule):
-    """`comparing` and `varying` ask for it, which have two runs and no reference golden."""
-
+class Bitwise(PairRule):
     about = ABOUT
-
-
-def finding(message: str, **place: Any) -> Finding:
-    """A verdict in words; `place` are fields of a finding."""
-    return Finding("bitwise", "note", message, **place)
+    limits: ClassVar[tuple[Limit, ...]] = ()  # equal bits need none

@@ -1,4 +1,8 @@
-"""A subtraction of near-equals, stored low."""
+"""A difference of nearly equal numbers, stored low.
+
+Leading digits cancel and rounding errors stay: the relative error of the difference is compared with that of its terms. What reads the difference
+says whether it does harm. If all of that is right to a few roundings, the finding is a note.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,11 @@ class Cancellation(Rule):
         if isinstance(fact, Misrounded) and fact.how == "undone":
             kept = given_back(fact.operation)
             own = 0.0 if kept is None else kept.drift
-            return (f"undoes a difference that was rounded as its larger term is, as z + (q - z) does: {percent(fact.value.drift)} % off, where q "
-                    f"itself is {percent(own)} % off; use q with z's gradient, by an autograd.Function, or compute both in float32")  # fmt: skip
+            return (f"adds back what was subtracted, as z + (q - z) does, but the difference was rounded: {percent(fact.value.drift)} % off, where "
+                    f"q itself is {percent(own)} % off; use q with z's gradient, by an autograd.Function, or compute both in float32")  # fmt: skip
         if isinstance(fact, Misrounded) and fact.how == "a product":
-            return f"the terms of this product cancel: it is {100 * fact.value.drift:.2g} % off, its factors {100 * fact.shown.drift_in:.2g} %"
+            off, before = 100 * fact.value.drift, 100 * fact.shown.drift_in
+            return f"the terms of this product cancel: it is {off:.2g} % off, and its factors are {before:.2g} % off"
         if isinstance(fact, Misrounded) and fact.operation is fact.shown:
             return difference(fact)
         return super().words(fact)

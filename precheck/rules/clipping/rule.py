@@ -1,4 +1,7 @@
-"""Codes that end at the format's largest number, or at zero, because their scale does not fit the tensor."""
+"""Codes that end at the format's largest number, or at zero, because their scale does not fit the tensor.
+
+The loss of the elements at an end of the format is compared with the loss by rounding. Of a delayed scale it is counted in how many calls it lags.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ class Clipping(Rule):
             lags = seen.clips < MOSTLY * seen.calls
             why = f"the scale lags behind in {seen.clips} of {seen.calls} casts" if lags else "the scale does not fit this tensor"
             return (f"{percent(seen.share)} % of the elements are clipped, the greatest from {seen.greatest:.3g} times the format's largest number: "
-                    f"that loses {percent(seen.lost)} % of the tensor, rounding {percent(seen.rounding)} %; {why}")  # fmt: skip
+                    f"this loses {percent(seen.lost)} % of the tensor, and rounding loses {percent(seen.rounding)} %; {why}")  # fmt: skip
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Late):
             return _late(fact.remark)
         return super().words(fact)
@@ -35,5 +38,5 @@ def _late(seen: Late) -> str:
         worst = f"the {seen.operand} had grown by {seen.grown:.3g} times, and {percent(seen.clipped)} % of its elements were clipped"
     else:
         worst = f"the {seen.operand} had become {1 / seen.grown:.3g} times smaller, and {percent(seen.zeroed)} % of its elements became 0"
-    return (f"the scale of this product's {seen.operand} is that of earlier calls: {often} of {seen.calls} calls. At worst {worst}; that lost "
-            f"{percent(seen.lost)} % of it, where a scale of its own loses {percent(seen.rounding)} %")  # fmt: skip
+    return (f"the scale of this product's {seen.operand} was taken from earlier calls, and was {often} of {seen.calls} calls. At worst {worst}; "
+            f"that lost {percent(seen.lost)} % of it, where a scale of this call loses {percent(seen.rounding)} %")  # fmt: skip

@@ -1,4 +1,7 @@
-"""Products of which a recipe's rounding leaves little, though it is carried out as the recipe says."""
+"""Products of which a recipe's rounding leaves little, though it is carried out as the recipe says.
+
+Two numbers are measured of each product: its signal to quantisation noise, and the share of it that comes from elements which are rounded to zero.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ class CoarseRecipe(Rule):
 
 
 def coarse(places: Iterable[Place], recipe: str) -> Iterator[Finding]:
-    """An error for each product that drowns in its own noise, or lacks what is rounded to zero; a warning for those far behind the same of others."""
+    """An error for each product that drowns in its own noise, or lacks what is rounded to zero. A warning for those that are far behind the same
+    product of other layers."""
     places = [place for place in places if place.signal]
     for place in places:
         others = [other.decibels(recipe) for other in places if other.product == place.product and other is not place]

@@ -1,4 +1,8 @@
-"""Choices that fell otherwise than in the reference: scores that the format makes equal or blurs, and more flips than rounding explains."""
+"""Choices that differ from the reference: scores that the format makes equal or blurs, and more flips than rounding explains.
+
+A watched run compares the choices of each row with those that the shadow's scores give. A measurement counts the decisions that differ, and compares
+that with how many differ between float32 and its noise runs.
+"""
 
 from __future__ import annotations
 
@@ -58,16 +62,16 @@ class DecisionFlip(Rule):
 
 
 def _replaced(operation: Operation, flips: Flips) -> bool:
-    """Whether few rows, one even, choose so much else that luck is no reason: five of what they choose, and half of it, since scores are equal and
-    what tells them apart is less than rounding. One row that takes its last of eight from a tie is luck."""
+    """Whether few rows, even one, change so many of their choices that luck is no reason: five choices, and half of the row's, because scores are
+    equal and differ by less than rounding. One row that takes its last of eight from a tie is luck."""
     chosen = elements(operation.outputs[0]) / max(1, flips.total) if operation.outputs else 0.0
     many = flips.ties * flips.swapped * chosen >= ROWS and flips.swapped >= MOST
     return many and flips.blur >= BLUR * operation.inputs[0].roundoff
 
 
 def _its_own(skew: Skew) -> bool:
-    """Whether a cumulative sum skews what is drawn by it. Two distributions whose terms are some share of themselves apart differ by half of
-    that at most: so much was wrong before it was added up, and its own line is named."""
+    """Whether a cumulative sum skews what is drawn by it. Two distributions whose terms differ by some share of themselves differ by half of that
+    at most. So much was wrong before the sum, and its own line is named."""
     return skew.apart > max(SKEWED * skew.roundoff, skew.summed.drift_in)
 
 

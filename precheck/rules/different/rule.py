@@ -1,28 +1,14 @@
 """Two that should be the same function, and are not.
 
-What lies between the exact runs of both is no rounding: it counts from the floor of the precision on, in whole or in any block.
+The distance between the exact runs of both is no rounding. It counts from the floor of the precision on, for the whole tensor or any block of it.
 `pairs.verdicts` gives the verdict of each tensor, `pairs.told` words it.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-from precheck.analysis.chance import CHANCE, LUCK
-from precheck.analysis.limit import Limit
-from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
-from precheck.findings import Finding
 from precheck.rules.different.about import ABOUT
-from precheck.rules.rule import Rule
+from precheck.rules.pair import PairRule
 
 
-class Different(Rule):
-    """`comparing` and `varying` ask for it, which have two runs and no reference golden."""
-
+class Different(PairRule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, CHANCE, LUCK)
-
-
-def finding(message: str, **place: Any) -> Finding:
-    """A verdict in words; `place` are fields of a finding."""
-    return Finding("different", "error", message, **place)

@@ -50,8 +50,8 @@ class DtypeLeak(Rule):
         if isinstance(fact, Island):
             many = "1 op" if fact.stretch == 1 else f"{fact.stretch} ops"
             return (f"a float32 tensor of {list(fact.wide.shape)} makes this {fact.low.dtype} one of {list(fact.low.shape)} float32, for {many} "
-                    f"under autocast, until {placed(fact.cast)} casts it back: twice the memory for {100 * fact.measured:.0f} % of what the forward "
-                    "pass makes; give it the dtype of the other")  # fmt: skip
+                    f"under autocast, until {placed(fact.cast)} casts it back: {100 * fact.measured:.0f} % of what the forward pass makes takes "
+                    "twice the memory; give the float32 tensor the dtype of the other")  # fmt: skip
         return super().words(fact)
 
     def beside(self, run: Compared) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "golden-mismatch",
-    "differs from the golden, which has float32's own decisions, and agrees with a float32 run that takes this run's decisions",
+    "the run differs from the golden because it decided otherwise; a float32 run that takes the same decisions agrees with it",
     "nothing, unless the decisions matter: then compute what is compared in float32",
     rank=210,
 )

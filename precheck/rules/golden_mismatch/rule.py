@@ -1,4 +1,7 @@
-"""A run that is off its golden, and within the floor along its own decisions."""
+"""A run that differs from its golden because it decided otherwise.
+
+It is beyond what the golden allows. Beside a float32 run of the same process that takes the same decisions, it is within the floor.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a golden still belongs to the test that it is held against.
+"""Whether a golden still belongs to the test that is compared with it.
 
 The inputs, the settings and the float32 reference of today against those recorded. What moved by no more than float32 may
 between machines and library builds (2^-20, see `noise.REASSOCIATED`) has not moved. Nor has what float32 itself errs by as much on.

@@ -4,7 +4,7 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "gradient-underflow",
-    "float16 gradients became zero for want of a loss scale",
+    "float16 gradients became zero because there is no loss scale, or too small a one",
     "use a GradScaler (16-mixed), or bfloat16",
     rank=100,
 )

@@ -1,4 +1,7 @@
-"""float16 gradients that became zero for want of a loss scale."""
+"""float16 gradients that became zero because there is no loss scale, or too small a one.
+
+Elements are counted that are zero here and not in the reference. The size that they have there says which loss scale would keep them.
+"""
 
 from __future__ import annotations
 

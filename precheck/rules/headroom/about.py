@@ -5,6 +5,6 @@ from precheck.findings import Rule
 ABOUT = Rule(
     "headroom",
     "values come close to the largest that float16 holds",
-    "a few times larger and they overflow: keep this module in float32, or scale it down",
+    "they overflow if they grow a few times: keep this module in float32, or scale it down",
     rank=170,
 )

@@ -1,4 +1,8 @@
-"""Whole numbers in a format that cannot hold them."""
+"""Whole numbers in a format that cannot hold them.
+
+Where a tensor's elements are whole numbers in the reference, those are counted that the format has changed. Measures that happen to be whole do not
+count: their operands and their readers tell.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,6 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "kernel-fallback",
-    "a candidate calls its reference: what is judged is that call",
+    "a candidate calls its reference, so that the reference is judged and not the kernel",
     "write the kernel, or judge one that does not fall back",
 )

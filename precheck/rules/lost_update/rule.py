@@ -1,4 +1,8 @@
-"""Updates that the optimizer meant and the weights, or its own moments, did not get."""
+"""Updates that the optimizer meant and the weights, or its own moments, did not get.
+
+The move of each low-precision weight over all steps is compared with the move of its shadow: what share of it arrived? Stochastic rounding and Kahan
+summation let all of it arrive in the end, and are healthy.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +82,8 @@ def lost(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]]) -
 def _unarrived(observation: Observation) -> list[Candidate]:
     """Parameters of a watched run whose steps did not arrive, by the best witness for their health.
 
-    EDQ asks step by step, the displacement over all steps, which stochastic rounding and Kahan summation satisfy; where few
-    steps do not tell, the optimizer alone, grown old.
+    EDQ asks step by step. Here the displacement over all steps is judged, which stochastic rounding and Kahan summation satisfy. Where few steps do
+    not tell, the optimizer alone is run for more.
     """
     found = sorted((update for update in observation.updates if is_lost(update)), key=update_share)
     if not found:
@@ -98,15 +102,15 @@ def _undecayed(observation: Observation) -> Iterator[Candidate]:
     """Weights whose gradient is zero and whose optimizer is to make them smaller, and does not; the one furthest from where it should be.
 
     Decay multiplies by 1 - lr · weight_decay. Where that product is less than half a spacing, it never arrives, however many the steps. Few steps
-    mean to change nothing that the format could show; a weight that nothing uses has no gradient at all, and no optimizer decays it.
+    are not meant to change anything that the format could show. A weight that nothing uses has no gradient at all, and no optimizer decays it.
     """
     lost = [each for each in observation.decays if each.steps >= STALLED_STEPS and _meant(each) >= INTENDED * _roundoff(each) and is_lost(each)]
     worst = max(lost, key=_meant, default=None)
     if worst is not None:
         share = max(0.0, update_share(worst))
-        text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of its weight decay arrived; {worst.steps} steps whose gradient is zero were to "
-                f"change it by {_meant(worst):.1%}, each by {_meant(worst) / worst.steps:.2g} of itself, and {worst.dtype} rounds away less "
-                f"than {_roundoff(worst):.2g}; so it is with {len(lost)} of {len(observation.decays)} such parameters")  # fmt: skip
+        text = (f"{worst.parameter or 'a parameter'}: {share:.0%} of its weight decay arrived; {worst.steps} steps with a gradient of zero should "
+                f"have changed it by {_meant(worst):.1%}, each by {_meant(worst) / worst.steps:.2g} of itself, but {worst.dtype} drops a change "
+                f"smaller than {_roundoff(worst):.2g}; the same is true of {len(lost)} of {len(observation.decays)} such parameters")  # fmt: skip
         yield Unarrived("lost-update", placed_at(worst), text, share, LOST, tensor=worst.parameter)
 
 
@@ -121,8 +125,8 @@ def _multiplied(observation: Observation) -> Iterator[Candidate]:
         return
     number, worst = max(enough.items(), key=lambda each: each[1].meant)
     name = observation.parameters.get(number, "")
-    text = (f"{name or 'a parameter'}: {worst.times} products with a number next to one, as of weight decay, were to change it by "
-            f"{worst.meant:.1%}, and none changed a bit: {worst.dtype} rounds each back; {len(enough)} such in all")  # fmt: skip
+    text = (f"{name or 'a parameter'}: {worst.times} products with a number next to one, as in weight decay, should have changed it by "
+            f"{worst.meant:.1%}, but none changed a bit: {worst.dtype} rounds each back; {len(enough)} such parameters in all")  # fmt: skip
     operation = dataclasses.replace(worst.operation, phase="optimizer")
     yield Undecayed("lost-update", operation, text, 0.0, LOST, tensor=name)
 

@@ -9,8 +9,8 @@ from precheck import formats
 from precheck.words import counted
 
 BEYOND = 2.0
-"""Times the dead zone from which a step, both as root mean squares, is not rounded away: what it comes to is in elements that move by at least
-as much, and a weight has to be more than twice the others' size to swallow that."""
+"""Times the dead zone from which a step, both as root mean squares, is not rounded away. Most of such a step is in elements that move by at least
+as much, and only a weight more than twice the others' size could swallow that."""
 NAMED = 3
 """Further parameters that a message lists: which kinds are hit (norms, biases, matrices) shows in the first few."""
 
@@ -25,7 +25,8 @@ class Numbers:
     rate: float = 0.0
 
     def __str__(self) -> str:
-        """The dead zone in numbers, and the rate that would leave it; or that the steps are beyond it, and something else has kept the weights."""
+        """The dead zone in numbers, and the rate that would leave it. Or the text says that the steps are beyond it, and something else has kept
+        the weights."""
         fmt = formats.of_dtype(self.dtype)
         down, up = fmt.half_ulp(self.weight)
         zone = f"{up:.2g}" if up == down else f"{up:.2g} up or {down:.2g} down"

@@ -1,4 +1,7 @@
-"""Gradients that never came."""
+"""Gradients that never came.
+
+A parameter has a gradient in the reference, or a copy of it is used where gradients are needed, and there is none here.
+"""
 
 from __future__ import annotations
 

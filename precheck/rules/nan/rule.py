@@ -1,4 +1,7 @@
-"""NaN that nothing else explains."""
+"""NaN that nothing else explains.
+
+An op gives NaN where its reference gives a number, and no number beyond the format's range came before it.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ class NotANumber(Rule):
         for operation in part.observation.judged:
             own = any(source.nonfinite for source in operation.inputs)  # of this run alone, which is told where it came from
             if operation.unmasked and not own and _stays(operation, part):
-                text = (f"a mask is multiplied by {operation.unmasked} Inf or NaN that it is to remove, and 0 · Inf is NaN, in the reference too: "
-                        "take torch.where or masked_fill")  # fmt: skip
+                text = (f"a mask is multiplied by {operation.unmasked} Inf or NaN that it should remove, but 0 times Inf is NaN, in the "
+                        "reference too: use torch.where or masked_fill")  # fmt: skip
                 yield Candidate("nan", operation, text, operation.unmasked, 0)
 
     def words(self, fact: Fact) -> str:

@@ -1,4 +1,7 @@
-"""Inf and NaN where the reference is finite: a number beyond what the format holds."""
+"""Inf and NaN where the reference is finite: a number beyond what the format holds.
+
+It is an error where it does harm: NaN or a wrong result follows, Python or the backward pass reads it, or nothing reads it.
+"""
 
 from __future__ import annotations
 

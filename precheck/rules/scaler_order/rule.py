@@ -1,7 +1,7 @@
 """Quantities under different loss scales that met, and scalers that went apart from their steps.
 
-Each follows from what a loss scale is: a factor that the loss, its gradients and all that is made of them carry until it is divided out. The wrong
-order of calls shows as factors that do not match.
+A loss scale is a factor. The loss, its gradients and all that is made of them carry it until it is divided out. The wrong order of calls shows as
+factors that do not match.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Steps that GradScaler skipped for what no loss scale mends, and more often than calibration and growth explain.
 
 A scaler begins too high on purpose and halves until nothing overflows: ⌈log2(S₀/S)⌉ skips, S being the largest safe scale. From there it doubles
-every N steps, so one step in N + 1 is skipped; two standard deviations of that, and one more, are let pass.
+every N steps, so one step in N + 1 is skipped. Two standard deviations of that, and one more, are allowed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Casts of weights that were made before the weights moved."""
+"""Casts of weights that were made before the weights moved.
+
+When a cast of a weight is read, the weight is compared with what it was when the cast was made. Copies that are cut off
+from their weight on purpose (a teacher, a snapshot) do not count.
+"""
 
 from __future__ import annotations
 

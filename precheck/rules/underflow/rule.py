@@ -1,4 +1,7 @@
-"""Numbers that are zero or subnormal here and not in the reference."""
+"""Numbers that are zero or subnormal here and not in the reference.
+
+Their share of the tensor's norm is measured. What reads the tensor says whether that does harm: a mean of few zeros does not, a division by one does.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,13 @@ class Underflow(Rule):
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
-        """Draws of what has no probability, beside what the analysis has found."""
+        """Draws of outcomes without probability, beside the facts of the analysis."""
         yield from super().among(part)
         for operation in part.observation.judged:
             many, total = operation.impossible
             if many:
                 text = (f"{many} of {total} draws chose what has probability 0: some of the random numbers are zero in "
-                        f"{operation.inputs[0].dtype}, and 0/0 wins")  # fmt: skip
+                        f"{operation.inputs[0].dtype}, and 0/0 is NaN, which argmax picks")  # fmt: skip
                 yield Candidate("underflow", operation, text, many, 0)
 
     def words(self, fact: Fact) -> str:

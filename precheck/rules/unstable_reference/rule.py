@@ -1,4 +1,7 @@
-"""Where float32 itself is no yardstick: float64 contradicts it, or one rounding changes everything."""
+"""Where float32 itself is no yardstick: float64 contradicts it, or one rounding changes everything.
+
+A run in float64 tells it, or a second shadow that is disturbed by 2^-20.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
 from precheck.findings import Finding
 from precheck.rules.rule import Candidate, Compared, Rule, at
 from precheck.rules.unstable_reference.about import ABOUT
+from precheck.words import of_norm
 
 
 class UnstableReference(Rule):
@@ -44,8 +48,8 @@ class UnstableReference(Rule):
         """What is beyond its limit by the last rounding alone, where noise runs say nothing."""
         beyond = [row for row in run.rows if row.untold and row.r > row.allowed and not row.excess_nonfinite and row.record.kind != "update"]
         for row in beyond[:1]:
-            text = (f"{label(row.record.kind, row.record.name)}: off by {row.relative:.2%} of its norm under {run.precision}; whether rounding "
-                    "explains that, nobody can tell: noise of one rounding makes Inf or NaN of it, as where it leaves the domain of a function"
+            text = (f"{label(row.record.kind, row.record.name)}: off by {of_norm(row.relative)} under {run.precision}; nobody can tell "
+                    "whether rounding explains that: noise of one rounding turns it into Inf or NaN, as where a value leaves the domain of a function"
                     f"{f'; {len(beyond) - 1} more so' if len(beyond) > 1 else ''}")  # fmt: skip
             yield at(row.record, "unstable-reference", "note", text, measured=row.r, limit=row.allowed)
 

@@ -1,4 +1,7 @@
-"""Codes times scales that do not give the data back, though nothing is rounded."""
+"""Codes times scales that do not give the data back, though nothing is rounded.
+
+The data and what comes back are both computed without rounding. Their quotient should be 1 in every element.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,11 @@ class WrongScale(Rule):
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Uncancelled):
             seen = fact.remark
             if seen.whole:
-                return (f"codes of {shortened(seen.rounded)} times this scale are {seen.middle:.4g} times what was quantised, all over the tensor: "
-                        "the scale is another, or the factor belongs to it on purpose")  # fmt: skip
+                return (f"codes of {shortened(seen.rounded)} times this scale are {seen.middle:.4g} times the numbers that were quantised, "
+                        "all over the tensor: "
+                        "they were quantised with another scale, unless this factor is intended")  # fmt: skip
             return (
                 f"these scales do not cancel those of {shortened(seen.rounded)}: without any rounding the result is off by "
-                f"{percent(seen.off)} % of what the data itself gives, by factors that differ {seen.spread:.3g}-fold among its elements"
+                f"{percent(seen.off)} %, by factors that differ {seen.spread:.3g}-fold among its elements"
             )
         return super().words(fact)

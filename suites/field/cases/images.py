@@ -112,6 +112,21 @@ def monai_losses() -> Made:
     return Made(Calls(compared, torch.nn.Conv2d(1, 1, 3, padding=1)), (torch.rand(2, 1, 32, 32), torch.rand(2, 1, 32, 32)), lambda loss: loss)
 
 
+@case("siren-pytorch")
+def siren() -> Made:
+    from siren_pytorch import SirenNet
+
+    grid = torch.stack(torch.meshgrid(torch.linspace(-1, 1, 16), torch.linspace(-1, 1, 16), indexing="ij"), -1).reshape(-1, 2)
+    return Made(SirenNet(dim_in=2, dim_hidden=32, dim_out=3, num_layers=3, w0_initial=30.0), (grid,), square)
+
+
+@case("mlp-mixer-pytorch")
+def mlp_mixer() -> Made:
+    from mlp_mixer_pytorch import MLPMixer
+
+    return Made(MLPMixer(image_size=32, channels=3, patch_size=8, dim=32, depth=2, num_classes=10), (torch.randn(2, 3, 32, 32),), square)
+
+
 @case("pytorch-msssim")
 def msssim() -> Made:
     from pytorch_msssim import SSIM
@@ -126,39 +141,24 @@ def msssim_scales() -> Made:
     return Made(_compared(MS_SSIM(data_range=1, channel=3)), _images(176), lambda out: 1 - out)
 
 
-@case("piq")
-def piq_ssim() -> Made:
-    import piq
+def _piq(name: str, kind: str, size: int = 48) -> None:
+    """A case called `name`: a loss of piq."""
 
-    return Made(_compared(piq.SSIMLoss(data_range=1.0)), _images(), lambda loss: loss)
+    def make() -> Made:
+        import piq
 
+        loss = getattr(piq, kind)(data_range=1.0)
+        return Made(_compared(loss), _images(size), lambda loss: loss)
 
-@case("piq")
-def piq_gmsd() -> Made:
-    import piq
-
-    return Made(_compared(piq.GMSDLoss(data_range=1.0)), _images(), lambda loss: loss)
-
-
-@case("piq")
-def piq_vif() -> Made:
-    import piq
-
-    return Made(_compared(piq.VIFLoss(data_range=1.0)), _images(64), lambda loss: loss)
+    make.__name__ = name
+    case("piq")(make)
 
 
-@case("piq")
-def piq_haarpsi() -> Made:
-    import piq
-
-    return Made(_compared(piq.HaarPSILoss(data_range=1.0)), _images(), lambda loss: loss)
-
-
-@case("piq")
-def piq_fsim() -> Made:
-    import piq
-
-    return Made(_compared(piq.FSIMLoss(data_range=1.0)), _images(), lambda loss: loss)
+_piq("piq_ssim", "SSIMLoss")
+_piq("piq_gmsd", "GMSDLoss")
+_piq("piq_vif", "VIFLoss", size=64)
+_piq("piq_haarpsi", "HaarPSILoss")
+_piq("piq_fsim", "FSIMLoss")
 
 
 def _images(size: int = 48) -> tuple[torch.Tensor, torch.Tensor]:
@@ -208,14 +208,6 @@ def kornia_color() -> Made:
     return Made(_compared(lambda x, y: (kornia.color.rgb_to_lab(x) - kornia.color.rgb_to_lab(y)).abs().mean()), _images(), lambda loss: loss)
 
 
-@case("siren-pytorch")
-def siren() -> Made:
-    from siren_pytorch import SirenNet
-
-    grid = torch.stack(torch.meshgrid(torch.linspace(-1, 1, 16), torch.linspace(-1, 1, 16), indexing="ij"), -1).reshape(-1, 2)
-    return Made(SirenNet(dim_in=2, dim_hidden=32, dim_out=3, num_layers=3, w0_initial=30.0), (grid,), square)
-
-
 @case("open-clip-torch")
 def open_clip() -> Made:
     from open_clip.loss import ClipLoss
@@ -239,13 +231,6 @@ def x_clip() -> Made:
     )  # fmt: skip
     step = Calls(lambda clip, text, image: clip(text, image, return_loss=True), model)
     return Made(step, (torch.randint(1, 64, (3, 12)), torch.randn(3, 3, 32, 32)), lambda loss: loss)
-
-
-@case("mlp-mixer-pytorch")
-def mlp_mixer() -> Made:
-    from mlp_mixer_pytorch import MLPMixer
-
-    return Made(MLPMixer(image_size=32, channels=3, patch_size=8, dim=32, depth=2, num_classes=10), (torch.randn(2, 3, 32, 32),), square)
 
 
 @case("lightly")

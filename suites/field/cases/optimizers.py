@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
@@ -17,67 +18,27 @@ def _made(optimizer: Any) -> Made:
     return Made(_network(), (torch.randn(8, 16),), square, optimizer)
 
 
-@case("lion-pytorch")
-def lion() -> Made:
-    from lion_pytorch import Lion
+def _optimizer(name: str, package: str, path: str, **settings: Any) -> None:
+    """A case called `name`: the class at "module:class" of a package, made with these settings."""
+    module, kind = path.split(":")
 
-    return _made(lambda given: Lion(given, lr=1e-3, weight_decay=1e-2))
+    def make() -> Made:
+        made = getattr(importlib.import_module(module), kind)
+        return _made(lambda given: made(given, **settings))
 
-
-@case("adam-atan2-pytorch")
-def adam_atan2() -> Made:
-    from adam_atan2_pytorch import AdamAtan2
-
-    return _made(lambda given: AdamAtan2(given, lr=1e-3))
+    make.__name__ = name
+    case(package)(make)
 
 
-@case("pytorch-optimizer")
-def pytorch_optimizer_came() -> Made:
-    from pytorch_optimizer import CAME
-
-    return _made(lambda given: CAME(given, lr=1e-3))
-
-
-@case("pytorch-optimizer")
-def pytorch_optimizer_stableadamw() -> Made:
-    from pytorch_optimizer import StableAdamW
-
-    return _made(lambda given: StableAdamW(given, lr=1e-3, kahan_sum=True))
-
-
-@case("pytorch-optimizer")
-def pytorch_optimizer_soap() -> Made:
-    from pytorch_optimizer import SOAP
-
-    return _made(lambda given: SOAP(given, lr=1e-3))
-
-
-@case("pytorch-optimizer")
-def pytorch_optimizer_adafactor() -> Made:
-    from pytorch_optimizer import AdaFactor
-
-    return _made(lambda given: AdaFactor(given, lr=1e-3))
-
-
-@case("torch-optimizer")
-def torch_optimizer_radam() -> Made:
-    from torch_optimizer import RAdam
-
-    return _made(lambda given: RAdam(given, lr=1e-3))
-
-
-@case("torch-optimizer")
-def torch_optimizer_lamb() -> Made:
-    from torch_optimizer import Lamb
-
-    return _made(lambda given: Lamb(given, lr=1e-3))
-
-
-@case("torch-optimizer")
-def torch_optimizer_yogi() -> Made:
-    from torch_optimizer import Yogi
-
-    return _made(lambda given: Yogi(given, lr=1e-2))
+_optimizer("lion", "lion-pytorch", "lion_pytorch:Lion", lr=1e-3, weight_decay=1e-2)
+_optimizer("adam_atan2", "adam-atan2-pytorch", "adam_atan2_pytorch:AdamAtan2", lr=1e-3)
+_optimizer("pytorch_optimizer_came", "pytorch-optimizer", "pytorch_optimizer:CAME", lr=1e-3)
+_optimizer("pytorch_optimizer_stableadamw", "pytorch-optimizer", "pytorch_optimizer:StableAdamW", lr=1e-3, kahan_sum=True)
+_optimizer("pytorch_optimizer_soap", "pytorch-optimizer", "pytorch_optimizer:SOAP", lr=1e-3)
+_optimizer("pytorch_optimizer_adafactor", "pytorch-optimizer", "pytorch_optimizer:AdaFactor", lr=1e-3)
+_optimizer("torch_optimizer_radam", "torch-optimizer", "torch_optimizer:RAdam", lr=1e-3)
+_optimizer("torch_optimizer_lamb", "torch-optimizer", "torch_optimizer:Lamb", lr=1e-3)
+_optimizer("torch_optimizer_yogi", "torch-optimizer", "torch_optimizer:Yogi", lr=1e-2)
 
 
 @case("schedulefree")
@@ -92,60 +53,14 @@ def _training(optimizer: Any) -> Any:
     return optimizer
 
 
-@case("prodigyopt")
-def prodigy() -> Made:
-    from prodigyopt import Prodigy
-
-    return _made(lambda given: Prodigy(given, lr=1.0))
-
-
-@case("dadaptation")
-def dadaptation() -> Made:
-    from dadaptation import DAdaptAdam
-
-    return _made(lambda given: DAdaptAdam(given, lr=1.0))
-
-
-@case("adabelief-pytorch")
-def adabelief() -> Made:
-    from adabelief_pytorch import AdaBelief
-
-    return _made(lambda given: AdaBelief(given, lr=1e-3, print_change_log=False))
-
-
-@case("pytorch-ranger")
-def ranger() -> Made:
-    from pytorch_ranger import Ranger
-
-    return _made(lambda given: Ranger(given, lr=1e-3))
-
-
-@case("adabound")
-def adabound() -> Made:
-    from adabound import AdaBound
-
-    return _made(lambda given: AdaBound(given, lr=1e-3))
-
-
-@case("came-pytorch")
-def came() -> Made:
-    from came_pytorch import CAME
-
-    return _made(lambda given: CAME(given, lr=1e-3))
-
-
-@case("adan-pytorch")
-def adan() -> Made:
-    from adan_pytorch import Adan
-
-    return _made(lambda given: Adan(given, lr=1e-3))
-
-
-@case("timm")
-def timm_adopt() -> Made:
-    from timm.optim import Adopt
-
-    return _made(lambda given: Adopt(given, lr=1e-3))
+_optimizer("prodigy", "prodigyopt", "prodigyopt:Prodigy", lr=1.0)
+_optimizer("dadaptation", "dadaptation", "dadaptation:DAdaptAdam", lr=1.0)
+_optimizer("adabelief", "adabelief-pytorch", "adabelief_pytorch:AdaBelief", lr=1e-3, print_change_log=False)
+_optimizer("ranger", "pytorch-ranger", "pytorch_ranger:Ranger", lr=1e-3)
+_optimizer("adabound", "adabound", "adabound:AdaBound", lr=1e-3)
+_optimizer("came", "came-pytorch", "came_pytorch:CAME", lr=1e-3)
+_optimizer("adan", "adan-pytorch", "adan_pytorch:Adan", lr=1e-3)
+_optimizer("timm_adopt", "timm", "timm.optim:Adopt", lr=1e-3)
 
 
 @case("geoopt", ("bf16-mixed", "16-mixed"))

@@ -1,0 +1,93 @@
+"""Inf and flushed numbers in a few lines of torch: healed or harmful by what reads them. Limits are in test_ops_events."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scenario import finds, passes
+
+LARGEST = 65504.0
+
+
+def low(number: float) -> torch.Tensor:
+    return torch.full((4,), number).half()
+
+
+def kept() -> torch.Tensor:
+    return low(300) * 300  # fault
+
+
+def shape_taken() -> tuple[torch.Tensor, torch.Tensor]:
+    """As backward() does, which begins with ones_like(loss)."""
+    big = low(300) * 300  # fault
+    return torch.ones_like(big), big.new_zeros(4)
+
+
+def copied() -> torch.Tensor:
+    big = low(300) * 300  # fault
+    return big.float()
+
+
+def read_by_python() -> torch.Tensor:
+    big = low(300) * 300  # fault
+    big[0].item()
+    return big.clamp(max=6e4)
+
+
+def spoilt() -> torch.Tensor:
+    big = low(300) * 300  # fault
+    moved = -big
+    return moved - moved
+
+
+def handed_on() -> torch.Tensor:
+    big = low(300) * 300  # fault
+    for _ in range(3):
+        big = big * 2
+    return big
+
+
+def inverted() -> torch.Tensor:
+    big = low(300) * 300  # fault
+    return 1 / big
+
+
+@pytest.mark.parametrize("program", [kept, shape_taken, copied, read_by_python, spoilt, handed_on, inverted], ids=lambda program: program.__name__)
+def test_an_infinity_harms(program: object) -> None:
+    """Told once, where it first appeared, with its numbers."""
+    finding = finds(program, "overflow", says="9e+04 in the reference is beyond the largest float16, 65504")  # type: ignore[arg-type]
+    assert (finding.op, finding.measured, finding.limit) == ("aten.mul.Tensor", 9e4, LARGEST)
+
+
+def clamped() -> torch.Tensor:
+    return (low(300) * 300).clamp(max=6e4)
+
+
+def moved_and_clamped() -> torch.Tensor:
+    return (-(low(300) * 300)).clamp(min=-1)
+
+
+def copied_and_clamped() -> torch.Tensor:
+    big = low(300) * 300
+    big.clone()
+    return big.clamp(max=6e4)
+
+
+@pytest.mark.parametrize("program", [clamped, moved_and_clamped, copied_and_clamped], ids=lambda program: program.__name__)
+def test_an_infinity_that_every_reader_heals_harms_nobody(program: object) -> None:
+    passes(program)  # type: ignore[arg-type]
+
+
+def flushed() -> torch.Tensor:
+    tiny = low(1e-5) * 1e-5  # fault
+    return tiny.float()
+
+
+def flushed_beside_one() -> torch.Tensor:
+    return (low(1e-5) * 1e-5).float() + 1
+
+
+def test_what_was_flushed_and_only_copied_is_lost() -> None:
+    """Widened and returned: zeros that are float32's by now. Beside a one they are nothing."""
+    finds(flushed, "underflow", says="100 % of this tensor (up to 1e-10) is zero in float16")
+    passes(flushed_beside_one)
