@@ -168,7 +168,7 @@ def settled(rows: list[Comparison], planned: int) -> bool:
     """Whether the rows are healthy by the floor of one noise run, and no error by that of `planned` runs, whatever the others say: these cannot
     make the mean square less.
 
-A result must also not drown in rounding (`Comparison.undetermined`). What the noise run did to it is one draw of what rounding does, and what
+    A result must also not drown in rounding (`Comparison.undetermined`). What the noise run did to it is one draw of what rounding does, and what
     the run itself is off by is another.
     """
     judged = [row for row in rows if row.record.kind != "update"]
