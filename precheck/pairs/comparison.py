@@ -48,6 +48,7 @@ class Comparison:
         self.freed: dict[Subject, torch.dtype] = {}  # subjects whose difference is confirmed by runs that decide for themselves
         self.bitwise = False
         self.closer: Yardstick | None = None  # with the roundings of every op of the reference
+        self.verdicts: dict[Subject, str] = {}  # what `judged` has come to
 
     def judged(self) -> list[Judged]:
         """Every subject, in the order of the run."""
@@ -57,6 +58,7 @@ class Comparison:
             open_ = [subject for subject, verdict in found.items() if verdict is None]
             if open_:
                 found |= each(open_)
+        self.verdicts = {subject: verdict.verdict for subject, verdict in found.items() if verdict is not None}
         return [verdict for verdict in found.values() if verdict is not None]
 
     def _by_steps(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
@@ -264,4 +266,3 @@ class Comparison:
 def _plain_weights(side: Side) -> bool:
     """Whether all of its weights are parameters and buffers, so that it runs in float64 if the reference does."""
     return any(True for _ in side.job.model.parameters())
-

@@ -1,7 +1,7 @@
 """A fourth batch, committed before the judge has seen any of it: whole decoders and encoders, ported to other parts.
 
-Faults as people have shipped them: rows of a fused projection in another order, rotary positions not scaled, documents that see one another, a residual's
-factor on the wrong branch, layers that no longer share their weights, windows shifted the other way.
+Faults as people have shipped them: rows of a fused projection in another order, rotary positions not scaled, documents that see one another,
+a residual's factor on the wrong branch, layers that no longer share their weights, windows shifted the other way.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Fused(nn.Module):
     def forward(self, x: torch.Tensor, seen: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (H, 3, D)).permute(3, 0, 2, 1, 4)
         q, k = turned(self.q_norm(q), positions, 4.0), turned(self.k_norm(k), positions, 4.0)
-        scores = (q @ k.transpose(-1, -2) / math.sqrt(D)).masked_fill(~seen, torch.finfo(q.dtype).min)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(D)
+        scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
         x = self.first(1.5 * x + self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)))
         gate, up = self.gate_up(x).unflatten(-1, (-1, 2)).unbind(-1)
         return self.second(1.5 * x + self.down(F.silu(gate) * up))

@@ -1,4 +1,4 @@
-"""A fourth batch, third part: sounds, two-part networks, networks that are trained with an optimizer of their own, weights that are kept in other parts."""
+"""A fourth batch, third part: sounds, networks of two parts, optimizers of one's own, weights that are kept in other parts."""
 
 from __future__ import annotations
 
