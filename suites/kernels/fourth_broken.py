@@ -1,4 +1,7 @@
-"""A fourth frozen set of broken kernels, and their twins: written and committed before any of them was tried. Of links an excerpt was read."""
+"""A fourth frozen set of broken kernels, and their twins: written and committed before any of them was tried. Of links an excerpt was read.
+
+One twin was mended: its gradient was rightly found to be NaN, by way of a branch that is not taken.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,9 @@ def less_one(wrong: bool) -> Callable[..., Any]:
     def kernel(x: torch.Tensor) -> torch.Tensor:
         if wrong:
             return torch.exp(x) - 1
-        half = torch.tanh(x / 2)
-        return torch.where(x.abs() < 0.5, 2 * half / (1 - half), torch.where(x.abs() < 0.5, 0.0, x).exp() - 1)
+        small = x.abs() < 0.5
+        half = torch.tanh(torch.where(small, x, 0.0) / 2)
+        return torch.where(small, 2 * half / (1 - half), torch.where(small, 0.0, x).exp() - 1)
 
     return kernel
 

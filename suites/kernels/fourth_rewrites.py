@@ -1,4 +1,8 @@
-"""A fourth frozen set of healthy kernels: written and committed before any of them was tried."""
+"""A fourth frozen set of healthy kernels: written and committed before any of them was tried.
+
+Three were mended, since they were accused rightly: a NaN of one pixel reached its row and column by way of products with zeros, a gradient of sixteen
+parts was added up in bfloat16, and a root had no derivative at 0.
+"""
 
 from __future__ import annotations
 
@@ -41,18 +45,18 @@ def one_batch(x: torch.Tensor) -> torch.Tensor:
     return F.batch_norm(x.float().reshape(1, -1, x.shape[-1]), None, None, training=True, eps=1e-5).view(x.shape).to(x.dtype)
 
 
-@rewrite("twice as many pixels, by a matrix for each axis", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), shapes((2, 3, 6, 5)))
-def by_matrices(x: torch.Tensor) -> torch.Tensor:
+@rewrite("twice as many pixels, by shares of two", lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), shapes((2, 3, 6, 5)))
+def by_shares(x: torch.Tensor) -> torch.Tensor:
     if not x.numel():
         raise ValueError("an image with pixels is needed")
-
-    def matrix(size: int) -> torch.Tensor:
+    wide = x.float()
+    for axis in (-2, -1):
+        size = wide.shape[axis]
         place = ((torch.arange(2 * size) + 0.5) / 2 - 0.5).clamp(min=0)
         low = place.long()
-        share, high = place - low, (low + 1).clamp(max=size - 1)
-        return F.one_hot(low, size) * (1 - share)[:, None] + F.one_hot(high, size) * share[:, None]
-
-    return (matrix(x.shape[-2]) @ x.float() @ matrix(x.shape[-1]).mT).to(x.dtype)
+        share = (place - low).view([-1 if each == axis else 1 for each in range(-x.dim(), 0)])
+        wide = torch.lerp(wide.index_select(axis, low), wide.index_select(axis, (low + 1).clamp(max=size - 1)), share)
+    return wide.to(x.dtype)
 
 
 def _labels(dtype: torch.dtype) -> tuple[Any, ...]:
@@ -103,7 +107,8 @@ def _coded(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
 def by_code(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
     if x.shape[-1] != w.shape[-1] or len(w) != len(s):
         raise ValueError("a code for each column and a scale for each row are needed")
-    total = sum(number * (x.float() @ (w == code).float().mT) for code, number in enumerate(NF4))
+    wide = x.float()
+    total = sum(number * (wide @ (w == code).float().mT) for code, number in enumerate(NF4))
     return (total * s.float()).to(x.dtype)  # type: ignore[union-attr, operator]
 
 
@@ -204,7 +209,7 @@ def all_pairs(x: torch.Tensor) -> torch.Tensor:
 def in_turn(x: torch.Tensor) -> torch.Tensor:
     wide = x.float()
     for dim in (-1, -2):
-        wide = wide / wide.square().sum(dim, keepdim=True).sqrt().clamp(min=1e-12)
+        wide = wide * wide.square().sum(dim, keepdim=True).clamp(min=1e-24).rsqrt()
     return wide.to(x.dtype)
 
 
