@@ -60,8 +60,8 @@ def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None
 
 
 def doubted(bench: Bench, trial: Trial, reference: Reference) -> bool:
-    """Whether float64 leaves room for another result: the candidate in float64 is off too, by less than what float64 rounds of numbers as large as the
-    inputs. `1 + tanh(x)` is 0 for -20 there, and what it is on paper is no rounding of 0. Such a difference is allowed from now on."""
+    """Whether float64 leaves room for another result: the candidate in float64 is off too, by less than what float64 rounds of numbers as large as
+    the inputs. `1 + tanh(x)` is 0 for -20 there, and what it is on paper is no rounding of 0. Such a difference is allowed from now on."""
     made = reference.made or bench.make(trial)
     wide = running.run(bench.candidate, bench.example, made.values, made.numbers, bench.wishes_of(trial), kind="exact")
     if wide.error is not None:

@@ -13,12 +13,13 @@ from precheck.observe.listeners import doing
 from precheck.pairs.capture import Captured
 from precheck.pairs.distances import apart
 from precheck.pairs.matching import Matching
-from precheck.pairs.sides import Seen, Side
+from precheck.pairs.sides import Seen, Side, without_floats
 from precheck.pairs.steps import handed_on
 from precheck.pairs.subjects import Subject, subjects
-from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain
+from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain, unlike
 from precheck.pairs.yardstick import Yardstick, ratio
 from precheck.precisions import Precision
+from precheck.words import counted
 
 REFUSALS = (RuntimeError, TypeError, ValueError, AssertionError)
 """What a model that insists on its own format raises in another."""
@@ -52,7 +53,7 @@ class Comparison:
 
     def judged(self) -> list[Judged]:
         """Every subject, in the order of the run."""
-        found = {subject: plain(subject, self._sided(subject)) for subject in self.subjects}
+        found = {subject: plain(subject, self._sided(subject)) or self._whole(subject) for subject in self.subjects}
         self.bitwise = all(verdict is not None and verdict.verdict == "bitwise" for verdict in found.values())
         for each in (self._by_steps, self._within_one_rounding, self._within_noise, self._by_exact_runs):
             open_ = [subject for subject, verdict in found.items() if verdict is None]
@@ -60,6 +61,19 @@ class Comparison:
                 found |= each(open_)
         self.verdicts = {subject: verdict.verdict for subject, verdict in found.items() if verdict is not None}
         return [verdict for verdict in found.values() if verdict is not None]
+
+    def _whole(self, subject: Subject) -> Judged | None:
+        """Whole numbers that differ though nothing is computed in floating point, and those whose format a compiler has changed."""
+        sided = self._sided(subject)
+        if sided.model is None or sided.other is None or any(each.is_floating_point() or each.is_complex() for each in (sided.model, sided.other)):
+            return None
+        formats = [str(each.dtype).removeprefix("torch.") for each in (sided.other, sided.model)]
+        if self.other.compiled and formats[0] != formats[1]:
+            return unlike(subject, sided.other, f"is of {formats[0]}, and model's is of {formats[1]}")
+        apart_ = int((sided.model != sided.other).sum())
+        if not apart_ or not without_floats(self.model):
+            return None
+        return unlike(subject, sided.other, f"{counted(apart_, 'whole number')} of it are others than model's, where nothing is rounded")
 
     def _by_steps(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
         """Updates, by what the optimizers make of gradients; of both sides' own, and of `model`'s alike."""
