@@ -217,8 +217,16 @@ def _backward(comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[
     alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first)) in read]  # the same reads it in model
     givers = [each.module for each in theirs if each.kind == "out" and each.maker == first]
     outermost = min((each for each in givers if f"{first}.".startswith(f"{each}.")), key=len, default=first)
-    module = next(iter(alike), outermost.rpartition(".")[0])
+    module = next(iter(alike), _caller(outermost, theirs))
     return Place(module, modules.get(module), backward=True)
+
+
+def _caller(module: str, passages: Sequence[Passage]) -> str:
+    """The module whose code calls this one; where it takes no tensors, the nearest that holds it and is called, as a list of modules is not."""
+    called = {each.module for each in passages if each.kind == "out"}
+    above = [module.rsplit(".", count)[0] if count <= module.count(".") else "" for count in range(1, module.count(".") + 2)]
+    holder = next((each for each in above if each in called), "")
+    return next((each.caller for each in passages if each.kind == "in" and each.module == module), holder)
 
 
 def _parameters_off(comparison: Comparison) -> Iterator[str]:

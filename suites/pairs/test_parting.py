@@ -102,3 +102,24 @@ def test_a_module_that_detaches_what_it_is_given_is_named() -> None:
     other.load_state_dict(model.state_dict())
     report = precheck.compare(model, other, X, loss=lambda out: out.square().mean())
     assert report.errors[0].module == "2"
+
+
+class Listed(nn.Module):
+    """Layers in a list, between which a stream may be cut off from its gradient."""
+
+    def __init__(self, cut: bool = False) -> None:
+        super().__init__()
+        self.cut, self.words, self.layers = cut, nn.Embedding(7, 6), nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.words(tokens)
+        for place, layer in enumerate(self.layers):
+            x = torch.tanh(layer(x.detach() if self.cut and place in (0, 2) else x))
+        return x
+
+
+def test_a_list_of_modules_has_no_code_to_be_named() -> None:
+    model, other = pair(Listed, {"cut": True})
+    report = precheck.compare(model, other, torch.arange(7)[None], loss=lambda out: out.square().mean())
+    assert report.verdict == "different"
+    assert report.errors[0].module == ""
