@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from precheck.analysis.limit import Limit
 from precheck.kernels import running
 from precheck.kernels.trials import Made, Trial
 
@@ -21,6 +22,7 @@ SAMPLES = 8
 """As many as make it unlikely (2^-8) that a coin falls on one side alone."""
 PAIRS = 4
 """Steps to either side, so that each of two equals is the larger one of them once."""
+UNSURE = Limit(2.0**-48, "of the largest input", "32 roundings of float64, of an intermediate as large as that, may be all that is left of a result")
 STEP = 2.0**-30
 """Of an element: far below what any format here tells apart, and far above the roundoff of float64."""
 
@@ -55,6 +57,26 @@ def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None
                 other = exact.values.get(name)
                 if exact.error is None and other is not None and other.shape == reference.floors[name].exact.shape:
                     reference.floors[name].jumped(other.double())
+
+
+def doubted(bench: Bench, trial: Trial, reference: Reference) -> bool:
+    """Whether float64 leaves room for another result: the candidate in float64 is off too, by less than what float64 rounds of numbers as large as
+    the inputs. `1 + tanh(x)` is 0 for -20 there, and what it is on paper is no rounding of 0. Such a difference is allowed from now on."""
+    made = reference.made or bench.make(trial)
+    wide = running.run(bench.candidate, bench.example, made.values, made.numbers, bench.wishes_of(trial), kind="exact")
+    if wide.error is not None:
+        return False
+    sizes = [each.double().abs().nan_to_num(posinf=0.0).max() for each in made.values if each.is_floating_point() and each.numel()]
+    room, found = UNSURE * float(max(sizes, default=0.0)), False
+    for name, floored in reference.floors.items():
+        other = wide.values.get(name)
+        if other is None or other.shape != floored.exact.shape or not floored.exact.is_floating_point() or not other.is_floating_point():
+            continue
+        near = (other - floored.exact).abs() <= room
+        if bool((near & (other != floored.exact)).any()):
+            floored.jumped(torch.where(near, 2 * other.double() - floored.exact, floored.exact))  # twice as far: it is rounded where it is stored
+            found = True
+    return found
 
 
 def _stepped(value: torch.Tensor, generator: torch.Generator, sign: int) -> torch.Tensor:

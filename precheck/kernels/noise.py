@@ -6,6 +6,7 @@ spread of several runs holds what another order, another split and another place
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ _BENT = {"sgn", "sign", "abs", "maximum", "minimum", "amax", "amin", "sort", "ar
 _TIED = ops.SIDES.keys() | ops.EXTREMES | ops.CHOOSERS | ops.ORDERINGS | _BENT
 """Ops that take a side, whose choice among equals and at zero is nobody's fault."""
 _SUMMING = (Kind.CONTRACTION, Kind.REDUCTION, Kind.RUNNING, Kind.NORM, Kind.LOSS, Kind.SOFTMAX)
+_LOGARITHMIC = {"logcumsumexp"}
+"""Running sums of exponentials, which a chain keeps as their logarithm: each step rounds that, whatever the terms are."""
 _EXACT = ops.MOVING - ops.CASTS - {"mul", "div"}
 _SOFTMAXES_BACKWARD = {"_softmax_backward_data", "_log_softmax_backward_data"}
 _KEEPING = ops.ADDITIONS | (ops.GUARDS & ops.UNROUNDED)
@@ -83,6 +86,7 @@ class Rounded(UncompiledMode):
         def disturbed(value: Any) -> Any:
             if isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()):
                 moved = self._disturbed(value, sums=sums, tied=name in _TIED, gemm=gemm)
+                moved = self._chained(moved) if name in _LOGARITHMIC else moved
                 return _kept(value, moved) if name in _KEEPING else moved
             if isinstance(value, (list, tuple)):
                 return type(value)(disturbed(each) for each in value)
@@ -107,6 +111,14 @@ class Rounded(UncompiledMode):
             scale = wide.abs().where(wide.isfinite(), 0.0).amax() if wide.numel() else 0.0
             moved = torch.where(wide == 0, factor * scale, moved)
         return torch.where(wide.isfinite(), moved, wide)
+
+    def _chained(self, terms: torch.Tensor) -> torch.Tensor:
+        """Logarithms of terms, moved by what a chain of roundings of a logarithm as large as that of their sum makes of each."""
+        for axis, size in enumerate(terms.shape):
+            if size >= _SHORT:
+                largest = terms.where(terms.isfinite(), 0.0).abs().amax(axis, keepdim=True) + math.log(size)
+                terms = terms + largest * self._chain(size).view([size if each == axis else 1 for each in range(terms.dim())])
+        return terms
 
     def _chain(self, size: int) -> torch.Tensor:
         """The factors by which a chain of so many additions weighs its terms: each has the roundings of all partial sums after it."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
-from precheck.kernels import interpreted, plan, protocol, registration
-from precheck.kernels.bench import MOST, Bench
+from precheck.kernels import beside, interpreted, plan, protocol, registration
+from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.clock import Clock
-from precheck.kernels.judged import Fault, Judged
+from precheck.kernels.judged import Fault, Judged, distances
 from precheck.kernels.states import State
 from precheck.kernels.trials import Trial
 from precheck.observe.listeners import Progress, doing
@@ -166,6 +166,9 @@ class Session:
         if self.itself.judge(judged.trial).fault is not None:
             self.told.unconfirmed.append(f"{judged.fault.text}; of the reference the same is found")
             return False
+        if judged.fault.kind == "values" and self._unsure(judged):
+            self.told.unconfirmed.append(f"{judged.fault.text}; float64 does not know it better")
+            return False
         trial = judged.trial
         if judged.fault.kind in ("values", "lost") and not trial.given:
             others = (trial.but(seed=trial.seed + 1000), trial.but(seed=trial.seed + 2000))
@@ -177,6 +180,15 @@ class Session:
                     return False
         self.told.judged, self.told.cause = judged, self.search.cause(judged)
         return True
+
+    def _unsure(self, judged: Judged) -> bool:
+        """Whether the exact result is itself no more than a rounding of float64 there."""
+        if compiled(self.bench.candidate) or judged.outcome is None or judged.reference is None:
+            return False
+        with self.state.restored():
+            if not beside.doubted(self.bench, judged.trial, judged.reference):
+                return False
+        return all(each.ratio <= 1 for each in distances(judged.outcome, judged.reference).values())
 
     def _failed(self, fault: Fault | None, rule: str = "") -> bool:
         if fault is None:

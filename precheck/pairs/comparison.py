@@ -13,12 +13,13 @@ from precheck.observe.listeners import doing
 from precheck.pairs.capture import Captured
 from precheck.pairs.distances import apart
 from precheck.pairs.matching import Matching
-from precheck.pairs.sides import Seen, Side
+from precheck.pairs.sides import Seen, Side, without_floats
 from precheck.pairs.steps import handed_on
 from precheck.pairs.subjects import Subject, subjects
-from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain
+from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain, unlike
 from precheck.pairs.yardstick import Yardstick, ratio
 from precheck.precisions import Precision
+from precheck.words import counted
 
 REFUSALS = (RuntimeError, TypeError, ValueError, AssertionError)
 """What a model that insists on its own format raises in another."""
@@ -48,16 +49,31 @@ class Comparison:
         self.freed: dict[Subject, torch.dtype] = {}  # subjects whose difference is confirmed by runs that decide for themselves
         self.bitwise = False
         self.closer: Yardstick | None = None  # with the roundings of every op of the reference
+        self.verdicts: dict[Subject, str] = {}  # what `judged` has come to
 
     def judged(self) -> list[Judged]:
         """Every subject, in the order of the run."""
-        found = {subject: plain(subject, self._sided(subject)) for subject in self.subjects}
+        found = {subject: plain(subject, self._sided(subject)) or self._whole(subject) for subject in self.subjects}
         self.bitwise = all(verdict is not None and verdict.verdict == "bitwise" for verdict in found.values())
         for each in (self._by_steps, self._within_one_rounding, self._within_noise, self._by_exact_runs):
             open_ = [subject for subject, verdict in found.items() if verdict is None]
             if open_:
                 found |= each(open_)
+        self.verdicts = {subject: verdict.verdict for subject, verdict in found.items() if verdict is not None}
         return [verdict for verdict in found.values() if verdict is not None]
+
+    def _whole(self, subject: Subject) -> Judged | None:
+        """Whole numbers that differ though nothing is computed in floating point, and those whose format a compiler has changed."""
+        sided = self._sided(subject)
+        if sided.model is None or sided.other is None or any(each.is_floating_point() or each.is_complex() for each in (sided.model, sided.other)):
+            return None
+        formats = [str(each.dtype).removeprefix("torch.") for each in (sided.other, sided.model)]
+        if self.other.compiled and formats[0] != formats[1]:
+            return unlike(subject, sided.other, f"is of {formats[0]}, and model's is of {formats[1]}")
+        apart_ = int((sided.model != sided.other).sum())
+        if not apart_ or not without_floats(self.model):
+            return None
+        return unlike(subject, sided.other, f"{counted(apart_, 'whole number')} of it are others than model's, where nothing is rounded")
 
     def _by_steps(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
         """Updates, by what the optimizers make of gradients; of both sides' own, and of `model`'s alike."""
@@ -264,4 +280,3 @@ class Comparison:
 def _plain_weights(side: Side) -> bool:
     """Whether all of its weights are parameters and buffers, so that it runs in float64 if the reference does."""
     return any(True for _ in side.job.model.parameters())
-

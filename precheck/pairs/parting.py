@@ -106,21 +106,35 @@ def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], modules: Mappin
     known = {each.key: each.tensor for each in ours}
     calls = _joined(ours), _joined(theirs)
     counts = [Counter((each.kind, each.module) for each in found) for found in (ours, theirs)]
+    taken: dict[tuple[str, int], list[Passage]] = {}
+    for each in theirs:
+        if each.kind == "in":
+            taken.setdefault((each.module, each.call), []).append(each)
 
     def coupled(passage: Passage) -> Couple | None:
         wanted = modules.get(passage.module)
         if wanted is None:
             return None
         here, there = passage.tensor, known.get((passage.kind, wanted, passage.call, passage.place))
-        if there is not None and there.shape == here.shape:
-            return here, there
         alike = all(counts[0][kind, wanted] == counts[1][kind, passage.module] for kind in ("in", "out"))
+        if there is not None and there.shape == here.shape and (alike or not _asked_otherwise(passage, wanted, known, taken)):
+            return here, there
         if there is not None and alike and here.numel() != there.numel():
             return here, there  # called as often, with as many tensors, of which this is another altogether
         whole, all_ = calls[0].get((passage.kind, wanted, passage.place)), calls[1].get((passage.kind, passage.module, passage.place))
         return _as_one(whole, all_)  # another number of calls: one for each row of a batch
 
     return coupled
+
+
+def _asked_otherwise(
+    passage: Passage, wanted: str, known: Mapping[tuple[str, str, int, int], torch.Tensor], taken: Mapping[tuple[str, int], list[Passage]]
+) -> bool:
+    """Whether a result is of a call that was given tensors of other shapes than model's call of that number: the two are different calls then."""
+    if passage.kind != "out":
+        return False
+    couples = [(each.tensor, known.get(("in", wanted, each.call, each.place))) for each in taken.get((passage.module, passage.call), [])]
+    return any(there is not None and there.shape != here.shape for here, there in couples)
 
 
 def _differs(coupled: Callable[[Passage], Couple | None], limit: float) -> Callable[[Passage], bool]:
@@ -192,20 +206,35 @@ def _backward(comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[
     off = [key for key in order if ("out", *key[1:]) in taken and (key not in back or differs(back[key]))]
     agreeing = {key[1] for key in order if key in back} - {key[1] for key in off}
     owner = next((name for name in _parameters_off(comparison) if name in agreeing), None)
-    if owner is not None or not off:
-        return None if owner is None else Place(owner, modules.get(owner), backward=True)
-    first = off[0][1]
-    readers = [each for each in theirs if each.kind == "in" and each.given and each.maker == first]
+    if owner is not None:
+        return Place(owner, modules.get(owner), backward=True)
+    given = {("back", *each.key[1:]) for each in ours if each.kind == "out"} - {each.key for each in ours if each.kind == "back"}
+    more = [key for key in back if ("back", modules.get(key[1]), *key[2:]) in given]  # a gradient that comes in other alone
+    if not off and not more:
+        return None
+    first = (off or more)[0][1]
+    read = {(each.module, each.maker) for each in ours if each.kind == "in" and each.given}
+    readers = [each.module for each in theirs if each.kind == "in" and each.given and each.maker == first]
+    alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first)) in read]  # the same reads it in model
     givers = [each.module for each in theirs if each.kind == "out" and each.maker == first]
     outermost = min((each for each in givers if f"{first}.".startswith(f"{each}.")), key=len, default=first)
-    module = next((each.module for each in readers if each.module in agreeing), outermost.rpartition(".")[0])
+    module = next(iter(alike), _caller(outermost, theirs))
     return Place(module, modules.get(module), backward=True)
 
 
+def _caller(module: str, passages: Sequence[Passage]) -> str:
+    """The module whose code calls this one; where it takes no tensors, the nearest that holds it and is called, as a list of modules is not."""
+    called = {each.module for each in passages if each.kind == "out"}
+    above = [module.rsplit(".", count)[0] if count <= module.count(".") else "" for count in range(1, module.count(".") + 2)]
+    holder = next((each for each in above if each in called), "")
+    return next((each.caller for each in passages if each.kind == "in" and each.module == module), holder)
+
+
 def _parameters_off(comparison: Comparison) -> Iterator[str]:
+    """Modules with a gradient of a parameter that was judged to differ, and does here: not what is zero on paper."""
     ours, theirs = (side.once_captured() for side in (comparison.model, comparison.other))
     for subject in comparison.subjects:
-        if subject.kind == "parameter-gradient":
+        if subject.kind == "parameter-gradient" and comparison.verdicts.get(subject) not in ("bitwise", "rounding", "model less accurate"):
             a, b = subject.of_model(ours), subject.of_other(theirs)
             if a is None or b is None or a.shape != b.shape or ratio(apart(b, a).whole, size(a).whole) > PARTED:
                 yield subject.module

@@ -14,8 +14,10 @@ from precheck.formats import FP64
 from precheck.observe.boundaries import Disturbance
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Job
+from precheck.observe.profiling import UncompiledMode
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
+from precheck.observe.structure import tensors
 from precheck.pairs.callables import is_compiled
 from precheck.pairs.capture import Capture, Captured
 from precheck.pairs.steps import Steps
@@ -156,6 +158,25 @@ class Side:
             yield
         finally:
             handle.remove()
+
+
+class _Floats(UncompiledMode):
+    """Notes whether any op takes or gives a floating-point number."""
+
+    seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        numbers = (each for _, each in tensors((args, kwargs or {}, result)))
+        self.seen = self.seen or any(each.is_floating_point() or each.is_complex() for each in numbers)
+        return result
+
+
+def without_floats(side: Side) -> bool:
+    """Whether all that it computes is whole numbers, which nothing rounds."""
+    with _Floats() as floats:  # type: ignore[no-untyped-call]
+        side.once(torch.float64)
+    return not floats.seen
 
 
 @contextlib.contextmanager

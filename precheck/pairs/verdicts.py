@@ -58,6 +58,13 @@ class Judged:
         return self.drift / self.norm if self.norm else (0.0 if self.drift == 0 else math.inf)
 
 
+def unlike(subject: Subject, other: torch.Tensor, why: str) -> Judged:
+    """What differs whatever its numbers are."""
+    return Judged(
+        subject, "different", math.inf, noise.FAIL, why=why, shape=tuple(other.shape), dtype=str(other.dtype).removeprefix("torch."),
+    )  # fmt: skip
+
+
 def plain(subject: Subject, sided: Sided) -> Judged | None:
     """The verdict that needs no floor: equal bits, no gradient, another shape; None where numbers have to tell."""
     ours, theirs = sided.model, sided.other

@@ -14,6 +14,8 @@ LATER: dict[str, Case] = {}
 """Those of `later_broken`: a second frozen set, written when the first had been learnt from."""
 FRESH: dict[str, Case] = {}
 """Those of `fresh_broken`: a third one."""
+FOURTH: dict[str, Case] = {}
+"""Those of `fourth_broken`."""
 
 
 class Case(NamedTuple):

@@ -17,6 +17,8 @@ LATER: dict[str, Rewrite] = {}
 """Those of `later_attention`, `later_norms`, `later_losses` and `later_sums`: a second frozen set."""
 FRESH: dict[str, Rewrite] = {}
 """Those of `fresh_rewrites`: a third one."""
+FOURTH: dict[str, Rewrite] = {}
+"""Those of `fourth_rewrites`."""
 
 
 class Rewrite(NamedTuple):

@@ -1,6 +1,9 @@
 """All families of the set, imported for the pairs that they enter."""
 
 import pair_bert
+import pair_fourth
+import pair_fourth_parts
+import pair_fourth_training
 import pair_gpt
 import pair_images
 import pair_llama
@@ -16,4 +19,5 @@ import pair_third_parts
 FAMILIES = (
     pair_gpt, pair_llama, pair_bert, pair_t5, pair_images, pair_sequences, pair_routes, pair_losses, pair_second,
     pair_third, pair_third_parts, pair_third_losses,
+    pair_fourth, pair_fourth_parts, pair_fourth_training,
 )  # fmt: skip

@@ -1,0 +1,125 @@
+"""Where two part on the way back, and where a module is called otherwise: the module named is the one whose code differs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import precheck
+
+
+class Followed(nn.Module):
+    """One network learns to say what another says; its first bias is before a norm, so that its gradient is zero on paper."""
+
+    def __init__(self, learning: bool = False) -> None:
+        super().__init__()
+        self.learning = learning
+        self.online = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 4))
+        self.target = copy.deepcopy(self.online)
+
+    def forward(self, x: torch.Tensor, twice: bool = False) -> torch.Tensor:
+        wanted = self.target(x.flip(1))
+        given = self.online(x)
+        difference = given - (wanted if self.learning else wanted.detach())
+        return (difference * difference if twice else difference.square()).mean()
+
+
+class Straight(nn.Module):
+    """A table between two layers, whose gradient goes straight through."""
+
+    def __init__(self, stopped: bool = False, other: bool = False) -> None:
+        super().__init__()
+        self.stopped, self.other, self.first, self.table, self.last = stopped, other, nn.Linear(6, 8), nn.Embedding(5, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.first(x)
+        taken = self.table((z[:, :5]).argmax(-1))
+        straight = taken.detach() + (z - z.detach()) if self.other else z + (taken - z).detach()
+        lost = (taken - z.detach()).square().mean()
+        return self.last(taken if self.stopped else straight).square().mean() + lost
+
+
+class Rows(nn.Module):
+    """The state after the last step of each row, of rows that are padded; `packed`: torch is told how long they are."""
+
+    def __init__(self, packed: bool = False, padded: bool = False) -> None:
+        super().__init__()
+        self.packed, self.padded, self.cells, self.last = packed, padded, nn.GRU(6, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        if self.packed:
+            final = self.cells(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[1][0]
+        else:
+            final = self.cells(x)[0].gather(1, (lengths - 1)[:, None, None].expand(-1, 1, 8))[:, 0]
+        return self.last(self.cells(x)[1][0] if self.padded else final)
+
+
+def pair(kind: type[nn.Module], ways: dict[str, bool]) -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    model, other = kind(), kind(**ways)
+    if isinstance(model, Followed):
+        model.target[3].weight.data.mul_(0.5)  # type: ignore[operator, union-attr]
+    other.load_state_dict(model.state_dict())
+    return model, other
+
+
+X, LENGTHS = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([4, 2, 3])
+ROWS = torch.randn(3, 4, 6, generator=torch.Generator().manual_seed(0)), LENGTHS
+
+
+@pytest.mark.parametrize(("kind", "ways", "inputs"), [
+    (Followed, {"learning": True}, X),
+    (Straight, {"other": True, "stopped": True}, X),
+    (Rows, {"packed": True, "padded": True}, ROWS),
+])  # fmt: skip
+def test_the_code_that_calls_the_modules_is_named(kind: type[nn.Module], ways: dict[str, bool], inputs: Any) -> None:
+    model, other = pair(kind, ways)
+    report = precheck.compare(model, other, inputs, loss=lambda out: out.square().mean())
+    assert report.verdict == "different"
+    assert report.errors[0].module == ""
+    assert "they part first in the model's own code" in report.errors[0].message
+
+
+@pytest.mark.parametrize(("kind", "ways", "inputs"), [(Followed, {}, X), (Straight, {"other": True}, X), (Rows, {"packed": True}, ROWS)])
+def test_the_same_written_otherwise_passes(kind: type[nn.Module], ways: dict[str, bool], inputs: Any) -> None:
+    model, other = pair(kind, ways)
+    asked = (lambda x: other(x, twice=True)) if kind is Followed else other
+    assert precheck.compare(model, asked, inputs, loss=lambda out: out.square().mean()).verdict in ("rounding", "bitwise")
+
+
+def test_a_module_that_detaches_what_it_is_given_is_named() -> None:
+    class Last(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.detach())
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    other = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), Last(8, 3))
+    other.load_state_dict(model.state_dict())
+    report = precheck.compare(model, other, X, loss=lambda out: out.square().mean())
+    assert report.errors[0].module == "2"
+
+
+class Listed(nn.Module):
+    """Layers in a list, between which a stream may be cut off from its gradient."""
+
+    def __init__(self, cut: bool = False) -> None:
+        super().__init__()
+        self.cut, self.words, self.layers = cut, nn.Embedding(7, 6), nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.words(tokens)
+        for place, layer in enumerate(self.layers):
+            x = torch.tanh(layer(x.detach() if self.cut and place in (0, 2) else x))
+        return x
+
+
+def test_a_list_of_modules_has_no_code_to_be_named() -> None:
+    model, other = pair(Listed, {"cut": True})
+    report = precheck.compare(model, other, torch.arange(7)[None], loss=lambda out: out.square().mean())
+    assert report.verdict == "different"
+    assert report.errors[0].module == ""
