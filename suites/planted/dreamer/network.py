@@ -45,7 +45,7 @@ def returns(rewards: torch.Tensor, values: torch.Tensor, going_on: torch.Tensor)
     """What each step is worth, by a trace over the steps that follow."""
     worth, found = values[:, -1], []
     for now in reversed(range(rewards.shape[1])):
-        worth = rewards[:, now] + DISCOUNT * going_on[:, now] * ((1 - TRACE) * values[:, now] + TRACE * worth)
+        worth = rewards[:, now] + DISCOUNT * going_on[:, now].float() * ((1 - TRACE) * values[:, now] + TRACE * worth)
         found.append(worth)
     return torch.stack(found[::-1], 1)
 
