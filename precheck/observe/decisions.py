@@ -170,7 +170,8 @@ class Recording(DecisionMode):
     def _enter(self, args: Any, outputs: list[torch.Tensor]) -> None:
         """An input is moved about, or cast to a low format. As for gradients, the noise belongs to what reads the cast.
 
-        That are products, for which autocast casts, whoever has written the cast. A difference or a sine of an input is low since the user's code says so.
+        That are products, for which autocast casts, whoever has written the cast. A difference or a sine of an input is low since
+        the user's code says so.
         """
         sources = [tensor for _, tensor in arguments(args)]
         entered = any(tensor in self.entered for tensor in sources)

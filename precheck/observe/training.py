@@ -49,6 +49,7 @@ class Training:
         self.masters = self._masters()
         self.optimizer = self._make_optimizer()
         self.differentiable = False  # whether a gradient can come back for what the model returned last
+        self.result: Any = None  # what the model returned last, where ops are watched
         self.broken = False  # whether the last step made a weight Inf or NaN
         self.updated = 0  # the last step that the optimizer was asked to take
         self.scaler = self.precision.make_scaler(job.device) if self.precision else torch.amp.GradScaler(job.device, enabled=False)
@@ -111,6 +112,7 @@ class Training:
             result = call(job.model, inputs)
             self.differentiable = any(each.requires_grad for _, each in tensors(result))
             self.boundaries.forward_done(result)
+            self.result = result if self.aside is not None else None
             if job.loss is None:
                 if not self.trace.records:
                     nothing_to_compare(result)
