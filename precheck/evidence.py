@@ -56,6 +56,18 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, fun
     return Evidence(seen.trace, tape, seen.observation, verdict, functions=setting.functions, reference=reference)
 
 
+def added_up(job: Job, seen: Evidence) -> dict[str, str]:
+    """Keys of gradients that autograd alone makes, as sums over another gradient, and the key of that: of a bias of torch's own modules it is the
+    gradient of the module's output.
+
+    None where the user has written a backward pass, or where no op was looked at: then nobody knows whose errors add up.
+    """
+    if seen.observation is None or any(operation.phase == "backward" and not operation.derived for operation in seen.observation.operations):
+        return {}
+    own = (name for name, module in job.model.named_modules() if type(module).__module__.startswith("torch.nn.modules."))
+    return {f"parameter-gradient:{name}.bias@1": f"gradient:{name}@1" for name in own}
+
+
 def concluded(report: Report, evidence: Evidence) -> None:
     """Adds to `report`, on the boundaries of a run, what its ops show: findings, the ops behind errors at boundaries, the tables."""
     if evidence.unseen:

@@ -138,11 +138,13 @@ class Attribution:
         """The difference of near-equals that makes an error of the rounding of `cause`, if the same function takes it, in a low format as well.
 
         Then it is there that the code is to be mended: a difference in float32 has its terms in float32. One that subtracts the square of what
-        `cause` made is to be mended in any format (`moments`). `functions`: the function of each line.
+        `cause` made is to be mended in any format (`moments`). A function that it has called with low numbers computes low since it was given
+        these. `functions`: the function of each line.
         """
         here = functions.get(cause.blamed)
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
-        after = (each for each in passed if functions.get(each.blamed) == here)
+        called = cause.call if any(source.low for source in causes.taken(cause)) else 0
+        after = (each for each in passed if functions.get(each.blamed) == here or (called and each.call == called))
         return next((each for each in after if self._grown(each) and (each.outputs[0].low or moments(each, cause))), None)
 
     def subnormal(self, cause: Operation) -> bool:
