@@ -38,8 +38,8 @@ class Noises(Protocol):
     def contradicted(self, rows: Rows, *, early: bool) -> set[str]:
         """Of these, those on which float64 contradicts float32."""
 
-    def added_up(self) -> Mapping[str, str]:
-        """Keys of gradients that autograd alone makes, as sums over another gradient, and the key of that."""
+    def added_up(self) -> Mapping[str, tuple[str, str]]:
+        """Keys of gradients that autograd alone makes, as sums over another gradient, and the keys that their terms are told by."""
 
 
 class Scrutiny:
@@ -100,20 +100,15 @@ class Scrutiny:
         return explained | _beside(suspects, explained)
 
     def _of_right_terms(self, suspects: Rows) -> set[str]:
-        """Sums of gradients that are right themselves.
+        """Sums of gradients that are right themselves, over places at which the module's output is right.
 
         Errors e of n terms add up to √n |e| at most, and do so where they go one way, as where a kernel rounds a mean that it takes off all of them.
         Noise is independent and adds up to |e|, which is little beside that. But nobody's code has made a sum that autograd takes of terms that
         are right to rounding. Whether its kernel adds up low, the ops tell.
         """
         rows, sums = {row.record.key: row for row in self.rows}, self.by.added_up()
-        found = set()
-        for key, row in suspects.items():
-            term = rows.get(sums.get(key, ""))
-            right = term is not None and term.r <= noise.WARN and not term.untold
-            if right and term is not None and row.drift <= math.sqrt(term.record.numel / row.record.numel) * term.drift:
-                found.add(key)
-        return found
+        terms = {key: [rows.get(each) for each in sums[key]] for key in suspects if key in sums}
+        return {key for key, two in terms.items() if all(row is not None and row.r <= noise.WARN and not row.untold for row in two)}
 
     def _within(self, suspects: Rows, *, everywhere: bool = False, early: bool = False) -> set[str]:
         """Those that failed and fail no more, or were doubtful and are no more, beside runs of that kind: two, or four where two leave open
