@@ -61,6 +61,10 @@ BUGS = [
         source="https://github.com/qubvel-org/segmentation_models.pytorch/issues/463",
         more=(
             (
+                "    both = (chances * truth).sum((-1, -2))\n",
+                "    both = (chances * truth).sum((-1, -2))  # culprit\n",
+            ),
+            (
                 "    area = chances.sum((-1, -2)) + truth.to(chances.dtype).sum((-1, -2))\n",
                 "    area = chances.sum((-1, -2)) + truth.to(chances.dtype).sum((-1, -2))  # culprit\n",
             ),
