@@ -7,7 +7,7 @@ import math
 import pytest
 from graph import Graph, given
 
-from precheck.analysis import attribution
+from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import OFTEN, Asked, Attribution, Splits
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.source import Function
@@ -78,3 +78,13 @@ def test_a_helper_that_is_given_low_numbers_is_not_to_be_mended(low: bool, call:
     functions = {"model.py:1": Function("model.py:1", "symlog"), "model.py:2": Function("model.py:2", "between")}
     whose = Attribution(graph.last.outputs[0], graph.observation.operations)
     assert (whose.difference(graph.observation.operations[0], functions) is graph.last) is found
+
+
+@pytest.mark.parametrize(("cut", "kin"), [(True, True), (False, False)])
+def test_a_remainder_that_is_written_out_is_kin_to_what_it_is_of(cut: bool, kin: bool) -> None:
+    """x - b * round(x / b) loses no digit: x had lost them when it was stored. x - 0.9 x is a difference of two numbers."""
+    graph = Graph()
+    x = graph.op("_to_copy.default", given("float32"))
+    turns = graph.op("div.Tensor", x, given())
+    graph.op("sub.Tensor", x, graph.op("mul.Tensor", given(), graph.op("round.default", turns) if cut else turns))
+    assert causes.kin(graph.last) is kin
