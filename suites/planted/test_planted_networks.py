@@ -24,7 +24,7 @@ them all, the healthy networks in each precision and each bug's harm; the scorer
 MISSED = {
     "llama/rope-frequencies-in-a-buffer": "The cast of a buffer counts as a rounding of the model's own storage, and attention dilutes what it does.",
     "moe/router-low": "The float32 run follows the low run's choices, and as many flips as these are what noise in the router explains.",
-    "drafts/nucleus-low": "Which words make up nine tenths is a decision, which the float32 run follows; two words of 384 in a text's place are too few.",
+    "drafts/nucleus-low": "Which words make up nine tenths is a decision that the float32 run follows, and two words of 384 are too few.",
     "nerf/opacity-low": "The function errs by 3.4 unit roundoffs of its own, and what it is given by forty times as many.",
 }
 """Bugs that `measure` does not find, and why we think so."""
