@@ -56,6 +56,21 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, fun
     return Evidence(seen.trace, tape, seen.observation, verdict, functions=setting.functions, reference=reference)
 
 
+def added_up(job: Job, seen: Evidence) -> dict[str, tuple[str, str]]:
+    """Keys of gradients that autograd alone makes as sums, and the keys that their terms are told by: of what torch's own modules hold these are the
+    gradient of the module's output, and that output.
+
+    None where the user has written a backward pass, or where no op was looked at: then nobody knows whose errors add up. Nor of modules that are
+    called more than once.
+    """
+    if seen.observation is None or any(operation.phase == "backward" and not operation.derived for operation in seen.observation.operations):
+        return {}
+    own = [(name, module) for name, module in job.model.named_modules() if type(module).__module__.startswith("torch.nn.modules.")]
+    once = [(name, module) for name, module in own if f"output:{name}#2@1" not in seen.trace.records]
+    held = ((name, inner) for name, module in once for inner, _ in module.named_parameters(recurse=False))
+    return {f"parameter-gradient:{name}.{inner}@1": (f"gradient:{name}@1", f"output:{name}@1") for name, inner in held}
+
+
 def concluded(report: Report, evidence: Evidence) -> None:
     """Adds to `report`, on the boundaries of a run, what its ops show: findings, the ops behind errors at boundaries, the tables."""
     if evidence.unseen:

@@ -282,6 +282,10 @@ class Measurement:
         rows = drift.compare(free, self.reference, drift.spreads(self.reference, self.noises), self.precision, samples=len(self.noises))
         return any(row.failed and (row.record.is_result or row.record.kind in ("loss", "parameter-gradient")) for row in rows)
 
+    def added_up(self) -> dict[str, tuple[str, str]]:
+        """Keys of gradients that autograd alone makes, as sums over another gradient, and the keys that their terms are told by."""
+        return evidence.added_up(self.job, self.seen)
+
     def contradicted(self, rows: dict[str, drift.Comparison], *, early: bool) -> set[str]:
         """Of these, those on which float32 itself is no yardstick, since float64 contradicts it."""
         if not rows or self.dtype is not torch.float32:

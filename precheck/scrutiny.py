@@ -38,6 +38,9 @@ class Noises(Protocol):
     def contradicted(self, rows: Rows, *, early: bool) -> set[str]:
         """Of these, those on which float64 contradicts float32."""
 
+    def added_up(self) -> Mapping[str, tuple[str, str]]:
+        """Keys of gradients that autograd alone makes, as sums over another gradient, and the keys that their terms are told by."""
+
 
 class Scrutiny:
     """A closer look, once `taken`: the rows that it `explained`, those where float32 is no yardstick (`unstable`), and those that it had no need
@@ -94,8 +97,19 @@ class Scrutiny:
         if gradients and self.by.brief and any(row.failed for key, row in suspects.items() if key not in explained | gradients.keys()):
             return explained | gradients.keys()
         if gradients:
-            explained |= self._within(gradients, everywhere=True)
+            explained |= self._within(gradients, everywhere=True) | self._of_right_terms(gradients)
         return explained | _beside(suspects, explained)
+
+    def _of_right_terms(self, suspects: Rows) -> set[str]:
+        """Sums of gradients that are right themselves, over places at which the module's output is right.
+
+        Errors e of n terms add up to √n |e| at most, and do so where they go one way, as where a kernel rounds a mean that it takes off all of them.
+        Noise is independent and adds up to |e|, which is little beside that. But nobody's code has made a sum that autograd takes of terms that
+        are right to rounding. Whether its kernel adds up low, the ops tell.
+        """
+        rows, sums = {row.record.key: row for row in self.rows}, self.by.added_up()
+        terms = {key: [rows.get(each) for each in sums[key]] for key in suspects if key in sums}
+        return {key for key, two in terms.items() if all(row is not None and row.r <= noise.WARN and not row.untold for row in two)}
 
     def _within(self, suspects: Rows, *, everywhere: bool = False, early: bool = False) -> set[str]:
         """Those that failed and fail no more, or were doubtful and are no more, beside runs of that kind: two, or four where two leave open

@@ -138,11 +138,13 @@ class Attribution:
         """The difference of near-equals that makes an error of the rounding of `cause`, if the same function takes it, in a low format as well.
 
         Then it is there that the code is to be mended: a difference in float32 has its terms in float32. One that subtracts the square of what
-        `cause` made is to be mended in any format (`moments`). `functions`: the function of each line.
+        `cause` made is to be mended in any format (`moments`). A function that it has called with low numbers computes low since it was given
+        these. Parts of one running sum lost their digits when that was stored (`causes.kin`). `functions`: the function of each line.
         """
         here = functions.get(cause.blamed)
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
-        after = (each for each in passed if functions.get(each.blamed) == here)
+        called = cause.call if any(source.low for source in causes.taken(cause)) else 0
+        after = (each for each in passed if functions.get(each.blamed) == here or (called and each.call == called))
         return next((each for each in after if self._grown(each) and (each.outputs[0].low or moments(each, cause))), None)
 
     def subnormal(self, cause: Operation) -> bool:
@@ -160,7 +162,8 @@ class Attribution:
         return max((self.error(source) for source in operation.inputs), default=0.0)
 
     def _grown(self, operation: Operation) -> bool:
-        return operation.base in SUMS and self.error(operation.outputs[0]) >= GROWN * self._before(operation)
+        grown = operation.base in SUMS and self.error(operation.outputs[0]) >= GROWN * self._before(operation)
+        return grown and not causes.kin(operation)
 
 
 def written(operation: Operation) -> bool:
@@ -170,9 +173,12 @@ def written(operation: Operation) -> bool:
 
 def own(operation: Operation, value: Value) -> float:
     """The relative error that an op makes itself: by storing its result low, by its kernel's own error on these inputs, and by elements that
-    become zero."""
+    become zero.
+
+    A sum makes no zeros: it is a multiple of the last digit of its smaller term, which its format holds. Where it is zero, its terms were rounded.
+    """
     before = max((source.zeroed for source in operation.inputs), default=0.0)
-    flushed = value.zeroed - before if value.low else 0.0  # a part of a tensor may have more of its zeros, and float32 flushes none
+    flushed = value.zeroed - before if value.low and operation.base not in SUMS else 0.0  # a part of a tensor may have more of its zeros
     return max(0.0 if causes.only_moved(operation, value) else causes.own(value), value.local or 0.0, flushed)
 
 
@@ -217,7 +223,8 @@ def _added(operation: Operation, value: Value, brought: Collection[Value], error
         return max(0.0, 1 - (_evened(value, source, error) / error(value)) ** 2)
     if operation.base not in UNCHANGING or (operation.base in SCALED and len(operation.inputs) > 1):
         return 0.0
-    before, after = _brought(operation, value, source, error), error(value)
+    parts = operation.inputs.count(source)  # of one tensor, as of a running sum: each brings an error
+    before, after = _brought(operation, value, source, error) * math.sqrt(parts), error(value)
     if operation.base in SIZED:
         after *= value.norm / math.sqrt(elements(value) or 1)
     return max(0.0, 1 - (before / after) ** 2)

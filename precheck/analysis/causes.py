@@ -128,15 +128,20 @@ def moved(value: Value) -> Value:
 
 
 def _made_of(value: Value, other: Value) -> bool:
-    waiting, seen = [value], {value}
+    """Also of a remainder that is written out, x - b * round(x / b): what was scaled has been cut in between."""
+    waiting, seen = [(value, False, False)], {value}
     while waiting and len(seen) < BEHIND:
-        maker = waiting.pop(0).maker
-        for source in maker.inputs if maker is not None and maker.base in ADDING else ():
-            if source is other or moved(source) is other:
+        made, scaled, cut = waiting.pop(0)
+        maker = made.maker
+        if maker is None or maker.base not in ADDING | ops.SCALING:
+            continue
+        scaled, cut = scaled or maker.base in ops.SCALING, cut or maker.base in ops.CUTS
+        for source in maker.inputs:
+            if (source is other or moved(source) is other) and (cut or not scaled):
                 return True
             if source not in seen:
                 seen.add(source)
-                waiting.append(source)
+                waiting.append((source, scaled, cut))
     return False
 
 

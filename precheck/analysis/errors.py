@@ -71,8 +71,9 @@ class Errors:
                 told = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
                 if not told and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
                     self._amplified(operation, value, above)
-            if not above:
-                self.suspects += wholes.integers(operation, self.origins.of(operation.drifting))
+            cause = self.origins.of(operation.drifting)
+            self.suspects += [] if above else wholes.integers(operation, cause)
+            self.suspects += [] if any(above) else wholes.cut(operation, cause, readers)
             self.origins.trace(operation)
         return self._settled()
 

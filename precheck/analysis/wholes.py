@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from precheck.analysis import causes
+from precheck import ops
+from precheck.analysis import attribution, causes
 from precheck.analysis.excuses import SCALED, Excuse, added, drawn, scaled, unfelt, unread
-from precheck.analysis.facts import Fact
+from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import CONSTANTS, REDUCTIONS, elements
+from precheck.analysis.lineage import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, elements
 from precheck.observe.shadow.operations import Operation, Renumbered, Value
-from precheck.observe.shadow.remarks import Wrapped
+from precheck.observe.shadow.remarks import Recut, Wrapped
 
+KEEPING = SUMS | MOVING | GUARDS | ops.SCALING | ops.CUTS
+"""Ops after which numbers are numbers of the same things."""
+INDEX_BITS = 32
+"""Of integers that are lengths, places and buckets. Those of 8 and 16 bits are pixels and codes, whose last digit is a rounding."""
 SEVERAL = Limit(
     2, "different whole numbers", "that an op rounds to others, from which they count something; a lone one is a constant, such as a mask's"
 )
@@ -47,6 +52,15 @@ class Passed(Fact):
     dtype: str
 
 
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Cut(Fact):
+    """Numbers of data, no whole ones, that become other integers than in the reference. The op that rounded them is blamed."""
+
+    seen: Recut
+    converted: Operation
+    dtype: str
+
+
 def moved(operation: Operation, value: Value) -> Moved | None:
     """Whole numbers that this op rounds to others."""
     if value.wholes_moved < SEVERAL or operation.phase == "backward" or not operation.drift_in < value.drift or causes.only_moved(operation, value):
@@ -71,6 +85,58 @@ def integers(operation: Operation, cause: Operation | None) -> list[Passed] | li
 def _passed(operation: Operation, seen: Wrapped, cause: Operation) -> Passed:
     measured, limit, dtype = abs(seen.became), abs(seen.end), _low(cause)
     return Passed(mechanism="integer-rounding", operation=cause, measured=measured, limit=limit, seen=seen, converted=operation, dtype=dtype)
+
+
+def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list[Cut]:
+    """Lengths, buckets and places that data come to, as share × frames: in exact arithmetic they are the integers that the program means.
+
+    What a network computes is rounded by whoever computes it, and so are draws, so that their integers differ now and then. But data
+    are given, and if nothing but the user's own arithmetic has rounded them, each integer that differs is wrong.
+    """
+    if operation.recut is None or cause is None or not attribution.written(cause) or not cause.outputs or not _of_data(operation):
+        return []
+    converted = operation if not operation.outputs else _integer(operation.outputs[0], readers)
+    if converted is None:
+        return []
+    seen = operation.recut
+    return [
+        Cut(
+            mechanism="integer-rounding", operation=cause, measured=float(seen.count), limit=0.0, seen=seen, converted=converted, dtype=_low(cause)
+        )
+    ]
+
+
+def _of_data(operation: Operation) -> bool:
+    """Whether no weight, no draw and no conversion is among what its inputs were made of."""
+    waiting, seen = list(operation.inputs), set(operation.inputs)
+    if operation.parameter:
+        return False
+    while waiting and len(seen) < causes.BEHIND:
+        value = waiting.pop()
+        maker = value.maker
+        if value.past is not None:
+            return False
+        if maker is None:
+            continue
+        if maker.parameter or maker.converts or maker.plain or maker.opaque or maker.base in DRAWN:
+            return False
+        fresh = [source for source in maker.inputs if source not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return not waiting
+
+
+def _integer(value: Value, readers: Readers) -> Operation | None:
+    """The cast that makes lengths or places of whole numbers, which have been added to, scaled, cut or moved about at most."""
+    waiting, seen = [value], {value}
+    while waiting and len(seen) < causes.BEHIND:
+        for reader in readers.get(waiting.pop(0), ()):
+            if reader.bits >= INDEX_BITS:
+                return reader
+            fresh = [made for made in reader.outputs if made not in seen] if reader.base in KEEPING else []
+            seen.update(fresh)
+            waiting += fresh
+    return None
 
 
 def _low(cause: Operation) -> str:

@@ -42,7 +42,7 @@ class Tape:
     drawn: set[Key] = dataclasses.field(default_factory=set)  # entries that are random draws
     meant: set[tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=set)  # lines and shapes of round trips, `x.half().float()`
     narrowed: dict[Key, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # backward ops that read gradients cast low: which arguments
-    entered: dict[Key, tuple[Path, ...]] = dataclasses.field(default_factory=dict)  # ops that read inputs of the run cast low: which arguments
+    entered: dict[Key, tuple[Path, ...]] = dataclasses.field(default_factory=dict)  # products of inputs of the run cast low: which arguments
     recorded: bool = False  # whether a run has filled it
     idle: set[tuple[torch.dtype, str]] = dataclasses.field(default_factory=set)  # in which passes a run of that dtype that followed had nothing to do
 
@@ -63,6 +63,7 @@ class Nature:
     mutable: bool
     recurrent: bool
     masked: bool
+    multiplies: bool  # what autocast casts for
     substituted: bool
     view: bool  # nothing is decided, drawn or rounded
     casts: bool
@@ -84,6 +85,7 @@ def nature(func: Any) -> Nature:
         mutable=schema(func).is_mutable,
         recurrent="rnn" in name or "lstm" in name,
         masked=base in ops.MASKED_SIDES,
+        multiplies=base in ops.MULTIPLIED or "attention" in name or "rnn" in name or "lstm" in name or "gru" in name,
         substituted=packet in SUBSTITUTED,
         view=func.is_view,
         casts=packet is aten._to_copy,
@@ -169,7 +171,11 @@ class Recording(DecisionMode):
                 self.given.add(tensor)
 
     def _enter(self, args: Any, outputs: list[torch.Tensor]) -> None:
-        """An input is moved about, or cast to a low format. As for gradients, the noise belongs to what reads the cast, and to nothing else."""
+        """An input is moved about, or cast to a low format. As for gradients, the noise belongs to what reads the cast.
+
+        That are products, for which autocast casts, whoever has written the cast. A difference or a sine of an input is low since
+        the user's code says so.
+        """
         sources = [tensor for _, tensor in arguments(args)]
         entered = any(tensor in self.entered for tensor in sources)
         given = not entered and any(tensor in self.given for tensor in sources)
@@ -199,7 +205,7 @@ class Recording(DecisionMode):
             places = tuple(place for place, arg in enumerate(args) if arg in self.narrow)
             if places:
                 self.tape.narrowed[key] = places
-        if self.entered and not kind.mutable and func.overloadpacket is not aten._to_copy:
+        if self.entered and kind.multiplies:
             paths = tuple(path for path, tensor in arguments(args) if tensor in self.entered)
             if paths:
                 self.tape.entered[key] = paths

@@ -29,10 +29,11 @@ from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.reference import Reference
 from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.shadow.window import Judge
+from precheck.observe.structure import tensors
 from precheck.observe.substitutes import substituted
 from precheck.observe.training import Training
 from precheck.precisions import Precision
-from precheck.torch_internals import innermost_mode, without_innermost_mode, without_modes
+from precheck.torch_internals import innermost_mode, no_dispatch, without_innermost_mode, without_modes
 
 
 @dataclasses.dataclass(slots=True)
@@ -59,6 +60,7 @@ class Setting:
     beside: contextlib.AbstractContextManager[Any] | None = None  # what else watches its ops
     steps: bool = False  # whether to write down which ops the run consists of
     selections: list[Selection] | None = None  # where to list products that only move values, which are carried out exactly then
+    returned: list[torch.Tensor] | None = None  # where to keep what the model returned last, as its user would
 
 
 def low(precision: Precision, *, records: Tape | None = None) -> Setting:
@@ -114,6 +116,9 @@ def _ran(job: Job, setting: Setting) -> Trace:
                 aside=None if setting.shadow is None else functools.partial(_unwatched, setting.shadow, job.device),
             )  # fmt: skip
             training.steps()
+            if setting.returned is not None:
+                with no_dispatch():
+                    setting.returned += [each.detach() for _, each in tensors(training.result) if type(each) is torch.Tensor]
         judged = setting.shadow is None or setting.records is not None
         if setting.precision is not None and setting.disturbance is None and judged and not setting.unmeasured:
             trace.aged = training.aged(lambda: Shadow(Whereabouts(None)))
@@ -138,8 +143,11 @@ def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: 
     stored = setting.precision is not None and setting.precision.autocasts and not setting.precision.gemm
     reference = Reference(shadow, shadow.exponents) if refers and stored else None
     with interrupts.held(), where.followed(), shadow.watched():
-        trace = run(job, dataclasses.replace(setting, shadow=shadow, witness=reference, steps=reference is not None))
+        kept: list[torch.Tensor] = []
+        seen = dataclasses.replace(setting, shadow=shadow, witness=reference, steps=reference is not None, returned=kept)
+        trace = run(job, seen)
     observation = shadow.finish()
+    kept.clear()
     return Observed(trace, observation, None if reference is None else reference.complete(trace))
 
 

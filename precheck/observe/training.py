@@ -40,7 +40,7 @@ class Training:
     ) -> None:  # fmt: skip
         self.job, self.boundaries, self.recorder, self.trace = job, boundaries, boundaries.recorder, boundaries.trace
         self.recording, self.following, self.storage, self.precision, self.early = recording, following, storage, precision, early
-        self.led = following.during if following is not None else contextlib.nullcontext
+        self.led = following.during if following is not None else contextlib.nullcontext  # goes around a forward or backward pass
         self.aside = aside  # in it nobody watches the ops; None: nobody does anyway
         self.parameters = dict(job.model.named_parameters())
         self.named = {name: param for name, param in self.parameters.items() if param.requires_grad}
@@ -51,8 +51,8 @@ class Training:
         self.masters = self._masters()
         self.optimizer = self._make_optimizer()
         self.differentiable = False  # whether a gradient can come back for what the model returned last
-        self.broken = False  # whether the last step made a weight Inf or NaN
-        self.updated = 0  # the last step that the optimizer was asked to take
+        self.result: Any = None  # what the model returned last, where ops are watched
+        self.broken, self.updated = False, 0  # whether the last step made a weight Inf or NaN; the last that the optimizer was asked to take
         self.scaler = self.precision.make_scaler(job.device) if self.precision else torch.amp.GradScaler(job.device, enabled=False)
 
     def steps(self) -> None:
@@ -114,6 +114,7 @@ class Training:
             result = call(job.model, inputs)
             self.differentiable = any(each.requires_grad for _, each in tensors(result))
             self.boundaries.forward_done(result)
+            self.result = result if self.aside is not None else None
             if job.loss is None:
                 if not self.trace.records and not (self.boundaries.witness is not None and any(True for _ in tensors(result))):
                     nothing_to_compare(result)  # a witness looks at whole numbers too
@@ -233,8 +234,7 @@ class Training:
     def _update(self, step: int) -> None:
         assert self.optimizer is not None
         for name, master in self.masters.items():
-            param = self.named[name]
-            if master is not param:
+            if master is not (param := self.named[name]):
                 master.grad = None if param.grad is None else param.grad.float()
         with undecided(self.optimizer, self.recording, self.following):
             self.scaler.step(self.optimizer)

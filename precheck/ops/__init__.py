@@ -153,6 +153,9 @@ DENSE_PRODUCTS = {name: row.factors for name, row in REGISTRY.items() if row.eng
 TILED_PRODUCTS = {name: row.factors for name, row in REGISTRY.items() if row.engine not in ("", "vector")}
 """Products that tensor cores compute, whose operands tf32 rounds. Products with a vector are not among them."""
 
+MULTIPLIED = where(lambda op: bool(op.engine))
+"""Products, attention and recurrent kernels: what autocast runs in the low format."""
+
 # how a scale passes
 SCALED_PRODUCTS = where(lambda op: op.law.startswith("a*b"))
 """Ops whose result has the product of its operands' scales."""

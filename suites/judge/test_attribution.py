@@ -1,12 +1,16 @@
-"""How often a walk back over a run is made, and what of it is kept for the next."""
+"""Whose rounding an error is; how often a walk back over a run is made, and what of it is kept for the next."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 from graph import Graph, given
 
-from precheck.analysis import attribution
+from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import OFTEN, Asked, Attribution, Splits
+from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.source import Function
 
 
 def test_a_line_of_a_long_loop_is_asked_about_ever_more_rarely() -> None:
@@ -35,3 +39,52 @@ def test_what_an_error_is_made_of_is_worked_out_once(monkeypatch: pytest.MonkeyP
     first = len(asked)
     assert shared == [Attribution(state, graph.observation.operations).shares for state in states]
     assert len(asked) > 3 * first
+
+
+def running(zeroed: float = 0.0) -> tuple[Graph, Value]:
+    """A running sum that is stored low, and the differences of its ends: parts of one tensor, so that the op has read it twice."""
+    graph, one_rounding = Graph(), 0.42 * 2.0**-8
+    total = graph.op("cumsum.default", given("float32"), makes={"drift": one_rounding, "norm": 1000.0, "shape": (4000,)})
+    ends = {"drift": 67 * one_rounding, "norm": 1000 * math.sqrt(2 * 300 / 4000) / 67, "shape": (300,), "zeroed": zeroed}
+    return graph, graph.op("sub.Tensor", total, total, makes=ends)
+
+
+def test_each_part_of_a_tensor_brings_an_error_to_a_difference() -> None:
+    graph, made = running()
+    shares = Attribution(made, graph.observation.operations).shares
+    assert shares[graph.observation.operations[0]] == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_difference_makes_no_zeros_itself() -> None:
+    """Where it is zero and should not be, its terms were rounded to the same number."""
+    graph, made = running(zeroed=0.2)
+    assert Attribution(made, graph.observation.operations).cause() is graph.observation.operations[0]
+    product = graph.op("mul.Tensor", made, made, makes={"drift": 0.5, "zeroed": 0.4})
+    assert attribution.own(graph.last, product) == pytest.approx(0.2)
+
+
+def test_parts_of_a_running_sum_are_to_be_mended_where_that_is_stored() -> None:
+    graph, made = running()
+    whose = Attribution(made, graph.observation.operations)
+    assert whose.difference(graph.observation.operations[0], {}) is None
+
+
+@pytest.mark.parametrize(("low", "call", "found"), [(True, 1, True), (True, 2, False), (False, 1, False)])
+def test_a_helper_that_is_given_low_numbers_is_not_to_be_mended(low: bool, call: int, found: bool) -> None:
+    """Of the same call only, and not one that has made them low itself."""
+    graph = Graph()
+    x = graph.op("log1p.default", given("bfloat16" if low else "float32"), makes={"drift": 0.0016}, call=1)
+    graph.op("sub.Tensor", x, given(), makes={"drift": 0.04}, call=call)
+    functions = {"model.py:1": Function("model.py:1", "symlog"), "model.py:2": Function("model.py:2", "between")}
+    whose = Attribution(graph.last.outputs[0], graph.observation.operations)
+    assert (whose.difference(graph.observation.operations[0], functions) is graph.last) is found
+
+
+@pytest.mark.parametrize(("cut", "kin"), [(True, True), (False, False)])
+def test_a_remainder_that_is_written_out_is_kin_to_what_it_is_of(cut: bool, kin: bool) -> None:
+    """x - b * round(x / b) loses no digit: x had lost them when it was stored. x - 0.9 x is a difference of two numbers."""
+    graph = Graph()
+    x = graph.op("_to_copy.default", given("float32"))
+    turns = graph.op("div.Tensor", x, given())
+    graph.op("sub.Tensor", x, graph.op("mul.Tensor", given(), graph.op("round.default", turns) if cut else turns))
+    assert causes.kin(graph.last) is kin

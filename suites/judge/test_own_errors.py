@@ -163,3 +163,83 @@ def test_a_variance_by_moments_is_mended_where_the_square_of_the_mean_is_taken_o
     assert first.source.endswith(f"test_own_errors.py:{line_of(spread, 'variance =')}")
     assert first.rule == "cancellation"
     assert errors(lambda: centred_spread(offset)) == []
+
+
+def leftover(chances: torch.Tensor, drafted: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    more = (chances.to(low) - drafted.to(low)).clamp_min(0)
+    return (more / more.sum(-1, keepdim=True)).float()
+
+
+def alike() -> tuple[torch.Tensor, torch.Tensor]:
+    """Two distributions that are 6 % apart, of logits that are products made low."""
+    logits = (normal(96, 32).to(LOW) @ normal(32, 64, seed=1).to(LOW)).float()
+    return logits.softmax(-1), (logits + 0.06 * normal(96, 64, seed=2)).softmax(-1)
+
+
+def test_a_difference_of_what_a_function_is_given_and_casts() -> None:
+    """The casts are the function's: a second shadow that began after them would see a difference without an error."""
+    first = errors(lambda: leftover(*alike(), LOW))[0]
+    assert first.rule == "cancellation"
+    assert "leftover() is " in first.message
+    assert first.source.endswith(f"test_own_errors.py:{line_of(leftover, 'more =')}")
+
+
+def test_the_same_difference_in_float32() -> None:
+    assert errors(lambda: leftover(*alike(), torch.float32)) == []
+
+
+def weighed(given: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.softmax((given.to(LOW) @ weight.to(LOW)).float() * 4, -1)
+
+
+def test_a_cast_for_a_product_is_asked_by_the_precision() -> None:
+    given = (normal(64, 32).to(LOW) @ normal(32, 32, seed=3).to(LOW)).float()
+    assert errors(lambda: weighed(given / 16, normal(32, 64, seed=1))) == []
+
+
+def symlog(x: torch.Tensor) -> torch.Tensor:
+    return torch.log1p(x)
+
+
+def between(values: torch.Tensor, low: torch.dtype) -> torch.Tensor:
+    bins = torch.linspace(-20, 20, 121).to(low)
+    x = symlog(values.to(low))
+    below = (torch.searchsorted(bins, x) - 1).clamp(0, 119)
+    return ((x - bins[below]) / (bins[below + 1] - bins[below])).float()
+
+
+class Binned(nn.Module):
+    def __init__(self, low: torch.dtype) -> None:
+        super().__init__()
+        self.low, self.linear = low, nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).float().mean() * between(values, self.low).mean()
+
+
+def test_a_helper_that_is_called_with_low_numbers_is_not_to_be_mended() -> None:
+    """It computes in the format that it is given. The caller has cast, and takes the difference."""
+    values = 30 + 40 * torch.rand(160, generator=torch.Generator().manual_seed(0))
+    given = {"x": normal(4, 4), "values": values}
+    first = precheck.measure(Binned(LOW), given, precision="bf16-mixed").errors[0]
+    assert first.source.rpartition(":")[2] in {str(line_of(between, text)) for text in ("bins =", "x =", "return")}
+    assert precheck.measure(Binned(torch.float32), given, precision="bf16-mixed").errors == []
+
+
+class Aside(nn.Module):
+    """Gives a result that no loss reads."""
+
+    def __init__(self, low: torch.dtype) -> None:
+        super().__init__()
+        self.low, self.linear = low, nn.Linear(32, 64)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.linear(x).float()
+        drafted = logits + 0.06 * normal(96, 64, seed=2)
+        return {"logits": logits, "rest": leftover(logits.softmax(-1), drafted.softmax(-1), self.low)}
+
+
+@pytest.mark.parametrize(("low", "found"), [(LOW, ["cancellation"]), (torch.float32, [])])
+def test_a_result_that_no_loss_reads_is_what_the_user_has(low: torch.dtype, found: list[str]) -> None:
+    report = precheck.measure(Aside(low), 3 * normal(96, 32), loss=lambda out: out["logits"].square().mean(), precision="bf16-mixed")
+    assert [each.cause_rule or each.rule for each in report.errors] == found

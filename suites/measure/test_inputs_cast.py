@@ -113,3 +113,57 @@ def test_whole_numbers_are_not_rounded() -> None:
     disturbed, plain = (run(job, reference(torch.float32, chosen, follows=tape, disturbance=each)) for each in (noise, None))
     (key,) = plain.records
     assert distance(disturbed.records[key].sketch, plain.records[key].sketch) == 0.0
+
+
+def near(places: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
+    return places - origin
+
+
+class Arm(nn.Module):
+    """Reads where things are in a hall, beside its own place."""
+
+    def __init__(self, low: torch.dtype) -> None:
+        super().__init__()
+        self.low, self.first = low, nn.Linear(3, 32)
+
+    def forward(self, places: torch.Tensor, origin: torch.Tensor) -> torch.Tensor:
+        return self.first(near(places.to(self.low), origin.to(self.low)).float())
+
+
+def hall() -> dict[str, torch.Tensor]:
+    origin = 90 + torch.rand(64, 3, generator=generator())
+    return {"places": origin + torch.rand(64, 3, generator=generator().manual_seed(1)), "origin": origin}
+
+
+def test_a_difference_of_inputs_that_the_user_casts_low_is_not_disturbed() -> None:
+    """Autocast casts for products. What noise it would bring in here is the digits that the user's code has thrown away."""
+    report = precheck.measure(Arm(torch.bfloat16), hall(), precision="bf16-mixed")
+    first = report.errors[0]
+    assert "near()" in first.message
+    assert {first.rule, first.cause_rule} & {"accumulated-drift", "cancellation", "amplified-rounding"}
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+def test_the_same_difference_in_float32_is_none(precision: str) -> None:
+    assert precheck.measure(Arm(torch.float32), hall(), precision=precision).errors == []
+
+
+def test_a_product_of_an_input_that_the_user_casts_is_disturbed() -> None:
+    """Autocast would make the same cast."""
+
+    class Cast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.direct = nn.Linear(3, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.direct(x.bfloat16())
+
+    model, x = Cast(), torch.rand(64, 3, generator=generator())
+    job, tape, chosen = Job(model, x), Tape(), PRECISIONS["bf16-mixed"]
+    seen = run(job, low(chosen, records=tape))
+    noise = noise_for(model, seen, tape, chosen, seed=1)
+    noise.rounded, noise.parameters = {}, frozenset()
+    disturbed, plain = (run(job, reference(torch.float32, chosen, follows=tape, disturbance=each)) for each in (noise, None))
+    key = plain.results[""]
+    assert distance(disturbed.records[key].sketch, plain.records[key].sketch) > 1e-3 * plain.records[key].norm

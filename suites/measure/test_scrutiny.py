@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -116,8 +117,11 @@ class Noises:
 
     brief = False
 
-    def __init__(self, rows: list[Comparison]) -> None:
-        self.rows, self.asked = rows, list[str]()
+    def __init__(self, rows: list[Comparison], sums: dict[str, tuple[str, str]] | None = None) -> None:
+        self.rows, self.asked, self.sums = rows, list[str](), sums or {}
+
+    def added_up(self) -> dict[str, tuple[str, str]]:
+        return self.sums
 
     def chained(self, count: int, *, everywhere: bool, early: bool) -> list[Comparison]:
         self.asked.append(f"{count} of every op" if everywhere else f"{count} chained")
@@ -148,6 +152,18 @@ def test_what_can_be_a_warning_at_most_takes_half_a_look(kind: str, numel: int, 
     looked.taken({})
     assert list(dict.fromkeys(noises.asked)) == asked
     assert looked.explained == set()
+
+
+@pytest.mark.parametrize(("terms", "output", "explained"), [(1.0, 1.0, True), (2.1, 1.0, False), (1.0, 2.1, False)])
+def test_a_sum_that_autograd_takes_of_right_terms_is_explained(terms: float, output: float, explained: bool) -> None:
+    """Its terms are right up to the limit of a warning, and so are the places over which it is taken."""
+    kinds = [("parameter-gradient", "gate.bias", 9.0), ("gradient", "gate", terms), ("output", "gate", output)]
+    made = [(name, row(drift, 0.0, 1.0, 1.0, kind=kind)) for kind, name, drift in kinds]
+    rows = [dataclasses.replace(found, record=dataclasses.replace(found.record, name=name)) for name, found in made]
+    noises = Noises(rows, {"parameter-gradient:gate.bias@1": ("gradient:gate@1", "output:gate@1")})
+    looked = Scrutiny(noises, rows, settled=True, halting=False)
+    looked.taken({})
+    assert ("parameter-gradient:gate.bias@1" in looked.explained) is explained
 
 
 @pytest.mark.parametrize("numel", [1, 3, 30, 4000])

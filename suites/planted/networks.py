@@ -19,6 +19,8 @@ HERE = Path(__file__).parent
 PRECISIONS = ("bf16-mixed", "16-mixed", "bf16-true")
 SECOND = ("crf", "dit", "nerf", "robot", "ssd", "tts", "two_tower", "vqvae")
 """The second batch. It was frozen before precheck was tried on any bug of it, by someone who had not read precheck's rules."""
+THIRD = ("conformer", "dreamer", "drafts", "molecule", "swin", "xlstm")
+"""The third batch, frozen in one commit before precheck was tried on any of its bugs."""
 
 
 @dataclasses.dataclass(frozen=True)

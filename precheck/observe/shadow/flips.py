@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,13 +12,14 @@ import torch
 from precheck import ops
 from precheck.observe.shadow import draws, masked
 from precheck.observe.shadow.operations import Flips, Operation, Renumbered
-from precheck.observe.shadow.remarks import Wrapped
+from precheck.observe.shadow.remarks import Recut, Wrapped
 from precheck.observe.shadow.replay import OpPlan, chosen, continuous
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
+ROUNDS = {"round": torch.round, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc}
 NARROW = 32
 """Bits of the integer types whose ends are looked at; what leaves 64 bits is no number of anything."""
 CHANCE = 10.0
@@ -40,8 +42,11 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
         unit = call.inputs[0].roundoff
         if unit and call.operation.phase != "backward":
             given, limits = call.floats[0], torch.iinfo(outputs[0].dtype)
+            call.operation.bits = limits.bits
             pair = [sampled(given, WHOLES), sampled(call.shadows[id(given)], WHOLES)]
             call.mode.later(pair, functools.partial(renumbered, call.operation, unit, limits))
+            if limits.bits >= NARROW:
+                call.mode.later([*pair, pair[0].trunc()], functools.partial(recut, call.operation, torch.trunc))
             if limits.bits <= NARROW:
                 three = [sampled(given), sampled(call.shadows[id(given)]), sampled(outputs[0])]
                 call.mode.later(three, functools.partial(wrapped, call.operation, limits))
@@ -70,6 +75,15 @@ def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torc
         first = int(moved.reshape(-1).nonzero()[0])
         different = int(wide[moved].round().unique().numel())
         operation.renumbered = Renumbered(different, float(sizes.max()), float(wide[first]), float(low[first]), 1 / unit)
+
+
+def recut(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], run: torch.Tensor, shadow: torch.Tensor, made: torch.Tensor) -> None:
+    """Writes down which whole numbers an op makes of others than the reference would, within the few roundings of its own that it may be off."""
+    slack, became = NEARLY * torch.finfo(shadow.dtype).eps * shadow.abs(), made.to(shadow.dtype)
+    moved = run.isfinite() & shadow.isfinite() & ((became < step(shadow - slack)) | (became > step(shadow + slack)))
+    if bool(moved.any()):
+        first = int(moved.reshape(-1).nonzero()[0])
+        operation.recut = Recut(int(moved.sum()), moved.numel(), float(step(shadow)[first]), float(became[first]))
 
 
 def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor, stored: torch.Tensor) -> None:
@@ -121,6 +135,9 @@ def on_its_side(base: str, run: torch.Tensor, shadow: torch.Tensor) -> torch.Ten
 def counted(call: Call, outputs: list[torch.Tensor]) -> None:
     """Of a step function, or of argmax and its kind: where the reference would have come out elsewhere."""
     if not call.plan.mutable:
+        if call.plan.base in ROUNDS and call.inputs and call.inputs[0].roundoff and call.operation.phase != "backward":
+            three = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES), sampled(outputs[0], WHOLES)]
+            call.mode.later(three, functools.partial(recut, call.operation, ROUNDS[call.plan.base]))
         own = call.mode.replay.call(call.func, call.plan, call.args, call.kwargs, call.shadow_of)
         if call.plan.base in ops.PLACES:
             _choice(call, outputs[0], own[0])

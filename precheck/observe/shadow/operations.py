@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from precheck.findings import Binades, Loss
-from precheck.observe.shadow.remarks import Outdated, Refused, Skew, Summed, Tail, Wrapped
+from precheck.observe.shadow.remarks import Outdated, Recut, Refused, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.remarks_of_codes import Clipped, Late, Skewed, Uncancelled
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Undone, Update
@@ -128,6 +128,8 @@ class Operation:
     opaque: str = ""  # why the shadow could not follow
     flips: Flips | None = None
     renumbered: Renumbered | None = None
+    recut: Recut | None = None
+    bits: int = 0  # of the integers that a cast makes of floats
     wrapped: Wrapped | None = None
     outdated: Outdated | None = None
     tail: Tail | None = None

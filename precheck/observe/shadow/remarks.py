@@ -22,6 +22,16 @@ class Wrapped:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Recut:
+    """Numbers that are rounded to other whole numbers than the reference's, which lie clear of where that jumps: how many, and one of them."""
+
+    count: int
+    total: int
+    was: float
+    became: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Outdated:
     """A cast of a weight that was read after the weight had moved."""
 

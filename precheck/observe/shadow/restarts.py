@@ -72,7 +72,7 @@ class Restarts:
             written = bool(call.written) and any(tensor is each for each in call.written)
             if cell is None and written:
                 cell = memory.seed(tensor, call.mode.replay.wide(tensor.dtype), _NOTHING)
-            if cell is not None:
+            if cell is not None and not (cell.value is _CAST and call.plan.base in ops.MULTIPLIED):
                 if written:
                     cell.own()
                 seen[id(tensor)] = memory.view(cell, tensor)
@@ -94,16 +94,16 @@ class Restarts:
         if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
             return
         dear = "attention" in plan.packet  # and rounds as the precision asks
-        if plan.steps or plan.draws(call.args, call.kwargs) or mode.later.defers(outputs[0]) or (not seen and (dear or _given(call))):
+        if plan.steps or plan.draws(call.args, call.kwargs) or mode.later.defers(outputs[0]) or (not seen and (dear or _stored(call))):
             return
         wide = {id(tensor): seen[id(tensor)] if id(tensor) in seen else tensor.to(mode.replay.wide(tensor.dtype)) for tensor in call.floats}
         made = mode.replay.call(call.func, plan, call.reference_args(), call.kwargs, lambda tensor: measuring.among(call, wide, tensor))
         flips.followed(call, call.results, made, wide)
-        foreign = [*call.floats, *wide.values()]
+        foreign, mark = [*call.floats, *wide.values()], _CAST if _moves_cast(call, memory, seen) else _NOTHING
         for output, shadow in zip(call.results, made, strict=False):
             if addressable(output) and continuous(output):
                 written = any(output is tensor for tensor in call.written)
-                memory.keep(output, shadow.to(mode.replay.wide(output.dtype)), _NOTHING, twin=None, written=written, foreign=foreign)
+                memory.keep(output, shadow.to(mode.replay.wide(output.dtype)), mark, twin=None, written=written, foreign=foreign)
         value = next(iter(operation.outputs), None)
         if value is not None and value.maker is operation:
             run, shadow = sampled(call.results[0]), sampled(made[0])
@@ -137,12 +137,23 @@ class Restarts:
         return self.traced[1]  # type: ignore[return-value]
 
 
-def _given(call: Call) -> bool:
-    """Whether a cast stores low what the call was given, or what it laid down itself, as it stores data and weights."""
+def _stored(call: Call) -> bool:
+    """Whether a cast stores low what was there before the run, or what was laid down or converted, as data and weights are."""
     if call.plan.base not in ops.CASTS:
         return False
     maker = call.inputs[-1].maker if call.inputs else None
-    return maker is None or maker.call != call.operation.call or maker.base in ops.WHOLE_COPIES
+    return maker is None or maker.base in ops.WHOLE_COPIES or call.operation.plain or bool(call.operation.converts)
 
 
-_NOTHING = Value(None, (), "", 0.0)
+def _moves_cast(call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> bool:
+    """Whether a result is a cast of what the call has been given, or such a cast moved about.
+
+    A product takes it as it is: autocast would have made that cast. Any other op has it low since the user's code says so.
+    """
+    if not seen:
+        return call.plan.base in ops.CASTS
+    cells = [memory.find(tensor) for tensor in call.floats]
+    return call.plan.base in ops.MOVING and not call.written and all(cell is not None and cell.value is _CAST for cell in cells)
+
+
+_NOTHING, _CAST = Value(None, (), "", 0.0), Value(None, (), "", 0.0)

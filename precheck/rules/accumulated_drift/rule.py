@@ -70,7 +70,7 @@ class AccumulatedDrift(Rule):
         yield from self._misshapen(run)
         rows = Sorted.of(run.rows, run.precision, run.explained, run.unstable)
         if rows.guilty:
-            yield _drift(rows.guilty[0], run.precision, "error" if harmful(rows.guilty) else "warning", others=len(rows.guilty) - 1)
+            yield _drift(_first(rows.guilty), run.precision, "error" if harmful(rows.guilty) else "warning", others=len(rows.guilty) - 1)
         elif rows.doubtful:
             yield _drift(rows.doubtful[0], run.precision, "warning", others=len(rows.doubtful) - 1)
         elif rows.excused:
@@ -109,7 +109,18 @@ def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidat
 def harmful(guilty: Sequence[Comparison]) -> bool:
     """Whether an error reaches what the user gets (a result, the loss, a parameter's gradient), or is plain on its own."""
     reached = any(row.record.is_result or row.record.kind in ("loss", "parameter-gradient") for row in guilty)
-    return reached or any(row.r > PLAIN * row.allowed for row in guilty)
+    return reached or any(map(_plain, guilty))
+
+
+def _first(guilty: Sequence[Comparison]) -> Comparison:
+    """The row to name: the first, but not what a function returns that would be a warning by itself, where that of another one is plain."""
+    if guilty[0].record.kind != "returned" or _plain(guilty[0]):
+        return guilty[0]
+    return next((row for row in guilty if row.record.kind == "returned" and _plain(row)), guilty[0])
+
+
+def _plain(row: Comparison) -> bool:
+    return row.r > PLAIN * row.allowed
 
 
 def _drift(row: Comparison, precision: Precision, severity: Severity, *, others: int) -> Finding:

@@ -11,7 +11,7 @@ from typing import ClassVar
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import placed
-from precheck.analysis.wholes import FRACTIONAL, SEVERAL, MadeInteger, Moved, Passed
+from precheck.analysis.wholes import FRACTIONAL, SEVERAL, Cut, MadeInteger, Moved, Passed
 from precheck.rules.integer_rounding.about import ABOUT
 from precheck.rules.rule import Rule
 
@@ -30,6 +30,10 @@ class IntegerRounding(Rule):
             several = f"; {seen.moved} different numbers change" if seen.moved > 1 else ""
             return (f"{seen.was:.0f} becomes {seen.became:.0f} in {fact.dtype}, which holds every whole number only up to {seen.reach:.0f}, "
                     f"and is made an integer by {placed(fact.converted)}{several}")  # fmt: skip
+        if isinstance(fact, Cut):
+            cut = fact.seen
+            return (f"{cut.count} of {cut.total} numbers that {placed(fact.converted)} makes integers are others than in float32, since they "
+                    f"were rounded to {fact.dtype} before: {cut.was:.0f} becomes {cut.became:.0f}")  # fmt: skip
         if isinstance(fact, Passed):
             end = fact.seen
             return (f"{end.was:.6g} in the reference is {end.became:g} in {fact.dtype}, beyond the end of {end.dtype} at {end.end}, and "
