@@ -142,8 +142,11 @@ def laid_down(root: Value, maker: Operation, end: Value) -> bool:
     """Whether an Inf that nothing consumes is what a constant became, or its sum with something: a mask, or what it has masked.
 
     Gradients are no constants, NaN masks nothing; nor is it a mask, if it is there still when the block ends, that more numbers became,
-    or one above zero: what masks is added to scores or put in their place, and lies below all of them.
+    or one above zero: what masks is added to scores or put in their place, and lies below all of them. A fill is there again and
+    again, or beside numbers that need no rounding; a number that is there once, among others that were rounded, is one of the data.
     """
+    if root.drift and root.nonfinite <= root.beyonds:
+        return False
     if maker.base not in CONSTANTS or end.maker is None or end.nans or (maker.derived and maker.phase == "backward"):
         return False
     if root.beyonds and end.alive and (root.beyonds > FILLS or not root.negative):
