@@ -181,6 +181,11 @@ def grown(value: Value) -> tuple[Operation | None, float]:
     return most, times
 
 
+def makes_most(cause: Operation | None, error: float) -> bool:
+    """Whether an op's own rounding is most of an error: of its square, half at least is left to no other line."""
+    return cause is not None and 2 * own(cause, cause.outputs[0]) ** 2 >= error**2
+
+
 def later(one: Operation | None, other: Operation | None) -> Operation | None:
     """Of two ops that a rounding may be of, the later; on one line, the first of the two that are given."""
     if one is None or other is None or one.blamed == other.blamed:

@@ -202,7 +202,10 @@ class Misroundings:
         most, times = attribution.grown(came)
         if most is not None and times >= gain:
             return most
-        return attribution.later(causes.entered(came, self.causes), self._storing(operation, came, bool))
+        cause = causes.entered(came, self.causes)
+        if attribution.makes_most(cause, came.drift) or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
+            return cause
+        return attribution.later(cause, self._storing(operation, came, bool))
 
     def _below_normal(self, operation: Operation, value: Value) -> Misrounded:
         """What is stored below the format's normal numbers: what came in had its digits, and the spacing there has taken them."""
