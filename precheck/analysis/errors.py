@@ -17,7 +17,7 @@ from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import REDUCTIONS, SUMS, Origins, felt
-from precheck.analysis.rounding import AMPLIFICATION, DEAD, DECOMPOSED, PLAIN, SUM_ROUNDINGS, Misroundings
+from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, SUM_ROUNDINGS, Misroundings
 from precheck.analysis.steep import Steepness
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
@@ -92,11 +92,6 @@ class Errors:
         self.calls, self.ops, self.steepness = Calls(observation, readers), Misroundings(observation, readers), Steepness(observation, readers)
         self.exponents = Exponents(observation, readers)
 
-    def _loses_digits(self, operation: Operation, value: Value) -> bool:
-        """Whether an op makes what comes in so much larger that digits are lost here, whatever a small difference had cost before."""
-        amplifies = operation.base not in SUMS | REDUCTIONS and value.dead >= DEAD
-        return amplifies and self.ops.gain(operation, value) >= PLAIN
-
     def _excused(self, operation: Operation) -> bool:
         """Whether a small difference explains what comes in, which it does no more where that is right to a few roundings again."""
         known = any(value in self.mild for value in operation.inputs)
@@ -149,13 +144,13 @@ class Errors:
                 self.suspects.append(fact)
                 self.under[value] = (fact,)
             return
-        fact = None if value in self.mild and not self._loses_digits(operation, value) else constants.behind(self.ops.of(operation, value))
+        fact = None if value in self.mild else constants.behind(self.ops.of(operation, value))
         own = self.calls.error(operation, value) if operation.call and (fact is None or fact.healed) else None
         if own is not None:
             self.suspects.append(own)
             self.under[value], self.excuses[own] = (own,), (value, [self.calls.stays])
             return
-        if value in self.mild and fact is None:
+        if value in self.mild:
             return
         steep = self.steepness.error(operation, value) if fact is None or fact.healed else None
         if steep is not None:
