@@ -47,7 +47,8 @@ def drift(value: Value) -> float:
     return value.drift if math.isfinite(value.drift) else 0.0
 
 
-def _number(operation: Operation) -> int:
+def number(operation: Operation) -> int:
+    """Its place in the run."""
     return operation.number
 
 
@@ -98,7 +99,7 @@ class Attribution:
         self.shares: dict[Operation, float] = defaultdict(float)  # of the square of the error, each op's own; 1 less what was given to the run
         self.through: dict[Operation, float] = defaultdict(float)  # what came by each op, its own included
         waiting: dict[Value, float] = defaultdict(float, {value: 1.0})
-        last = bisect.bisect_right(operations, value.maker.number, key=_number) if value.maker is not None else 0
+        last = bisect.bisect_right(operations, value.maker.number, key=number) if value.maker is not None else 0
         for place in range(last - 1, -1, -1):
             operation = operations[place]
             for made in operation.outputs:
@@ -164,6 +165,35 @@ class Attribution:
     def _grown(self, operation: Operation) -> bool:
         grown = operation.base in SUMS and self.error(operation.outputs[0]) >= GROWN * self._before(operation)
         return grown and not causes.kin(operation)
+
+
+def grown(value: Value) -> tuple[Operation | None, float]:
+    """Of the ops that an error has come by, the one that has made it the most times larger, and how many times that is."""
+    most, times, source = None, 0.0, value
+    for _ in range(causes.BEHIND):
+        operation = source.maker
+        if operation is None or operation.opaque or operation.base in ops.DRAWN:
+            break
+        made = drift(source) / max(operation.drift_in, source.rounded) if operation.drift_in else 0.0
+        if made > times and written(operation) and operation.base not in causes.ADDING:
+            most, times = operation, made
+        before = operation.drifting
+        if before is None:
+            break
+        source = before
+    return most, times
+
+
+def makes_most(cause: Operation | None, error: float) -> bool:
+    """Whether an op's own rounding is most of an error: of its square, half at least is left to no other line."""
+    return cause is not None and 2 * own(cause, cause.outputs[0]) ** 2 >= error**2
+
+
+def later(one: Operation | None, other: Operation | None) -> Operation | None:
+    """Of two ops that a rounding may be of, the later; on one line, the first of the two that are given."""
+    if one is None or other is None or one.blamed == other.blamed:
+        return one or other
+    return max(one, other, key=number)
 
 
 def written(operation: Operation) -> bool:

@@ -24,8 +24,11 @@ BEHIND = 64
 """Ops looked through for what a term of a difference is made of."""
 
 
-def entered(value: Value | None, known: dict[Value, Operation] | None = None) -> Operation | None:
-    """The op whose rounding a value's error is; None where the block was given it. `known` remembers answers, for chains asked about often."""
+def entered(value: Value | None, known: dict[Value, Operation] | None = None, since: Value | None = None) -> Operation | None:
+    """The op whose rounding a value's error is; None where the block was given it. `known` remembers answers, for chains asked about often.
+
+    Of what has been made of `since` by sums, the op after it: its own error is no part of what is asked about.
+    """
     cause, behind = None, []
     known = {} if known is None else known
     while value is not None and value.maker is not None and value.drift:
@@ -36,6 +39,8 @@ def entered(value: Value | None, known: dict[Value, Operation] | None = None) ->
             break
         source = _carrier(cause)
         if value in known or source is None or cause.opaque or _its_own(cause, value, source):
+            break
+        if source is since and cause.base in SUMS | MOVING:
             break
         value = source
     known.update((each, cause) for each in behind if cause is not None)
@@ -66,7 +71,7 @@ def only_moved(operation: Operation, value: Value) -> bool:
 def kind(cause: Operation) -> str:
     """The rule that a rounding goes by: a sum whose terms cancel, one that swallows what it adds (or is stored so), or any other."""
     value = cause.outputs[0]
-    if cause.absorbed is not None:
+    if cause.absorbed is not None and cause.absorbed.share >= HALF:
         return "absorption"
     if cause.base in SUMS and value.drift > 2 * max(cause.drift_in, value.rounded):
         return "cancellation"
@@ -84,6 +89,13 @@ def kin(operation: Operation) -> bool:
         return False
     one, other = (moved(value) for value in operation.inputs)
     return one is other or _made_of(one, other) or _made_of(other, one)
+
+
+def lost_between(operation: Operation, term: Value, known: dict[Value, Operation]) -> Operation | None:
+    """Of such a difference, the op whose rounding it shows. A rounding that both terms have cancels: of these it is one that the other has not."""
+    cause, other = entered(term, known), next((value for value in operation.inputs if value is not term), term)
+    common = cause is not None and other.maker is not None and cause.number <= other.maker.number
+    return entered(term, since=other) if common else cause
 
 
 def absolute(value: Value) -> float:

@@ -1,14 +1,15 @@
-"""What excuses a misrounding: the ops that read its value heal it."""
+"""What excuses a misrounding: the ops that read its value heal it, or what the value was made of makes it right."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from precheck import ops
+from precheck.analysis import causes
 from precheck.analysis.choices import blurred
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.lineage import DRAWN, FINEST, MOVING, REDUCTIONS, SUMS, felt
+from precheck.analysis.lineage import DRAWN, FINEST, MOVING, REDUCTIONS, SUMS, compensating, felt
 from precheck.analysis.reach import NEAR, ROUNDINGS, ends_wrong, measured, outweighed
 from precheck.observe.shadow.operations import Operation, Value
 
@@ -107,3 +108,24 @@ def made_good(fact: Fact, value: Value, readers: Readers) -> bool:
     made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
     only_compared = bool(consumers) and not value.alive and not any(reader.outputs or reader.reads or blurred(reader) for reader in consumers)
     return only_compared or (bool(made) and all(outweighed(reader, result) for reader, result in made))
+
+
+@exempts(
+    "cancellation", reason="what is subtracted from all scores of a row is divided out again by the row's sum: its error with it",
+    needed_by=("softmax_written_out",),
+)  # fmt: skip
+def softmax_written_out(shares: list[bool]) -> bool:
+    """A softmax written out. `shares`: of each exponential of the difference, whether it is divided by a sum of them."""
+    return bool(shares) and all(shares)
+
+
+@exempts(
+    "cancellation", "amplified-rounding",
+    reason="a number less its own rounding is that rounding, and a difference in float32 of numbers that were given low is what they hold",
+    needed_by=("gradient_differences", "running_moments", "textbook_compensation"),
+)  # fmt: skip
+def as_stored(operation: Operation, value: Value) -> bool:
+    """Wide arithmetic on numbers that were given low, a number less its own rounding among it."""
+    stored = [source for source in operation.inputs if source.kept_low]
+    given = not value.low and all(causes.given_low(source) for source in stored)
+    return compensating(operation) or (given and not causes.stored_too_soon(operation, value))

@@ -142,8 +142,11 @@ def laid_down(root: Value, maker: Operation, end: Value) -> bool:
     """Whether an Inf that nothing reads comes from a constant, or from its sum with something: it is a mask, or a masked tensor.
 
     Gradients are no constants, and NaN masks nothing. A mask is added to scores or put in their place, and lies below all of them. So it is no mask
-    either if it is still there when the block ends, if more numbers became infinite, or if one is above zero.
+    either if it is still there when the block ends, if more numbers became infinite, or if one is above zero. A fill is there again and again, or
+    beside numbers that need no rounding; a number that is there once, among others that were rounded, is one of the data.
     """
+    if root.drift and root.nonfinite <= root.beyonds:
+        return False
     if maker.base not in CONSTANTS or end.maker is None or end.nans or (maker.derived and maker.phase == "backward"):
         return False
     if root.beyonds and end.alive and (root.beyonds > FILLS or not root.negative):
@@ -164,8 +167,8 @@ def _harms(reader: Operation, maker: Operation) -> bool:
     return False
 
 
-def made_by(root: Value, functions: Mapping[str, Function]) -> Fact:
-    """What made Inf or NaN of finite values at `root`; `functions`: the function of each line."""
+def made_by(root: Value, observation: Observation) -> Fact:
+    """What made Inf or NaN of finite values at `root`."""
     operation, limit = _maker(root), largest(root)
     zero = _zero(operation)
     divisor = operation.inputs[-1] if operation.inputs else None
@@ -181,11 +184,19 @@ def made_by(root: Value, functions: Mapping[str, Function]) -> Fact:
         guard = _failed_guard(operation)
         if guard is not None:
             return Broken(mechanism="vanished-constant", operation=guard, measured=1.0, limit=WRONG, how="failed guard", root=root)
-        cause = _stored(causes.entered(operation.drifting) or operation, functions)
+        cause = _stored(_behind(operation, observation) or operation, observation.functions)
         return Broken(mechanism=causes.kind(cause), operation=cause, measured=1.0, limit=WRONG, how="moved onto a pole", root=root)
     if root.nans and not any(source.nonfinite for source in operation.inputs):
         return Broken(mechanism="nan", operation=operation, measured=root.nans, limit=0, how="not a number", root=root)
     return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="infinite", root=root)
+
+
+def _behind(operation: Operation, observation: Observation) -> Operation | None:
+    """Whose rounding has moved an argument: of the last op that made half of its error, and of the last line that has a part in it, the later."""
+    came = operation.drifting
+    if came is None:
+        return None
+    return attribution.later(causes.entered(came), attribution.Attribution(came, observation.operations).cause())
 
 
 def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:

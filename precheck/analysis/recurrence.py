@@ -127,7 +127,8 @@ def _made(value: Value, states: Mapping[Value, State], observation: Observation,
     """The fact, if most of the error comes from the lines that carry the state on, or from a factor that scales it in each turn."""
     state, whose = states[value], Attribution(value, observation.operations)
     written = {each: share for each, share in whose.shares.items() if share and attribution.written(each)}
-    mine = {each: share for each, share in written.items() if each.blamed in state.lines}
+    lines = state.lines | _along(value, states)
+    mine = {each: share for each, share in written.items() if each.blamed in lines}
     factors = _factors(written, states, readers) if value.drift >= FELT else {}
     if value.maker is None or sum((mine | factors).values()) < OWN:
         return []
@@ -144,8 +145,19 @@ def _made(value: Value, states: Mapping[Value, State], observation: Observation,
     cause = whose.cause(mine.__contains__) or value.maker
     return [Carried(
         mechanism="accumulated-drift", operation=value.maker if value.maker.blamed == cause.blamed else cause, measured=value.drift / felt(value),
-        limit=ADDED, turns=state.turns + 1, lines=state.lines, dtype=value.dtype, off=value.drift, kept_wide=value.drift * math.sqrt(1 - own),
+        limit=ADDED, turns=state.turns + 1, lines=lines, dtype=value.dtype, off=value.drift, kept_wide=value.drift * math.sqrt(1 - own),
     )]  # fmt: skip
+
+
+def _along(value: Value, states: Mapping[Value, State]) -> set[str]:
+    """The lines of the states that the same turn stores beside this one, and that are as old: numbers of one state, such as a quaternion's, each of
+    which is made of all of them, may be stored on several lines."""
+    before, made = states[value].before.maker, value.maker
+    if before is None or made is None:
+        return set()
+    beside = (each for each, state in states.items() if state.turns >= RECURRENT and not state.compensated)
+    turn = (each for each in beside if each.maker is not None and before.number < each.maker.number <= made.number)
+    return {line for each in turn for line in states[each].lines}
 
 
 def _factors(written: dict[Operation, float], states: Collection[Value], readers: Readers) -> dict[Operation, float]:

@@ -16,7 +16,7 @@ from precheck import ops
 from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.calls import ADDED
-from precheck.analysis.exemption import exempts
+from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import (
@@ -24,7 +24,6 @@ from precheck.analysis.lineage import (
     PRODUCTS,
     REDUCTIONS,
     SUMS,
-    compensating,
     determined,
     elements,
     felt,
@@ -168,7 +167,7 @@ class Misroundings:
             return None
         severity: Severity = "error" if shares or value in self._shown or averaged(value, self.readers) else "note"
         term = max(operation.inputs, key=causes.absolute)
-        cause = causes.entered(term, self.causes) if causes.kin(operation) else None
+        cause = causes.lost_between(operation, term, self.causes) if causes.kin(operation) else None
         if cause is None:  # a difference of near-equals is exact: what it is off by, its terms were off by when they were stored
             stored = self._storing(operation, term)
             cause = stored if not value.low or (stored is not None and self._handed_over(stored, operation)) else self._before(operation, term)
@@ -189,10 +188,24 @@ class Misroundings:
         severity = self._severity(value)
         if causes.subnormal(value) >= causes.HALF * value.drift:
             return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
-        cause = self._stored(causes.entered(operation.drifting, self.causes) or operation)
+        cause = self._stored(self._behind(operation, gain) or operation)
         how: How = "digits lost" if loses_digits else "amplified"
         measured, limit = (value.dead, DEAD) if loses_digits else (gain, PLAIN)
         return self._fact("amplified-rounding", how, operation, value, measured, limit, cause=cause, severity=severity, gain=gain)
+
+    def _behind(self, operation: Operation, gain: float) -> Operation | None:
+        """Whose rounding an op makes larger. The op before it that has made it larger still; else, of the last op that made half of it and the last
+        line that has a part in it, the later: earlier roundings are smaller than they seem where they cancel in what they go into."""
+        came = operation.drifting
+        if came is None:
+            return None
+        most, times = attribution.grown(came)
+        if most is not None and times >= gain:
+            return most
+        cause = causes.entered(came, self.causes)
+        if attribution.makes_most(cause, came.drift) or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
+            return cause
+        return attribution.later(cause, self._storing(operation, came, bool))
 
     def _below_normal(self, operation: Operation, value: Value) -> Misrounded:
         """A result below the format's normal numbers: the inputs had their digits, and the wide spacing there has taken them."""
@@ -276,24 +289,3 @@ class Misroundings:
 def _flushed(*made: Value) -> bool:
     """Whether zeros are the end of the format's doing, not a threshold's at zero that rounding moved values across."""
     return any(value.zeros and value.largest_zeroed <= smallest_normal(value) for value in made)
-
-
-@exempts(
-    "cancellation", reason="what is subtracted from all scores of a row is divided out again by the row's sum: its error with it",
-    needed_by=("softmax_written_out",),
-)  # fmt: skip
-def softmax_written_out(shares: list[bool]) -> bool:
-    """A softmax written out. `shares`: of each exponential of the difference, whether it is divided by a sum of them."""
-    return bool(shares) and all(shares)
-
-
-@exempts(
-    "cancellation", "amplified-rounding",
-    reason="a number less its own rounding is that rounding, and a difference in float32 of numbers that were given low is what they hold",
-    needed_by=("gradient_differences", "running_moments", "textbook_compensation"),
-)  # fmt: skip
-def as_stored(operation: Operation, value: Value) -> bool:
-    """Wide arithmetic on numbers that were given low, a number less its own rounding among it."""
-    stored = [source for source in operation.inputs if source.kept_low]
-    given = not value.low and all(causes.given_low(source) for source in stored)
-    return compensating(operation) or (given and not causes.stored_too_soon(operation, value))

@@ -28,7 +28,7 @@ class Watched:
         readers = observation.consumers()
         roots = self.spread.roots(observation, readers)
         spoiled = self.spread.spoiled  # what follows from Inf and NaN is no fault of its own
-        found: list[Fact] = [nonfinite.made_by(root, observation.functions) for root in roots]
+        found: list[Fact] = [nonfinite.made_by(root, observation) for root in roots]
         found += self.floods.found(observation, spoiled, readers)
         found += self.errors.facts(observation, spoiled, readers)  # traces the origins on its way
         found += self.recurrence.facts(observation, readers, spoiled | self.errors.explained())

@@ -62,8 +62,10 @@ class Cut(Fact):
 
 
 def moved(operation: Operation, value: Value) -> Moved | None:
-    """Whole numbers that this op rounds to others."""
-    if value.wholes_moved < SEVERAL or operation.phase == "backward" or not operation.drift_in < value.drift or causes.only_moved(operation, value):
+    """Whole numbers that this op rounds to others. Sums of products of integers are amounts: one rounding of them is one rounding."""
+    if operation.amounts or value.wholes_moved < SEVERAL or operation.phase == "backward":
+        return None
+    if not operation.drift_in < value.drift or causes.only_moved(operation, value):
         return None
     return Moved(mechanism="integer-rounding", operation=operation, measured=value.peak, limit=1 / value.roundoff, value=value)
 

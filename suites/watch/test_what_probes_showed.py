@@ -164,3 +164,20 @@ def test_one_row_whose_scores_are_all_equal_chooses_by_nothing() -> None:
     assert [finding.rule for finding in beams(torch.bfloat16, spread=0.1).errors] == ["decision-flip"]
     assert not beams(torch.bfloat16, spread=10.0).errors
     assert not beams(torch.float32, spread=0.1).errors
+
+
+def kept_low(numbers: torch.Tensor) -> Report:
+    with precheck.watch() as report:
+        kept = [numbers.half()]
+    assert len(kept) == 1  # it is alive when the block ends
+    return report
+
+
+def test_one_number_among_others_that_the_cast_rounds_is_no_mask() -> None:
+    data, bias = 30 * seeded(6, 1), seeded(6, 6)
+    data[2] = -90_000.0
+    (finding,) = kept_low(data).errors
+    assert (finding.rule, finding.op) == ("overflow", "aten._to_copy.default")
+    assert "9e+04 in the reference is beyond the largest float16" in finding.message
+    assert not kept_low(bias.masked_fill(torch.ones(6, 6).triu(1).bool(), -1e9)).errors
+    assert not kept_low(torch.tensor([0.0, 0, 0, -1e9])).errors

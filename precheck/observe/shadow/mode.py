@@ -20,6 +20,7 @@ from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode
 from precheck.observe.shadow import derivatives, numbers, outdated, parts, twins
 from precheck.observe.shadow.accumulation import Accumulation
+from precheck.observe.shadow.amounts import Amounts
 from precheck.observe.shadow.backward import Backwards
 from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.codes import Codes
@@ -74,7 +75,7 @@ class Shadow(UncompiledMode):
         self.outdated = outdated.Casts(self)
         self.accumulation = Accumulation(self.memory, self.later)
         self.collectives, self.codes, self.late_scales = Collectives(self), Codes(self), LateScales(self)
-        self.twins = False  # whether any cell has one
+        self.amounts, self.twins = Amounts(), False  # the latter: whether any cell has one
         self.trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # what casts there and back gave last, by module, line and shape
         self.through: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # who runs the user's ops; None: torch
         where.on_gradient = self.gradient
@@ -162,10 +163,11 @@ class Shadow(UncompiledMode):
             self._forgotten(planned, args, kwargs)
         cells = [self.memory.find(tensor) for tensor in floats]
         if not any(cells) and not self.replay.lowers(planned, args, kwargs, floats):
-            return self.run(func, args, kwargs)
+            return self.run(func, args, kwargs) if floats else self.amounts.made(planned, self.run(func, args, kwargs))
         call = Call(self, func, planned, args, kwargs, floats, cells)
         with self.unseen():
             call.prepare()
+            call.operation.amounts = self.amounts.given(args)
             seen = self.restarts.before(call)
         try:
             result = self.run(func, args, kwargs)
@@ -193,6 +195,7 @@ class Shadow(UncompiledMode):
             self.outdated.wrote(tensor, planned.name)
             if addressable(tensor) and not continuous(tensor):
                 self.memory.drop(tensor)
+                self.amounts.known.drop(tensor)
 
     def apart(self) -> contextlib.AbstractContextManager[Any]:
         """Modes that were on before this one see the user's ops, not what is computed about them."""

@@ -144,6 +144,7 @@ class Operation:
     absorbed: Absorbed | None = None
     starved: float = 0.0  # smallest non-zero |divisor| as the run has it, for a quotient that overflowed
     scale: float = 1.0  # loss scale of the backward pass it belongs to
+    amounts: bool = False  # given integers that are sums of products, which count nothing
     own_epsilon: float = 0.0  # eps of the low format among its arguments, which the shadow replaced by the reference's own
     parameter: int = 0  # identity of the parameter that it reads or writes
     parts: float | None = None  # drift of what it reads, where that is part of a storage and so not what `inputs` tell of

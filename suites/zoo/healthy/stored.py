@@ -153,4 +153,3 @@ def clipped_gradients() -> torch.Tensor:
 IDIOMS = (cached_codes, scales_in_half, products_of_codes, far_neighbours, smoothed_scales, largest_so_far, balanced_experts, pooled_frames,
           averaged_tokens, deep_stream, fused_softplus, sign_attack, restored_weights, large_steps_left_out, signs_as_steps,
           clipped_gradients)  # fmt: skip
-ACCUSED = {"products_of_codes": "integer sums that are cast to half are held to be numbers of something, since what reads them is a scale, no weight"}
