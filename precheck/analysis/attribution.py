@@ -167,23 +167,6 @@ class Attribution:
         return grown and not causes.kin(operation)
 
 
-def grown(value: Value) -> tuple[Operation | None, float]:
-    """Of the ops that an error has come by, the one that has made it the most times larger, and how many times that is."""
-    most, times, source = None, 0.0, value
-    for _ in range(causes.BEHIND):
-        operation = source.maker
-        if operation is None or operation.opaque or operation.base in ops.DRAWN:
-            break
-        made = drift(source) / max(operation.drift_in, source.rounded) if operation.drift_in else 0.0
-        if made > times and written(operation) and operation.base not in causes.ADDING:
-            most, times = operation, made
-        before = operation.drifting
-        if before is None:
-            break
-        source = before
-    return most, times
-
-
 def makes_most(cause: Operation | None, error: float) -> bool:
     """Whether an op's own rounding is most of an error: of its square, half at least is left to no other line."""
     return cause is not None and 2 * own(cause, cause.outputs[0]) ** 2 >= error**2

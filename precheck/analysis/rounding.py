@@ -188,20 +188,17 @@ class Misroundings:
         severity = self._severity(value)
         if causes.subnormal(value) >= causes.HALF * value.drift:
             return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
-        cause = self._stored(self._behind(operation, gain) or operation)
+        cause = self._stored(self._behind(operation) or operation)
         how: How = "digits lost" if loses_digits else "amplified"
         measured, limit = (value.dead, DEAD) if loses_digits else (gain, PLAIN)
         return self._fact("amplified-rounding", how, operation, value, measured, limit, cause=cause, severity=severity, gain=gain)
 
-    def _behind(self, operation: Operation, gain: float) -> Operation | None:
-        """Whose rounding an op makes larger. The op before it that has made it larger still; else, of the last op that made half of it and the last
-        line that has a part in it, the later: earlier roundings are smaller than they seem where they cancel in what they go into."""
+    def _behind(self, operation: Operation) -> Operation | None:
+        """Whose rounding an op makes larger: of the last op that made half of it and the last line that has a part in it, the later. Earlier
+        roundings may cancel on their way, and are then smaller than they seem."""
         came = operation.drifting
         if came is None:
             return None
-        most, times = attribution.grown(came)
-        if most is not None and times >= gain:
-            return most
         cause = causes.entered(came, self.causes)
         if attribution.makes_most(cause, came.drift) or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
             return cause
