@@ -93,12 +93,13 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
     """Lengths, buckets and places that data come to, as share × frames: in exact arithmetic they are the integers that the program means.
 
     What a network computes is rounded by whoever computes it, and so are draws, so that their integers differ now and then. But data
-    are given, and if nothing but the user's own arithmetic has rounded them, each integer that differs is wrong.
+    are given, and if nothing but the user's own arithmetic has rounded them, each integer that differs is wrong, unless it is an amount: what
+    goes back to floats is off by a rounding, as any number is.
     """
     if operation.recut is None or cause is None or not attribution.written(cause) or not cause.outputs or not _of_data(operation):
         return []
     converted = operation if not operation.outputs else _integer(operation.outputs[0], readers)
-    if converted is None:
+    if converted is None or converted.taken == "amount":
         return []
     seen = operation.recut
     return [
@@ -111,7 +112,7 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
 def _of_data(operation: Operation) -> bool:
     """Whether no weight, no draw and no conversion is among what its inputs were made of."""
     waiting, seen = list(operation.inputs), set(operation.inputs)
-    if operation.parameter:
+    if operation.parameter or operation.drawn:
         return False
     while waiting and len(seen) < causes.BEHIND:
         value = waiting.pop()
@@ -120,7 +121,7 @@ def _of_data(operation: Operation) -> bool:
             return False
         if maker is None:
             continue
-        if maker.parameter or maker.converts or maker.plain or maker.opaque or maker.base in DRAWN:
+        if maker.parameter or maker.converts or maker.plain or maker.opaque or maker.drawn or maker.base in DRAWN:
             return False
         fresh = [source for source in maker.inputs if source not in seen]
         seen.update(fresh)

@@ -99,6 +99,8 @@ COUNTS = where(lambda op: op.kind is Kind.COUNT)
 """Ops whose bins are a decision, and whose counts are not."""
 CUTS = where(lambda op: op.kind in (Kind.ROUNDING, Kind.REMAINDER))
 """Ops that cut numbers at multiples of something, and leave them what they are: coordinates, times, phases."""
+WHOLE = (CUTS & STEPS) - {"floor_divide"}
+"""Ops that make a whole number of each element."""
 ORDERINGS = where(lambda op: op.kind in (Kind.ORDER, Kind.BOUND))
 """Ops that ask which of two is larger, which means something only where both have one scale."""
 COMPARED = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.TEST, Kind.LOGICAL))

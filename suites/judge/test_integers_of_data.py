@@ -87,3 +87,62 @@ def test_where_float32_does_not_tell_either_is_right(made: float) -> None:
 
 def test_what_is_not_finite_is_for_others_to_say() -> None:
     assert told([20.4, float("inf")], [float("nan"), 3.0]) is None
+
+
+SCORES = torch.arange(2000.0)
+READ: dict[str, Callable[[torch.Tensor], object]] = {
+    "index": lambda made: SCORES[made],
+    "embedding": lambda made: nn.functional.embedding(made, SCORES[:, None]),
+    "gather": lambda made: SCORES.gather(0, made),
+    "comparison": lambda made: torch.arange(FRAMES) < made[:, None],
+    "scatter": lambda made: torch.zeros(2000).index_add_(0, made, torch.ones(9)),
+    "counts": lambda made: torch.bincount(made),
+    "a number in Python": lambda made: made.max().item(),
+    "after integer arithmetic": lambda made: SCORES[(made * 2 + 1).clamp(max=1999)],
+    "changed in place": lambda made: SCORES[made.add_(1)],
+    "nobody": lambda made: None,
+}
+AMOUNTS: dict[str, Callable[[torch.Tensor], object]] = {
+    "back to floats": lambda made: made.float() / FRAMES,
+    "times a scale": lambda made: made * torch.tensor(0.1),
+    "clamped, and back": lambda made: made.clamp_(max=300).double(),
+    "moved, and back": lambda made: torch.stack([made, made])[0].float(),
+    "added up": lambda made: (made + made.flip(0)).sum().float(),
+}
+
+
+def watched(read: Callable[[torch.Tensor], object], shares: torch.Tensor | None = None) -> list[str]:
+    with precheck.watch() as report:
+        made = ((SHARES if shares is None else shares).to(LOW) * FRAMES).round().long()
+        read(made)
+    return [error.rule for error in report.errors]
+
+
+@pytest.mark.parametrize("name", READ)
+def test_integers_that_are_read_as_places(name: str) -> None:
+    assert watched(READ[name]) == ["integer-rounding"]
+
+
+@pytest.mark.parametrize("name", AMOUNTS)
+def test_amounts_may_be_off_by_a_rounding(name: str) -> None:
+    assert watched(AMOUNTS[name]) == []
+
+
+def test_what_is_read_as_both_is_a_place() -> None:
+    for reads in ([AMOUNTS["back to floats"], READ["index"]], [READ["index"], AMOUNTS["back to floats"]]):
+        assert watched(lambda made, reads=reads: [read(made) for read in reads]) == ["integer-rounding"]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("drawn", [
+    lambda: torch.rand(9),
+    lambda: 0.5 * torch.rand(9) + 0.1,
+    lambda: torch.rand(18)[::2],
+    lambda: torch.empty(9).uniform_(),
+], ids=["drawn", "scaled", "a view", "in place"])  # fmt: skip
+def test_of_draws_in_float32_nothing_is_wrong(drawn: Callable[[], torch.Tensor]) -> None:
+    """Time steps of a diffusion: another one is as good."""
+    torch.manual_seed(0)
+    with precheck.watch() as report:
+        steps = (drawn().to(LOW) * FRAMES).long()
+        SCORES[steps]
+    assert report.errors == []

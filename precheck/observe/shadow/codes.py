@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 LINEAR = ops.POLYNOMIAL | {"_int_mm"}
 """What two copies that differ by a scale still differ by one after."""
-ROUNDS = (ops.STEPS & ops.CUTS) - {"floor_divide"}
-PASSED = ops.WHOLE_COPIES | ops.FORMS | ROUNDS
+PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
 PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
 HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS
 """What asks something of codes and makes nothing of them."""

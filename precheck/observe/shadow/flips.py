@@ -19,7 +19,6 @@ from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, sha
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
-ROUNDS = {"round": torch.round, "floor": torch.floor, "ceil": torch.ceil, "trunc": torch.trunc}
 NARROW = 32
 """Bits of the integer types whose ends are looked at; what leaves 64 bits is no number of anything."""
 CHANCE = 10.0
@@ -43,6 +42,8 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
         if unit and call.operation.phase != "backward":
             given, limits = call.floats[0], torch.iinfo(outputs[0].dtype)
             call.operation.bits = limits.bits
+            if limits.bits >= NARROW:
+                call.mode.places.cast(call.operation, outputs[0])
             pair = [sampled(given, WHOLES), sampled(call.shadows[id(given)], WHOLES)]
             call.mode.later(pair, functools.partial(renumbered, call.operation, unit, limits))
             if limits.bits >= NARROW:
@@ -135,9 +136,9 @@ def on_its_side(base: str, run: torch.Tensor, shadow: torch.Tensor) -> torch.Ten
 def counted(call: Call, outputs: list[torch.Tensor]) -> None:
     """Of a step function, or of argmax and its kind: where the reference would have come out elsewhere."""
     if not call.plan.mutable:
-        if call.plan.base in ROUNDS and call.inputs and call.inputs[0].roundoff and call.operation.phase != "backward":
+        if call.plan.base in ops.WHOLE and call.inputs and call.inputs[0].roundoff and call.operation.phase != "backward":
             three = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES), sampled(outputs[0], WHOLES)]
-            call.mode.later(three, functools.partial(recut, call.operation, ROUNDS[call.plan.base]))
+            call.mode.later(three, functools.partial(recut, call.operation, getattr(torch, call.plan.base)))
         own = call.mode.replay.call(call.func, call.plan, call.args, call.kwargs, call.shadow_of)
         if call.plan.base in ops.PLACES:
             _choice(call, outputs[0], own[0])

@@ -32,6 +32,7 @@ from precheck.observe.shadow.losses import Losses
 from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.places import Places
 from precheck.observe.shadow.remarks import Refused
 from precheck.observe.shadow.replay import LOW, PLAIN, OpPlan, Replay, addressable, continuous, floats_in, local, plan, tensors_in, wraps, written_in
 from precheck.observe.shadow.restarts import Restarts
@@ -75,14 +76,14 @@ class Shadow(UncompiledMode):
         self.outdated = outdated.Casts(self)
         self.accumulation = Accumulation(self.memory, self.later)
         self.collectives, self.codes, self.late_scales = Collectives(self), Codes(self), LateScales(self)
-        self.amounts, self.twins = Amounts(), False  # the latter: whether any cell has one
+        self.amounts, self.places, self.twins = Amounts(), Places(), False  # the last: whether any cell has one
         self.trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # what casts there and back gave last, by module, line and shape
         self.through: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # who runs the user's ops; None: torch
         where.on_gradient = self.gradient
         where.on_step.append(self._step_begins)
         where.after_step.append(self._step_ends)
         where.on_call = self._called
-        where.belongs = self._on_here
+        where.belongs = lambda: any(mode is self for mode in active_modes())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -107,14 +108,18 @@ class Shadow(UncompiledMode):
             if planned.packet == "ones_like":
                 self._backward_begins(args[0])
             if not self.scales.factors:
-                return self.codes(func, planned, args, kwargs, self._watched(func, planned, args, kwargs))
+                return self._ran(func, planned, args, kwargs)
             with self.unseen():
                 factors = self.scales.before(planned, args, kwargs, lambda: self.described(planned.name))
-            result = self.codes(func, planned, args, kwargs, self._watched(func, planned, args, kwargs))
+            result = self._ran(func, planned, args, kwargs)
             self.scales.after(factors, args, result)
             with self.unseen():
                 self.backwards.passed(result)
             return result
+
+    def _ran(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = self.codes(func, planned, args, kwargs, self._watched(func, planned, args, kwargs))
+        return self.places.read(planned, args, result) if self.places.made else result
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the user's op."""
@@ -163,11 +168,12 @@ class Shadow(UncompiledMode):
             self._forgotten(planned, args, kwargs)
         cells = [self.memory.find(tensor) for tensor in floats]
         if not any(cells) and not self.replay.lowers(planned, args, kwargs, floats):
-            return self.run(func, args, kwargs) if floats else self.amounts.made(planned, self.run(func, args, kwargs))
+            result = self.run(func, args, kwargs)
+            return self.places.draw(planned, args, kwargs, floats, result) if floats or planned.tagged else self.amounts.made(planned, result)
         call = Call(self, func, planned, args, kwargs, floats, cells)
         with self.unseen():
             call.prepare()
-            call.operation.amounts = self.amounts.given(args)
+            call.operation.amounts, call.operation.drawn = self.amounts.given(args), self.places.draws(floats)
             seen = self.restarts.before(call)
         try:
             result = self.run(func, args, kwargs)
@@ -205,9 +211,6 @@ class Shadow(UncompiledMode):
         """The same where all is done in plain tensors and nothing waits, which is most of the time: torch then asks no mode at all, and
         none has to step aside, which costs more than the op."""
         return no_dispatch() if self.nested else _NOTHING
-
-    def _on_here(self) -> bool:
-        return any(mode is self for mode in active_modes())
 
     def __enter__(self) -> Any:
         self.nested, self.autocasts = bool(active_modes()), nesting()

@@ -130,6 +130,8 @@ class Operation:
     renumbered: Renumbered | None = None
     recut: Recut | None = None
     bits: int = 0  # of the integers that a cast makes of floats
+    taken: Literal["", "amount", "place"] = ""  # for what the program takes these; "": nothing has read them
+    drawn: bool = False  # whether it reads random numbers that no low format had rounded
     wrapped: Wrapped | None = None
     outdated: Outdated | None = None
     tail: Tail | None = None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.codes import Codes
     from precheck.observe.shadow.scaled import Scaled
 
-ROUNDS = ((ops.STEPS & ops.CUTS) - {"floor_divide"}) | ops.CASTS
+ROUNDS = ops.WHOLE | ops.CASTS
 FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 SAMPLE = 1 << 16
 WIDEST = 2.0
