@@ -83,11 +83,14 @@ def kind(cause: Operation) -> str:
 def kin(operation: Operation) -> bool:
     """Whether the terms of a difference are parts of one tensor, or one term is the other, added to or cut: x₀ + Σδ - x₀, x - floor(x).
 
-    It gives back what the larger term holds beyond the other, and adds no error of its own: what is lost was lost when that term was stored.
+    It gives back what the larger term holds beyond the other, and adds no error of its own: what is lost was lost when that term was stored. Of
+    what several tensors were joined to, as of a workspace of products, parts are no kin: each may be another of these tensors.
     """
-    if operation.base not in SUMS or len(operation.inputs) != 2:
+    if operation.base not in SUMS or len(operation.inputs) != 2 or not operation.outputs:
         return False
     one, other = (moved(value) for value in operation.inputs)
+    if any(_joined(each) and elements(each) > elements(operation.outputs[0]) for each in (one, other)):
+        return False
     return one is other or _made_of(one, other) or _made_of(other, one)
 
 
@@ -133,10 +136,22 @@ def _its_own(operation: Operation, value: Value, source: Value) -> bool:
 
 
 def moved(value: Value) -> Value:
-    """What was moved about, or cast, to become the value."""
-    while value.maker is not None and value.maker.base in MOVING and value.maker.inputs:
-        value = value.maker.inputs[0]
+    """What was moved about, or cast, to become the value. What several tensors were joined to is none of them."""
+    while len(parts := _parts(value)) == 1:
+        (value,) = parts
     return value
+
+
+def _joined(value: Value) -> bool:
+    """Whether several tensors were joined to become the value."""
+    return len(_parts(value)) > 1
+
+
+def _parts(value: Value) -> set[Value]:
+    """The tensors that were moved about to become the value; constants beside them, such as the zero before a running sum, are none."""
+    maker = value.maker
+    sources = set(taken(maker)) if maker is not None and maker.base in MOVING else set()
+    return {each for each in sources if each.maker is None or each.maker.base not in CONSTANTS - MOVING}
 
 
 def _made_of(value: Value, other: Value) -> bool:

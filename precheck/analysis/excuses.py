@@ -120,9 +120,9 @@ def softmax_written_out(shares: list[bool]) -> bool:
 
 
 @exempts(
-    "cancellation", "amplified-rounding",
+    "cancellation", "amplified-rounding", "absorption",
     reason="a number less its own rounding is that rounding, and a difference in float32 of numbers that were given low is what they hold",
-    needed_by=("gradient_differences", "running_moments", "textbook_compensation"),
+    needed_by=("compensated_total", "gradient_differences", "running_moments", "textbook_compensation"),
 )  # fmt: skip
 def as_stored(operation: Operation, value: Value) -> bool:
     """Wide arithmetic on numbers that were given low, a number less its own rounding among it."""

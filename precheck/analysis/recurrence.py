@@ -115,7 +115,7 @@ def residual_stream(state: State) -> bool:
 
 
 @exempts(
-    "accumulated-drift", needed_by=("textbook_compensation",),
+    "accumulated-drift", needed_by=("compensated_total",),
     reason="Kahan summation's remainder is nothing in float32, and gives back what the sum lost",
 )  # fmt: skip
 def carries_a_remainder(state: State) -> bool:

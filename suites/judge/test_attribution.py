@@ -88,3 +88,27 @@ def test_a_remainder_that_is_written_out_is_kin_to_what_it_is_of(cut: bool, kin:
     turns = graph.op("div.Tensor", x, given())
     graph.op("sub.Tensor", x, graph.op("mul.Tensor", given(), graph.op("round.default", turns) if cut else turns))
     assert causes.kin(graph.last) is kin
+
+
+@pytest.mark.parametrize(("joins", "kin"), [("two products", False), ("a zero and a running sum", True)])
+def test_parts_of_what_was_joined_are_kin_where_one_tensor_was_joined_to_constants(joins: str, kin: bool) -> None:
+    """A workspace of products that is reduced holds several numbers; a running sum with a zero before it holds one."""
+    graph = Graph()
+    if kin:
+        first = graph.op("zeros.default", makes={"shape": (1,)})
+        other = graph.op("cumsum.default", given("float32"), makes={"shape": (7,)})
+    else:
+        first, other = (graph.op("mul.Tensor", given("float32"), makes={"shape": (4,)}) for _ in range(2))
+    joined = graph.op("cat.default", first, other, makes={"shape": (8,)})
+    total = graph.op("sub.Tensor", joined, joined, makes={"shape": (4,)})
+    assert causes.kin(graph.last) is kin
+    graph.op("sub.Tensor", total, joined, makes={"shape": (4,)})  # the next part of it
+    assert causes.kin(graph.last) is kin
+
+
+def test_a_whole_that_was_joined_is_kin_to_what_is_made_of_it() -> None:
+    graph = Graph()
+    joined = graph.op("cat.default", *(graph.op("mul.Tensor", given("float32"), makes={"shape": (4,)}) for _ in range(2)), makes={"shape": (8,)})
+    moved = graph.op("add.Tensor", joined, given("float32"), makes={"shape": (8,)})
+    graph.op("sub.Tensor", moved, joined, makes={"shape": (8,)})
+    assert causes.kin(graph.last)

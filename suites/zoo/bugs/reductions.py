@@ -120,8 +120,8 @@ BUGS = (
     Bug("wide-lattice", "google-research/last#43", ("overflow",), "aten.sum.dim_IntList", lambda: lattice(None), lambda: lattice(WIDE)),
     Bug("label-losses", "awslabs/raf#113", ("absorption", "accumulated-drift"), "aten.add.Tensor", lambda: labelled(HALF), lambda: labelled(WIDE)),
     Bug("squeezed-pixels", "google-ai-edge/LiteRT#9249", ("overflow",), "aten.sum.dim_IntList", lambda: squeezed(None), lambda: squeezed(WIDE)),
-    Bug("integral-image", "anthonymlortiz/lcn#4", ("cancellation", "amplified-rounding", "nan", "absorption", "accumulated-drift"), "aten.add.Tensor",
-        lambda: contextual(False), lambda: contextual(True), module="LocalContextNorm"),
+    Bug("integral-image", "anthonymlortiz/lcn#4", ("amplified-rounding", "cancellation", "nan", "absorption", "accumulated-drift"),
+        "aten.cumsum.default", lambda: contextual(False), lambda: contextual(True), module="LocalContextNorm"),
     Bug("curve-of-counts", "MaigoAkisame/cmu-thesis#7", ("overflow", "integer-rounding", "absorption"), "aten.cumsum.default", lambda: tagged(HALF),
         lambda: tagged(WIDE)),
 )  # fmt: skip
