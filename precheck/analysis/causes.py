@@ -136,7 +136,10 @@ def _its_own(operation: Operation, value: Value, source: Value) -> bool:
 
 
 def moved(value: Value) -> Value:
-    """What was moved about, or cast, to become the value. What several tensors were joined to is none of them."""
+    """What was moved about, or cast, to become the value. What several tensors were joined to is none of them, unless they are parts of one."""
+    roots = _roots(value)
+    if len(roots) == 1:
+        return roots.pop()
     while len(parts := _parts(value)) == 1:
         (value,) = parts
     return value
@@ -144,7 +147,20 @@ def moved(value: Value) -> Value:
 
 def _joined(value: Value) -> bool:
     """Whether several tensors were joined to become the value."""
-    return len(_parts(value)) > 1
+    return len(_roots(value)) > 1
+
+
+def _roots(value: Value) -> set[Value]:
+    """The tensors that were moved about, cast or joined to become the value, of the nearest `BEHIND` that are met on the way."""
+    roots, waiting, seen = set(), [value], {value}
+    while waiting:
+        each = waiting.pop()
+        parts = _parts(each) if len(seen) < BEHIND else set()
+        if not parts:
+            roots.add(each)
+        waiting += parts - seen
+        seen |= parts
+    return roots
 
 
 def _parts(value: Value) -> set[Value]:

@@ -11,8 +11,8 @@ from precheck.analysis.excuses import SCALED, Excuse, added, drawn, scaled, unfe
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, elements
-from precheck.observe.shadow.operations import Operation, Renumbered, Value
-from precheck.observe.shadow.remarks import Recut, Wrapped
+from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.remarks import Recut, Renumbered, Wrapped
 
 KEEPING = SUMS | MOVING | GUARDS | ops.SCALING | ops.CUTS
 """Ops after which numbers are numbers of the same things."""

@@ -112,3 +112,15 @@ def test_a_whole_that_was_joined_is_kin_to_what_is_made_of_it() -> None:
     moved = graph.op("add.Tensor", joined, given("float32"), makes={"shape": (8,)})
     graph.op("sub.Tensor", moved, joined, makes={"shape": (8,)})
     assert causes.kin(graph.last)
+
+
+def test_parts_of_one_tensor_that_are_joined_are_parts_of_it_still() -> None:
+    """`torch.diff` with what to put before it joins the first element of a running sum to others of it."""
+    graph = Graph()
+    running = graph.op("cumsum.default", given("float32"), makes={"shape": (8,)})
+    ends = graph.op("index.Tensor", running, makes={"shape": (4,)})
+    first = graph.op("clone.default", running, makes={"shape": (1,)})
+    joined = graph.op("cat.default", first, ends, makes={"shape": (5,)})
+    graph.op("sub.Tensor", joined, joined, makes={"shape": (4,)})
+    assert causes.moved(joined) is running
+    assert causes.kin(graph.last)

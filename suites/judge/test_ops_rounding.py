@@ -9,7 +9,7 @@ from graph import Graph, above, below, given
 
 from precheck import formats
 from precheck.analysis import errors, rounding
-from precheck.observe.shadow.operations import Renumbered
+from precheck.observe.shadow.remarks import Renumbered
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROUNDED = 0.42 * U  # what one rounding costs in relative L2

@@ -11,8 +11,8 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow import draws, masked
-from precheck.observe.shadow.operations import Flips, Operation, Renumbered
-from precheck.observe.shadow.remarks import Recut, Wrapped
+from precheck.observe.shadow.operations import Flips, Operation
+from precheck.observe.shadow.remarks import Recut, Renumbered, Wrapped
 from precheck.observe.shadow.replay import OpPlan, chosen, continuous
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
 

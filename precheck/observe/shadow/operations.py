@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from precheck.findings import Binades, Loss
-from precheck.observe.shadow.remarks import Outdated, Recut, Refused, Skew, Summed, Tail, Wrapped
+from precheck.observe.shadow.remarks import Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.remarks_of_codes import Clipped, Late, Skewed, Uncancelled
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Undone, Update
@@ -97,17 +97,6 @@ class Flips:
     ties: int = 0  # changed rows whose scores are equal at the edge of the choice, in the run
     blur: float = 0.0  # |error| / |scores - their row's mean|: a choice sees differences only
     swapped: float = 1.0  # of what a row chooses that comes out otherwise, the mean share that is not among the reference's
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Renumbered:
-    """Whole numbers that a cast to integers made others of: how many different ones, the greatest of all, one of them and what it became."""
-
-    moved: int
-    peak: float
-    was: float
-    became: float
-    reach: float  # the format holds all whole numbers up to this
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)

@@ -22,6 +22,17 @@ class Wrapped:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Renumbered:
+    """Whole numbers that a cast to integers made others of: how many different ones, the greatest of all, one of them and what it became."""
+
+    moved: int
+    peak: float
+    was: float
+    became: float
+    reach: float  # the format holds all whole numbers up to this
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Recut:
     """Numbers that are rounded to other whole numbers than the reference's, which lie clear of where that jumps: how many, and one of them."""
 

@@ -10,7 +10,7 @@ BUGS = [
     Planted(
         name="decay-sums-low",
         healthy="    ends = log_decay.float().cumsum(-1)\n    apart = ends.unsqueeze(-1) - ends.unsqueeze(-2)\n",
-        planted="    ends = log_decay.to(like.dtype).cumsum(-1)\n    apart = ends.unsqueeze(-1) - ends.unsqueeze(-2)  # culprit\n",
+        planted="    ends = log_decay.to(like.dtype).cumsum(-1)  # culprit\n    apart = ends.unsqueeze(-1) - ends.unsqueeze(-2)  # culprit\n",
         precisions=BF16,
         part="function:segment_decay",
         rules=("cancellation", "amplified-rounding", "local-drift", "accumulated-drift", "absorption"),
