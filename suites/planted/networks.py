@@ -21,6 +21,8 @@ SECOND = ("crf", "dit", "nerf", "robot", "ssd", "tts", "two_tower", "vqvae")
 """The second batch. It was frozen before precheck was tried on any bug of it, by someone who had not read precheck's rules."""
 THIRD = ("conformer", "dreamer", "drafts", "molecule", "swin", "xlstm")
 """The third batch, frozen in one commit before precheck was tried on any of its bugs."""
+FOURTH = ("delta_rule", "folding", "optical_flow", "preference", "separation", "sparse_codes")
+"""The fourth batch, frozen in the same way."""
 
 
 @dataclasses.dataclass(frozen=True)
