@@ -52,6 +52,10 @@ BUGS = [
                 "    return (above / (grouped.std(-1, keepdim=True) + 1e-8)).flatten().float()\n",
                 "    return (above / (grouped.std(-1, keepdim=True) + 1e-8)).flatten().float()  # culprit\n",
             ),
+            (  # rewards of 101 have sixteenths in float16, and answers differ by a few of them
+                "    above = grouped - grouped.mean(-1, keepdim=True)\n",
+                "    above = grouped - grouped.mean(-1, keepdim=True)  # culprit\n",
+            ),
         ),
     ),
     Planted(
