@@ -170,7 +170,8 @@ class Misroundings:
         cause = causes.lost_between(operation, term, self.causes) if causes.kin(operation) else None
         if cause is None:  # a difference of near-equals is exact: what it is off by, its terms were off by when they were stored
             stored = self._storing(operation, term)
-            cause = stored if not value.low or (stored is not None and self._handed_over(stored, operation)) else self._before(operation, term)
+            handed = stored is not None and self._handed_over(stored, operation, term)
+            cause = stored if not value.low or handed else self._before(operation, term)
         if cause is not None and self._here(cause, operation) and attribution.moments(operation, cause):
             cause = None
         mechanism = "cancellation" if cause is None or cause is operation else causes.kind(cause)
@@ -229,12 +230,17 @@ class Misroundings:
             return most
         return (self._storing(cause, term) if summed and made.drift > 2 * max(cause.drift_in, made.rounded) else None) or cause
 
-    def _handed_over(self, stored: Operation, operation: Operation) -> bool:
-        """Whether another function has stored low what it had computed wide, and handed it over: then whoever subtracts has it low.
+    def _handed_over(self, stored: Operation, operation: Operation, term: Value) -> bool:
+        """Whether another function has rounded what it handed over, and most of the term's error is that: then whoever subtracts has it low.
 
-        Where one function does both, it is the subtraction that is to be mended, as in `Attribution.difference`.
+        It stored what it had computed wide, or computed low what it was given with less of an error. Sterbenz: numbers within a factor of two are
+        subtracted exactly in any format, so no digit can be kept here. Where one function does both, it is the subtraction that is to be mended, as
+        in `Attribution.difference`.
         """
-        return stored.base in STORING and not any(source.low for source in causes.taken(stored)) and not self._here(stored, operation)
+        if self._here(stored, operation):
+            return False
+        wide = stored.base in STORING and not any(source.low for source in causes.taken(stored))
+        return wide or attribution.makes_most(stored, term.drift)
 
     def _here(self, cause: Operation, operation: Operation) -> bool:
         """Whether one function has both."""

@@ -86,3 +86,28 @@ def test_of_roundings_in_a_row_those_nearest_to_the_amplifier_are_named() -> Non
     assert (finding.rule, on(finding, "the formula")) == ("amplified-rounding", True)
     assert "times by aten.acos.default" in finding.message
     assert not apart(haversine=True).errors
+
+
+def chances(logits: torch.Tensor, wide: bool) -> torch.Tensor:
+    """The logarithms of a softmax, of scores that are low already."""
+    return (logits.float() if wide else logits).log_softmax(-1)  # the chances
+
+
+def gained(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """By how much one is likelier than the other."""
+    return (ours - theirs).float()  # the difference
+
+
+def preferred(wide: bool) -> Report:
+    logits = 0.05 * seeded(32, 300)
+    with precheck.watch() as report:
+        ours, theirs = ((logits + 0.002 * seeded(32, 300, seed=seed)).to(torch.bfloat16) for seed in (1, 2))
+        report.facts["result"] = float(gained(chances(ours, wide), chances(theirs, wide)).norm())
+    return report
+
+
+def test_what_another_function_computed_low_is_named_and_not_the_exact_difference_of_it() -> None:
+    first = preferred(wide=False).errors[0]
+    assert (first.rule, on(first, "the chances")) == ("amplified-rounding", True)
+    assert "a difference of nearly equal numbers" in first.message
+    assert not preferred(wide=True).errors
