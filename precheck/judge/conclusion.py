@@ -27,6 +27,8 @@ WEIGHTS = frozenset({"lost-update", "missing-gradient"})
 
 AMPLIFIED = frozenset({"amplified-rounding", "cancellation"})
 """Rules on a rounding that later ops amplify."""
+GRADIENTS = frozenset({"gradient", "parameter-gradient", "parameter"})
+"""Kinds of boundaries to which errors of a backward pass come."""
 Place = tuple[str, int, int]
 """Where a function stands: its file, its first line and its last."""
 
@@ -44,7 +46,7 @@ def concluded(
     behind = [_behind(finding, observation, candidates, _record(finding, trace)) for finding in boundaries]
     told = [finding for finding, _ in behind]
     drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
-    asked = _asked(candidates, _sound(trace, rows) if drifted else None)
+    asked = _asked(candidates, Sound.of(trace, rows) if drifted else None)
     ops = [_weighed(finding, asked, choices=not drifted) for finding in _alone(distinct(candidates), told)]
     when = dict[tuple[str, str], float]()
     for candidate in candidates:
@@ -55,20 +57,44 @@ def concluded(
     return [finding for finding, _ in sorted(at, key=lambda each: each[1])]
 
 
-def _sound(trace: Trace, rows: Sequence[Row]) -> set[Place]:
-    """Functions of which every call gave what it gives in float32, as far as the noise runs tell: file, first and last line."""
-    judged = [(trace.records.get(f"{row.kind}:{row.tensor}@{row.step}"), row) for row in rows if row.kind == "returned"]
-    off = {record.place for record, row in judged if record is not None and row.failed}
-    return {record.place for record, _ in judged if record is not None and record.place is not None} - off
+@dataclasses.dataclass(frozen=True)
+class Sound:
+    """What the noise runs explain in a run of which they do not explain all."""
+
+    functions: frozenset[Place]  # those of which every call gave what it gives in float32
+    wrong: frozenset[Place]  # all other functions
+    modules: frozenset[str]  # of which every call gave what it gives in float32
+    gradients: bool  # whether all of them are what they are in float32
+
+    @classmethod
+    def of(cls, trace: Trace, rows: Sequence[Row]) -> Sound:
+        judged = [(trace.records.get(f"{row.kind}:{row.tensor}@{row.step}"), row) for row in rows if row.kind == "returned"]
+        places = {record.place for record, _ in judged if record is not None and record.place is not None}
+        wrong = {record.place for record, row in judged if record is not None and record.place is not None and row.failed}
+        modules = [(row.tensor.partition("#")[0], row) for row in rows if row.kind == "output"]
+        return cls(
+            frozenset(places - wrong),
+            frozenset(wrong),
+            frozenset({name for name, _ in modules} - {name for name, row in modules if row.failed}),
+            not any(row.failed for row in rows if row.kind in GRADIENTS),
+        )
+
+    def at(self, operation: Operation) -> bool:
+        """Whether noise explains what a rounding comes to in an op: in its function or its module, or where gradients are all that can have it."""
+        if operation.phase == "backward":
+            return self.gradients
+        if any(culprit.within(operation, place) for place in self.wrong):
+            return False
+        return operation.module in self.modules or any(culprit.within(operation, place) for place in self.functions)
 
 
-def _asked(candidates: Sequence[Candidate], sound: Collection[Place] | None) -> set[tuple[str, str]]:
-    """Places of roundings that the precision asks for. Where some boundary drifted, `sound` are the functions that did not: noise has explained
-    what such a rounding comes to in them, and in no other."""
+def _asked(candidates: Sequence[Candidate], sound: Sound | None) -> set[tuple[str, str]]:
+    """Places of roundings that the precision asks for. Where some boundary drifted, noise has explained what such a rounding comes to where it is
+    `sound`, and nowhere else."""
     found, other = set[tuple[str, str]](), set[tuple[str, str]]()
     for candidate in candidates:
         meant = candidate.operation.plain or candidate.operation.converts
-        here = sound is None or any(culprit.within(culprit.shown(candidate), place) for place in sound)
+        here = sound is None or sound.at(culprit.shown(candidate))
         (found if meant and here else other).add(_place(finding_of(candidate)))
     return found if sound is None else found - other
 

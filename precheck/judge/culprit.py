@@ -37,21 +37,29 @@ def explained(
     fitting = [each for each in candidates if each.severity == "error" and _fits(finding, each) and within(each.operation, place)]
     if fitting:
         behind = next((each for each in fitting if _leads_to(finding, each, place)), fitting[0])
-        first = finding_of(behind)
-        cause = f"{first.rule}: {first.message}"
-        module = finding.module or (first.module if place is not None else "")
-        named = dataclasses.replace(finding, op=first.op, module=module, source=first.source, via=first.via, cause=cause, cause_rule=first.rule)
-        return named, shown(behind)
+        return _named(finding, behind, place), shown(behind)
     operation, value = _shown(finding, observation, record) or (None, None)
     if operation is None or value is None:
         return finding, None
     made, showing = _made(value, observation)
     made, showing = made or operation, showing or operation
+    told = [each for each in candidates if each.severity == "error" and each.operation.blamed == made.blamed and _fits(finding, each)]
+    for each in told:
+        if within(shown(each), place):  # a rounding before the function, which only the function shows
+            return _named(finding, each, place), shown(each)
     before, after = percents(showing.drift_in), percents(showing.outputs[0].drift)
     cause = f"{placed(showing)}: the relative error is {before} before it and {after} after it"
     if made is not showing:
         cause = f"{placed(made)}: its rounding shows at {placed(showing)}{cause[len(placed(showing)) :]}"
     return dataclasses.replace(finding, op=made.title, source=shortened(made.blamed), via=via(made), cause=cause), showing
+
+
+def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | None) -> Finding:
+    """`finding` with a candidate as its cause."""
+    first = finding_of(behind)
+    cause = f"{first.rule}: {first.message}"
+    module = finding.module or (first.module if place is not None else "")
+    return dataclasses.replace(finding, op=first.op, module=module, source=first.source, via=first.via, cause=cause, cause_rule=first.rule)
 
 
 def written(finding: Finding, observation: Observation) -> Finding:

@@ -62,3 +62,40 @@ def test_what_noise_explains_in_a_function_is_a_note_where_another_errs(asked: b
     records: dict[str, Any] = {"returned:waves()@1": returned(1), "returned:other()@1": returned(20)}
     found = concluded(converted(asked), [other], Trace(records=records), [row(r)])
     assert [finding.severity for finding in found if finding.rule == "amplified-rounding"] == [severity]
+
+
+def amplified_in(phase: str, module: str = "") -> Graph:
+    """What a module of torch's own rounds on line 1, and a sine on line 2 amplifies."""
+    graph = Graph()
+    made = graph.op("mm.default", given("float32"), makes={"drift": ROUNDED}, plain=True)
+    graph.op("sin.default", made, makes={"drift": 40 * ROUNDED, "dead": 0.1, "alive": True}, phase=phase, module=module)
+    return graph
+
+
+def compared(kind: str, tensor: str, r: float) -> Row:
+    return Row(tensor, kind, 1, (64,), "bfloat16", r, 3.0, 0.0, 0.0, 0.0, 0)
+
+
+@pytest.mark.parametrize(("phase", "module", "rows", "severity"), [
+    ("backward", "", [compared("gradient", "enc", 1.0)], "note"),
+    ("backward", "", [compared("gradient", "enc", 4.0)], "error"),
+    ("forward", "enc", [compared("output", "enc", 1.0), compared("output", "enc#2", 2.0)], "note"),
+    ("forward", "enc", [compared("output", "enc", 1.0), compared("output", "enc#2", 4.0)], "error"),
+    ("forward", "enc", [compared("output", "enc", 1.0), compared("returned", "waves()", 4.0)], "error"),
+    ("forward", "", [compared("gradient", "enc", 1.0)], "error"),
+])  # fmt: skip
+def test_what_noise_explains_in_a_module_or_in_all_gradients_is_a_note_too(phase: str, module: str, rows: list[Row], severity: str) -> None:
+    """The function `waves` has both lines: where it is wrong itself, that its module is right shows only that little of it arrives there."""
+    other = Finding("accumulated-drift", "error", "what other() returns: off", phase="forward", step=1, tensor="other()")
+    records: dict[str, Any] = {"returned:waves()@1": returned(1), "returned:other()@1": returned(20)}
+    found = concluded(amplified_in(phase, module), [other], Trace(records=records), rows)
+    assert [finding.severity for finding in found if finding.rule == "amplified-rounding"] == [severity]
+
+
+def test_a_rounding_before_a_function_that_only_the_function_shows_is_told_once() -> None:
+    """The boundary's error and the op's are one: a rounding to be mended on line 1, shown by what another function makes of it."""
+    graph = converted(asked=False)
+    other = Finding("accumulated-drift", "error", "what waves() returns: off", phase="forward", step=1, tensor="waves()")
+    records: dict[str, Any] = {"returned:waves()@1": SimpleNamespace(place=("model.py", 2, 9), shape=(64,))}
+    (found,) = concluded(graph, [other], Trace(records=records), [row(4.0)])
+    assert (found.rule, found.cause_rule, found.source) == ("accumulated-drift", "amplified-rounding", "model.py:1")
