@@ -27,7 +27,7 @@ from precheck.goldens.file import Golden, read
 from precheck.judge import allowances, traces
 from precheck.judge.losses import losses
 from precheck.judge.traces import judged
-from precheck.measurement import FIRST_LOOK, Measurement, job_of
+from precheck.measurement import Measurement, job_of
 from precheck.observe import listeners
 from precheck.observe.job import Depth, Job
 from precheck.observe.records import Trace
@@ -36,6 +36,7 @@ from precheck.observe.structure import tensors
 from precheck.precisions import Precision, resolve
 from precheck.rules.golden_mismatch.rule import mismatched
 from precheck.rules.golden_stale import rule as staleness
+from precheck.scrutiny import FIRST_LOOK
 
 _SMALL = 1 << 20  # bytes, which are digested within a millisecond
 

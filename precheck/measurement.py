@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from precheck import collector, evidence, interrupts
-from precheck.analysis import boundaries, decisions, drift, noise
+from precheck.analysis import boundaries, decisions, drift
 from precheck.analysis.placement import noise_for
 from precheck.diagnosis import diagnose
 from precheck.evidence import Evidence
@@ -37,10 +37,7 @@ from precheck.recipes.survey import by_layer
 from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
 from precheck.rules.local_drift.rule import moved
-from precheck.scrutiny import Scrutiny, is_early, settled, suspicious
-
-FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, noise.MOST, 4
-"""Noise runs. Two settle a healthy model (p99 of r changes by 0.01 from 2 to 16); eight narrow what small tensors may do."""
+from precheck.scrutiny import FIRST_LOOK, SECOND_LOOK, THIRD_LOOK, Scrutiny, is_early, settled, suspicious
 
 
 @interrupts.holding
@@ -162,16 +159,16 @@ class Measurement:
             if self.precision.is_low:
                 raise
             return Report(precision=self.precision.name, facts={"reference": f"none: the model does not run in float64 ({error})"})
-        rows = self._look(1)
-        if not (settled(rows, FIRST_LOOK) and self._decided_alike()):
+        rows, halting = self._look(1), self.precision.is_low and self.job.loss is not None
+        closer = Scrutiny(self, rows, settled=False, halting=halting)
+        if not (self._decided_alike() and (settled(rows) or (not self.brief and closer.at_once()))):
             rows = self._look(FIRST_LOOK)
-        narrow = self.brief and any(row.failed and row.record.kind == "output" for row in suspicious(rows).values())
-        flipping = not narrow and any(place.doubtful(self.precision) for place in decisions.places(self.reference, self.noises))
-        if flipping:
-            rows = self._look(SECOND_LOOK)
-        halting = self.precision.is_low and self.job.loss is not None and not flipping
-        closer = Scrutiny(self, rows, settled=narrow or flipping, halting=halting)
-        closer.taken({row.record.key: row for row in boundaries.starved(self.low, rows, self.precision)})
+            narrow = self.brief and any(row.failed and row.record.kind == "output" for row in suspicious(rows).values())
+            flipping = not narrow and any(place.doubtful(self.precision) for place in decisions.places(self.reference, self.noises))
+            if flipping:
+                rows = self._look(SECOND_LOOK)
+            closer = Scrutiny(self, rows, settled=narrow or flipping, halting=halting and not flipping)
+        closer.taken({row.record.key: row for row in boundaries.starved(self.low, closer.rows, self.precision)})
         rows = closer.rows
         report = judged(self.low, self.reference, rows, self.precision, explained=closer.explained, unstable=closer.unstable)
         if closer.unasked:

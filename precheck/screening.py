@@ -12,13 +12,13 @@ from precheck.analysis import drift
 from precheck.analysis.placement import noise_for
 from precheck.findings import Finding, Report
 from precheck.judge.traces import judged
-from precheck.measurement import FIRST_LOOK
 from precheck.observe import exemption
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
 from precheck.observe.run import low, reference, run
 from precheck.precisions import Precision
+from precheck.scrutiny import FIRST_LOOK
 
 
 class Screening:

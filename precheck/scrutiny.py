@@ -1,9 +1,10 @@
-"""The closer look at what two noise runs leave suspicious, and no more runs of it than the answer takes.
+"""The closer look at what noise runs leave suspicious, and no more runs of it than the answer takes.
 
-The story: the forward pass and the loss are checked first, since an error there is the first of the run and needs no backward pass. A module whose
-own code makes n low-format results has n roundings, not one; that settles most. What is left gets narrower floors, and float64 is asked whether
-float32 is a yardstick there. Each look makes half of its runs, and the others only where these could still change what it comes to. What could be a
-warning at most is worth the first half of a look, and no narrower floor.
+The story: one closer run of each kind settles what one noise run leaves open, if it explains that plainly. Else there are two noise runs, and the
+closer look begins with the forward pass and the loss, since an error there is the first of the run and needs no backward pass. A module whose own code
+makes n low-format results has n roundings, not one; that settles most. What is left gets narrower floors, and float64 is asked whether float32 is a
+yardstick there. Each look makes half of its runs, and the others only where these could still change what it comes to. What could be a warning at most
+is worth the first half of a look, and no narrower floor.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from precheck.analysis.drift import UNDETERMINED, Comparison
 from precheck.observe.records import Record
 
 Rows = dict[str, Comparison]
+FIRST_LOOK, SECOND_LOOK, THIRD_LOOK = 2, noise.MOST, 4
+"""Noise runs of a first look, and of one that narrows its floors; and closer runs, which have more roundings, at most. Two settle a healthy
+model (p99 of r changes by 0.01 from 2 to 16). Eight narrow what small tensors may do."""
+ALIKE = 8
+"""Floors of a noise run that the floor of a closer run may have, for one closer run to be believed. A module of n roundings of its own has √n times
+the floor of its last one, and few have more than 64."""
 EARLY = frozenset({"output", "returned", "loss"})
 """Kinds of records that the first step has before its backward pass."""
 _NONE: Mapping[str, Comparison] = {}
@@ -53,9 +60,32 @@ class Scrutiny:
         self.unstable: set[str] = set()
         self.unasked: set[str] = set()
 
+    def at_once(self) -> bool:
+        """Whether one closer run of each kind that is needed explains all that one noise run leaves open, whatever more of them would say.
+
+        A second noise run would cost as much, and leave the same question to the closer runs. One of these alone cannot show that its floor is a
+        stroke of luck. So it counts where the noise run before it, which has fewer roundings, came within `ALIKE` of it.
+        """
+        if not _results_clear(self.rows):
+            return False
+        left = {row.record.key: row for row in self.rows if row.record.kind != "update" and not _fine(row)}
+        gradients = {key: row for key, row in left.items() if "gradient" in row.record.kind}
+        others = {key: row for key, row in left.items() if key not in gradients}
+        early = self.halting and all(is_early(row.record) for row in others.values())
+        if not (self._at_once(others, early=early) and self._at_once(gradients, everywhere=True)):
+            return False
+        self.explained |= left.keys()
+        return True
+
+    def _at_once(self, left: Rows, *, everywhere: bool = False, early: bool = False) -> bool:
+        if not left:
+            return True
+        found = {row.record.key: row for row in self.by.chained(1, everywhere=everywhere, early=early)}
+        return all(_fine(found[key]) and found[key].floor <= ALIKE * row.floor for key, row in left.items())
+
     def taken(self, starved: Rows) -> None:
         """`starved` are gradients of which float64 is asked anyway."""
-        suspects = suspicious(self.rows)
+        suspects = {key: row for key, row in suspicious(self.rows).items() if key not in self.explained}
         early = {key: row for key, row in suspects.items() if is_early(row.record)}
         late = suspects.keys() - early.keys()
         if self.halting and early and (not late or any(row.failed for row in early.values())):
@@ -74,7 +104,7 @@ class Scrutiny:
         grave = {key: row for key, row in suspects.items() if key not in explained and _grave(row)}
         unstable = self.by.contradicted({**starved, **grave}, early=early)  # one run, where narrower floors take six
         left = [row for key, row in grave.items() if key not in unstable]
-        if left and not self.settled and not certain(left, 2, noise.MOST):
+        if left and not self.settled and not certain(left, FIRST_LOOK, noise.MOST):
             self.rows = self.by.narrowed(self.rows, early=early)
             suspects = {key: row for key, row in suspicious(self.rows).items() if among(row.record)}
             explained = self._explained(suspects, early) if suspects else set()
@@ -115,11 +145,13 @@ class Scrutiny:
         """Those that failed and fail no more, or were doubtful and are no more, beside runs of that kind: two, or four where two leave open
         whether something is an error."""
         grave = {key: before for key, before in suspects.items() if _grave(before)}
-        for count in (2, 4):
+        for count in (FIRST_LOOK, THIRD_LOOK):
             found = {row.record.key: row for row in self.by.chained(count, everywhere=everywhere, early=early)}
             within = {key for key, before in suspects.items() if _innocent(found[key], before)}
             left = [found[key] for key in grave if key not in within]
-            if (left and certain(left, count, 4)) or (not left and all(_stays(found[key], before, count, 4) for key, before in grave.items())):
+            if left and certain(left, count, THIRD_LOOK):
+                break
+            if not left and all(_stays(found[key], before, count, THIRD_LOOK) for key, before in grave.items()):
                 break
         return within
 
@@ -178,17 +210,22 @@ def _limit(row: Comparison, samples: int) -> float:
     return min(noise.allowed(row.record.numel, samples), noise.allowed(row.record.numel, noise.MOST))
 
 
-def settled(rows: list[Comparison], planned: int) -> bool:
-    """Whether the rows are healthy by the floor of one noise run, and no error by that of `planned` runs, whatever the others say: these cannot
-    make the mean square less.
-
-    A result must also not drown in rounding (`Comparison.undetermined`). What the noise run did to it is one draw of what rounding does, and what
-    the run itself is off by is another.
-    """
+def settled(rows: list[Comparison]) -> bool:
+    """Whether the rows are healthy by the floor of one noise run, and no error by that of a first look, whatever its other run says."""
     judged = [row for row in rows if row.record.kind != "update"]
-    results = [row for row in judged if row.record.is_result]
-    healthy = all(row.r <= _near(row, planned) and row.r * math.sqrt(planned) <= _limit(row, planned) for row in judged)
-    return healthy and bool(results) and all(_clear(row) for row in results)
+    return all(_fine(row) for row in judged) and _results_clear(judged)
+
+
+def _fine(row: Comparison) -> bool:
+    """Whether the row is healthy by the floor of one run, and no error by that of two: the other cannot make the mean square less than half."""
+    return not row.untold and row.r <= _near(row, FIRST_LOOK) and row.r * math.sqrt(FIRST_LOOK) <= _limit(row, FIRST_LOOK)
+
+
+def _results_clear(rows: list[Comparison]) -> bool:
+    """Whether no result drowns in rounding (`Comparison.undetermined`). What the noise run did to it is one draw of what rounding does, and what the
+    run itself is off by is another."""
+    results = [row for row in rows if row.record.is_result]
+    return bool(results) and all(_clear(row) for row in results)
 
 
 def _clear(row: Comparison) -> bool:

@@ -19,7 +19,7 @@ from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.goldens.lifecycle import digest
 from precheck.judge.traces import judged
-from precheck.measurement import FIRST_LOOK, Measurement
+from precheck.measurement import Measurement
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Job
 from precheck.observe.reach import Reach
@@ -27,6 +27,7 @@ from precheck.observe.records import Trace
 from precheck.observe.run import low, reference, run
 from precheck.observe.structure import mapped, tensors
 from precheck.precisions import Precision
+from precheck.scrutiny import FIRST_LOOK
 
 SEARCHED = ("overflow", "nan", "accumulated-drift", "decision-flip", "gradient-underflow", "missing-gradient", "scaler-collapse")
 """The rules whose errors an input can cause in a measurement without an optimizer."""

@@ -62,12 +62,12 @@ def reduced_together(values: Sequence[torch.Tensor], elements: Sequence[int], *,
         rows = rows.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
     folded = stacked(rows, tame=whole and all(_tame(amax) for amax, _ in extents), rough=rough).numpy()
     found = []
-    for each, length, count, (amax, zeros), row in zip(values, lengths, elements, extents, folded, strict=True):
+    for each, length, count, (amax, zeros), finite, row in zip(values, lengths, elements, extents, rows, folded, strict=True):
         times = count / max(1, length)
         one: dict[str, Any] = {"sketch": row[:WIDTH], "norm": math.sqrt(row[WIDTH]), "amax": amax, "zeros": zeros}
         if not math.isfinite(amax):
-            one = {name: value for name, value in reduced(each).items() if name not in ("shape", "dtype", "sampled")}
-            one |= {name: math.ceil(one[name] * times) for name in ("nan", "posinf", "neginf")}
+            counts = {name: math.ceil(number * times) for name, number in nonfinite_counts(each).items()}
+            one |= {"amax": _amax(finite), "zeros": length - int(torch.count_nonzero(each))} | counts
         found.append(one if times == 1 else one | enlarged(one, times))
     return found
 
@@ -270,8 +270,7 @@ def real(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def nonfinite_counts(values: torch.Tensor) -> dict[str, int]:
-    return {
-        "nan": int(values.isnan().sum()),
-        "posinf": int((values == math.inf).sum()),
-        "neginf": int((values == -math.inf).sum()),
-    }
+    kinds = {"nan": values.isnan(), "posinf": values == math.inf, "neginf": values == -math.inf}
+    if values.is_cpu:  # numpy counts bits, where torch adds up integers
+        return {name: int(numpy.count_nonzero(where.numpy())) for name, where in kinds.items()}
+    return {name: int(where.sum()) for name, where in kinds.items()}
