@@ -121,13 +121,16 @@ def capped(early: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("lagging-adapters", "AndreasBergmeister/ram#6", ("absorption",), "aten.add_.Tensor", lambda: lagged(HALF), lambda: lagged(WIDE)),
+    Bug("lagging-adapters", "AndreasBergmeister/ram#6", ("amplified-rounding", "absorption", "accumulated-drift"), "aten.mul_.Tensor",
+        lambda: lagged(HALF), lambda: lagged(WIDE), step=61),
     Bug("narrow-policy", "HorizonRobotics/alf#1651", ("cancellation", "amplified-rounding"), "aten.addmm.default", lambda: rated(False),
-        lambda: rated(True), module="NormalProjection"),
+        lambda: rated(True), module="NormalProjection",
+        expected_miss="a difference in float32 of what a layer gives low under autocast is as wrong as the precision makes it, as a residual is"),
     Bug("delta-rule-state", "xLLM-AI/xllm#2055", ("absorption", "accumulated-drift"), "aten._to_copy.default", lambda: prefilled(LOW),
         lambda: prefilled(WIDE)),
     Bug("ordered-positions", "nkalyanv99/UNI-D2#6", ("integer-rounding", "amplified-rounding"), "aten._to_copy.default", lambda: ordered(False),
         lambda: ordered(True), module="RotaryCache"),
     Bug("soft-capped", "karpathy/nanochat#326", ("amplified-rounding", "cancellation"), "aten.tanh.default", lambda: capped(False),
-        lambda: capped(True)),
+        lambda: capped(True),
+        expected_miss="each op is right to a rounding of bfloat16, as the logits of any head are; a softmax makes 2 % of three"),
 )  # fmt: skip

@@ -125,13 +125,13 @@ def tracked(in_logs: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("forcing-times", "FESOM/fesom2#940", ("overflow", "nan", "cancellation", "amplified-rounding"), "aten._to_copy.default",
+    Bug("forcing-times", "FESOM/fesom2#940", ("amplified-rounding", "cancellation", "overflow", "nan"), "aten._to_copy.default",
         lambda: forced(WIDE), lambda: forced(DOUBLE), precision="32-true"),
-    Bug("cell-areas", "ecmwf/anemoi-core#362", ("cancellation", "amplified-rounding"), "aten.linalg_cross.default", lambda: weighed(WIDE),
+    Bug("cell-areas", "ecmwf/anemoi-core#362", ("cancellation", "amplified-rounding"), "aten.sum.dim_IntList", lambda: weighed(WIDE),
         lambda: weighed(DOUBLE), precision="32-true"),
-    Bug("summed-energies", "TinkerTools/tinker-gpu#3", ("absorption", "accumulated-drift", "cancellation"), "aten.add.Tensor",
+    Bug("summed-energies", "TinkerTools/tinker-gpu#3", ("cancellation", "absorption", "accumulated-drift"), "aten.sub.Tensor",
         lambda: stretched(False), lambda: stretched(True), precision="32-true"),
-    Bug("long-notes", "surge-synthesizer/surge#1806", ("accumulated-drift", "absorption", "amplified-rounding"), "aten.add.Tensor",
+    Bug("long-notes", "surge-synthesizer/surge#1806", ("amplified-rounding", "accumulated-drift", "absorption"), "aten.add.Tensor",
         lambda: held(False), lambda: held(True), precision="32-true"),
     Bug("particle-weights", "kmolan/multicalc-rust#205", ("underflow", "overflow"), "aten._softmax.default", lambda: tracked(False),
         lambda: tracked(True), precision="32-true"),
