@@ -24,10 +24,13 @@ BEHIND = 64
 """Ops looked through for what a term of a difference is made of."""
 
 
-def entered(value: Value | None, known: dict[Value, Operation] | None = None, since: Value | None = None) -> Operation | None:
+def entered(
+    value: Value | None, known: dict[Value, Operation] | None = None, since: Value | None = None, *, apart: bool = False
+) -> Operation | None:
     """The op whose rounding a value's error is; None where the block was given it. `known` remembers answers, for chains asked about often.
 
-    Of what has been made of `since` by sums, the op after it: its own error is no part of what is asked about.
+    Of what has been made of `since` by sums, the op after it: its own error is no part of what is asked about. Nor is, of elements that are taken
+    `apart`, what is added to all of them.
     """
     cause, behind = None, []
     known = {} if known is None else known
@@ -37,7 +40,7 @@ def entered(value: Value | None, known: dict[Value, Operation] | None = None, si
         if value.past is not None:
             cause = value.past.rounding or cause
             break
-        source = _carrier(cause)
+        source = _carrier(cause, apart=apart)
         if value in known or source is None or cause.opaque or _its_own(cause, value, source):
             break
         if source is since and cause.base in SUMS | MOVING:
@@ -96,7 +99,10 @@ def kin(operation: Operation) -> bool:
 
 def lost_between(operation: Operation, term: Value, known: dict[Value, Operation]) -> Operation | None:
     """Of such a difference, the op whose rounding it shows. A rounding that both terms have cancels: of these it is one that the other has not."""
-    cause, other = entered(term, known), next((value for value in operation.inputs if value is not term), term)
+    other = next((value for value in operation.inputs if value is not term), term)
+    if moved(term) is moved(other):
+        return entered(term, apart=True)
+    cause = entered(term, known)
     common = cause is not None and other.maker is not None and cause.number <= other.maker.number
     return entered(term, since=other) if common else cause
 
@@ -106,12 +112,18 @@ def absolute(value: Value) -> float:
     return value.drift * value.norm / math.sqrt(elements(value) or 1) if math.isfinite(value.drift) else 0.0
 
 
-def _carrier(operation: Operation) -> Value | None:
-    """The input that most of the error comes with. A draw has only the form of what it is given."""
+def _carrier(operation: Operation, *, apart: bool = False) -> Value | None:
+    """The input that most of the error comes with. A draw has only the form of what it is given.
+
+    Of elements that are taken `apart`, the error of what a sum adds to many of them goes again: it is an input with fewer elements.
+    """
     if operation.base in DRAWN:
         return None
     by = absolute if operation.base in SUMS | MOVING else _relative
-    source = max(taken(operation), key=by, default=None)
+    given = taken(operation)
+    if apart and operation.base in SUMS and operation.outputs:
+        given = tuple(each for each in given if elements(each) >= elements(operation.outputs[0]))
+    source = max(given, key=by, default=None)
     return source if source is not None and source.drift else None
 
 

@@ -9,8 +9,9 @@ from precheck.analysis import causes
 from precheck.analysis.choices import blurred
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.lineage import DRAWN, FINEST, MOVING, REDUCTIONS, SUMS, compensating, felt
+from precheck.analysis.lineage import DRAWN, FINEST, MOVING, REDUCTIONS, SUMS, felt
 from precheck.analysis.reach import NEAR, ROUNDINGS, ends_wrong, measured, outweighed
+from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Operation, Value
 
 SCALED = ops.MULTIPLYING
@@ -128,4 +129,4 @@ def as_stored(operation: Operation, value: Value) -> bool:
     """Wide arithmetic on numbers that were given low, a number less its own rounding among it."""
     stored = [source for source in operation.inputs if source.kept_low]
     given = not value.low and all(causes.given_low(source) for source in stored)
-    return compensating(operation) or (given and not causes.stored_too_soon(operation, value))
+    return takes_back(operation) or (given and not causes.stored_too_soon(operation, value))

@@ -103,17 +103,6 @@ SAME = 1e-5
 """Relative difference of the norms of one tensor that float32 has computed in two ways."""
 
 
-def compensating(operation: Operation) -> bool:
-    """Whether a sum takes from another sum what went into it: the remainder that Kahan summation carries on."""
-    if operation.base not in SUMS:
-        return False
-    for value in operation.inputs:
-        maker = value.maker
-        if maker is not None and maker is not operation and maker.base in SUMS and any(other in maker.inputs for other in operation.inputs):
-            return True
-    return False
-
-
 def given_back(operation: Operation) -> Value | None:
     """What exact arithmetic gives back where a sum undoes a difference: q of z + (q - z), y of (s + y) - s.
 

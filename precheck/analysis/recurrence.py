@@ -93,7 +93,7 @@ def _told_by(values: list[Value]) -> Iterator[Value]:
 
 def _off(value: Value, state: State) -> bool:
     """Whether a state has come round often enough, and is off by more than its storage may cost, in a way that float32 is not."""
-    if state.turns < RECURRENT or carries_a_remainder(state) or residual_stream(state) or value.nonfinite:
+    if state.stores < RECURRENT or carries_a_remainder(state) or residual_stream(state) or value.nonfinite:
         return False
     chaotic = value.wander > UNSTABLE and value.twin_drift > DIGIT
     if chaotic or not ADDED * felt(value) < value.drift < math.inf:
@@ -132,12 +132,12 @@ def _made(value: Value, states: Mapping[Value, State], observation: Observation,
     factors = _factors(written, states, readers) if value.drift >= FELT else {}
     if value.maker is None or sum((mine | factors).values()) < OWN:
         return []
-    coherent = not value.low or value.drift > COHERENT * math.sqrt(state.turns + 1) * value.roundoff
+    coherent = not value.low or value.drift > COHERENT * math.sqrt(state.stores + 1) * value.roundoff
     if factors and (coherent or sum(factors.values()) >= OWN):
         cause = whose.cause(factors.__contains__) or max(factors, key=factors.__getitem__)
         return [Repeated(
             mechanism="amplified-rounding" if landed(cause) is None else "vanished-constant", operation=cause, measured=value.drift, limit=FELT,
-            turns=state.turns + 1, off=value.drift, own=attribution.own(cause, cause.outputs[0]), shown=value.maker,
+            turns=state.turns, off=value.drift, own=attribution.own(cause, cause.outputs[0]), shown=value.maker,
         )]  # fmt: skip
     own = min(1.0, sum(mine.values()))
     if own < OWN or not value.low:
@@ -145,7 +145,7 @@ def _made(value: Value, states: Mapping[Value, State], observation: Observation,
     cause = whose.cause(mine.__contains__) or value.maker
     return [Carried(
         mechanism="accumulated-drift", operation=value.maker if value.maker.blamed == cause.blamed else cause, measured=value.drift / felt(value),
-        limit=ADDED, turns=state.turns + 1, lines=lines, dtype=value.dtype, off=value.drift, kept_wide=value.drift * math.sqrt(1 - own),
+        limit=ADDED, turns=state.turns, lines=lines, dtype=value.dtype, off=value.drift, kept_wide=value.drift * math.sqrt(1 - own),
     )]  # fmt: skip
 
 
@@ -155,7 +155,7 @@ def _along(value: Value, states: Mapping[Value, State]) -> set[str]:
     before, made = states[value].before.maker, value.maker
     if before is None or made is None:
         return set()
-    beside = (each for each, state in states.items() if state.turns >= RECURRENT and not state.compensated)
+    beside = (each for each, state in states.items() if state.stores >= RECURRENT and not state.compensated)
     turn = (each for each in beside if each.maker is not None and before.number < each.maker.number <= made.number)
     return {line for each in turn for line in states[each].lines}
 

@@ -60,6 +60,8 @@ STARVED = Limit(0.25, "share of the elements", "without a correct digit downstre
 FAIR = Limit(
     0.05, "share of the norm", "that must have become zero for zeros to be what ails a tensor: a fifth of what makes `nonfinite.WRONG` of a result"
 )  # fmt: skip
+TERMS = Limit(4, "terms", "of a sum that is no more than a difference: coordinates of a point, of a quaternion or of a plane")
+RESULTS = Limit(8, "results", "of such sums, from which it is no chance that all of them cancel: of one, it is once in 32 times")
 DIFFERENCES = ops.DIFFERENCES
 """Losses that subtract within: near zero they are small differences of what they are given, as they should be. What they are given that has been
 cast just before might have been subtracted before."""
@@ -109,7 +111,8 @@ class Misroundings:
         stored = any(source.kept_low for source in operation.inputs)
         if operation.base in SUMS and value.low and self._undone(operation, value):
             return self._fact("cancellation", "undone", operation, value, roundings, ADDED, gain=gain)
-        subtracts = operation.base in SUMS or (operation.base in DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
+        few = operation.base in REDUCTIONS - PRODUCTS and _of_few_terms(operation, value) and determined(operation, value)
+        subtracts = operation.base in SUMS or few or (operation.base in DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
         if subtracts and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not as_stored(operation, value):
             return self._difference(operation, value, roundings)
         starving = self._starving(operation, value)
@@ -287,6 +290,13 @@ class Misroundings:
         """What a kernel may err that sums n terms in the low format: (1 + √n/2) u; beyond, it stagnates (numerics, 1.2)."""
         terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
         return max(SUM_ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * felt(value)
+
+
+def _of_few_terms(operation: Operation, value: Value) -> bool:
+    """Whether a reduction adds up few terms for each of many results, as a product of coordinates that is written out does. By chance some results
+    may be small beside their terms, and not all of them."""
+    terms = max(map(elements, operation.inputs), default=0) / max(1, elements(value))
+    return elements(value) >= RESULTS and 1 < terms <= TERMS
 
 
 def _flushed(*made: Value) -> bool:

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Set
 
 from precheck import ops
 from precheck.analysis.causes import ADDING, moved, only_moved, taken
-from precheck.analysis.lineage import PRODUCTS, SUMS, compensating, elements
+from precheck.analysis.lineage import PRODUCTS, SUMS, elements
 from precheck.analysis.rounding import FELT
+from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Operation, Value
 
 SCALING = ops.SCALING | frozenset({"lerp"})
@@ -34,13 +35,19 @@ Key = tuple[str, str, str]
 class State:
     """What is known of a state: `lines` are those that carry it on."""
 
-    turns: int
+    stores: int  # how often a line has carried it on; a turn may do so more than once
+    passed: dict[int, int]  # how often each place of the program has
     before: Value  # the same state, a turn before
     lines: frozenset[str]
     scaled: bool  # multiplied, or mixed with something, on its way
     compensated: bool  # a remainder of a sum, or made with one
     network: bool  # a turn adds what a layer of a network has made of it
     weights: frozenset[int]  # of a module that the last turn has called, by which it adds to the state; empty where it is no such turn
+
+    @property
+    def turns(self) -> int:
+        """Of the loop."""
+        return max(self.passed.values())
 
 
 @dataclasses.dataclass(slots=True)
@@ -75,8 +82,9 @@ class Turns:
         products = list(_products(operation, last))
         called = _called(operation, products)
         another = old is not None and bool(old.weights) and old.weights != called
+        passed = old.passed if old else {last.maker.instruction: 1} if last.maker is not None else {}
         self.states[value] = State(
-            (old.turns if old else 0) + 1, last,
+            (old.stores if old else 0) + 1, {**passed, operation.instruction: passed.get(operation.instruction, 0) + 1}, last,
             (old.lines if old else frozenset()) | {each.blamed for each in way.operations},
             bool(old and old.scaled) or any(each.base in SCALING for each in way.operations),
             bool(old and old.compensated) or any(_with_remainder(each) for each in way.operations),
@@ -115,7 +123,7 @@ def _remainder(operation: Operation) -> bool:
     if operation.base not in SUMS or (operation.base == "add" and not any(scalar < 0 for scalar in operation.scalars)):
         return False
     terms = {moved(value) for value in operation.inputs}
-    return compensating(operation) or (len(operation.inputs) == 2 and len(terms) == 1)
+    return takes_back(operation) or (len(operation.inputs) == 2 and len(terms) == 1)
 
 
 def _handed(operation: Operation, size: int) -> Iterator[Value]:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from typing import ClassVar
 
+from precheck import ops
 from precheck.analysis import boundaries
 from precheck.analysis.calls import OwnError
 from precheck.analysis.drift import Comparison
@@ -121,7 +122,8 @@ def difference(fact: Misrounded) -> str:
     """A difference of near-equals, in words."""
     value = fact.value
     before = max(fact.shown.drift_in / value.roundoff, 0.42)
-    text = f"a difference of nearly equal numbers: off by {value.drift / value.roundoff:.0f} roundings, its terms by {before:.1f}"
+    what = "a sum whose few terms cancel" if fact.shown.base in ops.REDUCTIONS else "a difference of nearly equal numbers"
+    text = f"{what}: off by {value.drift / value.roundoff:.0f} roundings, its terms by {before:.1f}"
     return text + (HEALED if fact.healed else "")
 
 

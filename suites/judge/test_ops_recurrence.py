@@ -49,6 +49,16 @@ def test_it_is_off_by_more_than_a_few_roundings(off: float, found: list[tuple[st
     assert loop(off=off).rules() == found
 
 
+def test_turns_are_told_and_not_the_additions_of_a_turn() -> None:
+    """Two additions of one line, `state + a + b`."""
+    graph, state = Graph(), given()
+    for turn in range(20):
+        made = {"drift": OFF * (turn + 1) / 20, "alive": turn == 19}
+        state = graph.op("add.Tensor", state, given("float32"), source="model.py:1", makes=made, instruction=1 + turn % 2)
+    (finding,) = graph.found()
+    assert "carries this state on 10 times" in finding.message
+
+
 def list_of(*offs: float) -> Graph:
     """A loop that adds to each of a list of sums on line 1, one after the other; they end off by as much."""
     graph, sums = Graph(), [given() for _ in offs]

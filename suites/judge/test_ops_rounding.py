@@ -38,6 +38,36 @@ def test_a_difference_of_inputs_that_are_off_is_judged_by_what_it_adds(nudge: An
     assert judged("add.Tensor", {"drift": nudge(rounding.PLAIN * 4 * ROUNDED)}, fed) == ([("cancellation", 1)] if accused else [])
 
 
+@pytest.mark.parametrize(("name", "terms", "results", "accused"), [
+    ("sum.dim_IntList", 2, 8, True),
+    ("sum.dim_IntList", int(rounding.TERMS), 8, True),
+    ("sum.dim_IntList", int(rounding.TERMS) + 1, 8, False),
+    ("sum.dim_IntList", 2, int(rounding.RESULTS) - 1, False),
+    ("sum.dim_IntList", 1, 8, False),
+    ("mm.default", 2, 8, False),
+])  # fmt: skip
+def test_a_sum_of_few_terms_is_a_difference(name: str, terms: int, results: int, accused: bool) -> None:
+    """A product of coordinates that is written out. Of many terms some sum to little by chance, and so may one sum of few."""
+    found = judged(name, {"drift": 100 * ROUNDED, "shape": (results,)}, given(shape=(results, terms)))
+    assert found == ([("cancellation", 1)] if accused else [])
+
+
+def test_a_sum_of_few_terms_that_is_next_to_nothing_is_noise_in_float32_too() -> None:
+    makes = {"drift": 100 * ROUNDED, "shape": (8,), "norm": 2.0**-15}
+    assert judged("sum.dim_IntList", makes, given(shape=(8, 3))) == []
+
+
+def test_what_is_added_to_all_elements_is_in_no_difference_of_two() -> None:
+    """A large origin is rounded on line 1, and so is each place on line 2: the difference of two places, line 3, has only the latter."""
+    graph = Graph()
+    origin = graph.op("_to_copy.default", given("float32", shape=(3,)), makes={"drift": ROUNDED, "shape": (3,), "norm": 1e6})
+    near = given(shape=(8, 3), norm=5e4)
+    places = graph.op("add.Tensor", near, origin, makes={"drift": 1.4 * ROUNDED, "shape": (8, 3), "norm": 2.8e6})
+    graph.op("sub.Tensor", places, places, makes={"drift": 0.5, "shape": (7, 3), "norm": 1.0, "alive": True})
+    (finding,) = graph.found()
+    assert (finding.rule, finding.source) == ("amplified-rounding", "model.py:2")
+
+
 def test_a_small_difference_of_wide_values_is_healthy() -> None:
     """Policy ratios, advantages: the terms were computed in float32, though from low weights."""
     wide = given("float32", roundoff=U, drift=ROUNDED)

@@ -77,9 +77,14 @@ class Accumulation:
         if (call.plan.base not in ops.ACCUMULATING or call.written) and not call.before:
             return
         if call.before:
+            if additions.takes_back(call.operation):
+                _compensated(call)
             for tensor, value in _floating(outputs, values):
                 if id(tensor) in call.before:
                     self._one(call, tensor, value, call.before[id(tensor)])
+            return
+        if additions.takes_back(call.operation):
+            _compensated(call)
             return
         operand = self._operand(call, outputs[0]) if values[0].low else None
         if operand is None:
@@ -183,6 +188,13 @@ def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value
         stuck, accumulator.times, accumulator.additions, arrived=ratio(float((covered * meant).sum()), size**2),
         intended=ratio(size, norm(start)), lost=ratio(norm(covered - meant), size), drift=drift, first=accumulator.first,
     )  # fmt: skip
+
+
+def _compensated(call: Call) -> None:
+    """The program asks what has arrived of an addition, and adds the rest to the next: so its additions come to more than it means."""
+    for cell in call.cells:
+        if cell is not None and cell.accumulator is not None:
+            cell.accumulator.exact = None
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

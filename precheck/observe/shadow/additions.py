@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
+from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import continuous, tensors_in, with_written, written_in
 from precheck.observe.shadow.statistics import sampled
 
@@ -43,6 +44,36 @@ def again(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[torch
         return with_written(result, written_in(planned, again, named))[0] if planned.mutable else result[0]
 
     return [tensor if tensor.dim() == 0 else sampled(tensor, limit) for tensor, mine in zip(operands, own, strict=True) if not mine], made
+
+
+def takes_back(operation: Operation) -> bool:
+    """Whether a sum takes from another sum what went into it: the remainder that Kahan summation carries on.
+
+    Of (s + y) - s is left what of y has arrived. That is no accumulator, whatever s is. (s + y) + y takes nothing back.
+    """
+    for value, sign in _terms(operation):
+        maker = value.maker
+        if maker is None or maker is operation:
+            continue
+        before = [(_copied(term), sign * each) for term, each in _terms(maker)]
+        if any((_copied(term), -each) in before for term, each in _terms(operation) if term is not value):
+            return True
+    return False
+
+
+def _terms(operation: Operation) -> list[tuple[Value, int]]:
+    """What a sum adds, and what it takes away: the second of a difference, and of a sum the program gives the factor -1."""
+    if operation.base not in ops.SUMS:
+        return []
+    taken = {"sub": 1, "rsub": 0}.get(operation.base, 1 if -1 in operation.scalars else None)
+    return [(value, -1 if place == taken else 1) for place, value in enumerate(operation.inputs)]
+
+
+def _copied(value: Value) -> Value:
+    """What a value is a copy of."""
+    while value.maker is not None and value.maker.base in ops.WHOLE_COPIES and len(value.maker.inputs) == 1 and not value.maker.converts:
+        value = value.maker.inputs[0]
+    return value
 
 
 class _Place(int):

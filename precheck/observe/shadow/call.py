@@ -127,7 +127,7 @@ class Call:
             mode.observation.seen, self.plan.name, phase, module, line, where.step, self.inputs, (), scalars, self.plan.mutable, where.optimizing > 0,
             scale=where.scale if backward else 1.0, parameter=self._parameter(), recording=torch.is_grad_enabled(), derived=derived,
             caller=caller, converts=mode.lines.frames.converting(4) if casts else "", plain=phase == "forward" and where.plain,
-            instruction=mode.lines.frames.instruction(4) if casts else 0,
+            instruction=mode.lines.frames.instruction(4) if casts or (self.plan.base in ops.ADDITIONS and not derived) else 0,
             mixed=len(self.floats) > 1 and len({tensor.dtype for tensor in self.floats if tensor.dim()}) > 1,
             autocast=nesting() > mode.autocasts,
         )  # fmt: skip

@@ -23,7 +23,7 @@ from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.parts import region
 from precheck.observe.shadow.remarks_of_codes import Uncancelled
 from precheck.observe.shadow.replay import OpPlan, tensors_in
-from precheck.observe.shadow.scaled import CHAIN, Scaled, Scales, begins, scale_of
+from precheck.observe.shadow.scaled import CHAIN, Scaled, Scales, begins, counts, scale_of
 from precheck.observe.shadow.tracks import AGREE, ALTERNATIVES, Track, alternatives, distance, neutral, ratios
 from precheck.torch_internals import in_backward, storage_key
 
@@ -108,6 +108,8 @@ class Codes:
         if found is None or not result.is_floating_point() or not whole(result):
             return
         data, scale = found
+        if base == "div" and self.scales.divides(data, scale, result):
+            return
         by = (scale.detach().float().clone() if base == "mul" else 1 / scale.detach().float()).expand(result.shape)
         before = self.scaled.get(data)
         chain = [by * before.by(place, data) for place in range(len(before.bys))] if before is not None and data.shape == result.shape else []
@@ -123,6 +125,8 @@ class Codes:
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
             self._copied(inputs, result)
+        elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):
+            tracks[0].read = True  # what is cut off anew is no code any more
         elif base in PASSED:
             self._passed(tracks[0], tracked[0], result)
         elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR):
@@ -229,6 +233,7 @@ class Codes:
         track = self.tracks.get(source)
         assert track is not None
         other = next((each for each in inputs if each is not source), None)
+        self.casts.added(track.rounded, args[1])
         if other is not None and (other.numel() >= source.numel() or bool((other.float() % 1 != 0).any())):
             self._judged(track)
             self.tracks.drop(result)
@@ -287,10 +292,7 @@ class Codes:
         whole = spread <= 1 + AGREE
         if off == off and (not whole or not track.dense or track.early == track.multipliers):
             remark = Uncancelled(track.rounded, track.scales, track.multipliers, off, middle, spread, whole)
-            self.told(dataclasses.replace(track.last, number=self.mode.observation.seen, coded=remark))
-
-    def told(self, operation: Operation) -> None:
-        self.mode.record(operation)
+            self.mode.record(dataclasses.replace(track.last, number=self.mode.observation.seen, coded=remark))
 
     def described(self, name: str) -> Operation:
         """Where the program is."""

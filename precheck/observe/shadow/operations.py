@@ -144,7 +144,7 @@ class Operation:
     converts: str = ""  # "held" or "given": what a module holds, as model.to(dtype) does, or what a measurement is given
     call: int = 0  # of a user's function, that it belongs to
     plain: bool = False  # of a module of torch's own, whose result is rounded since the precision asks for it
-    instruction: int = 0  # of a cast, where in the code of its line it is
+    instruction: int = 0  # of a cast or a sum, where in the code of its line it is
     refused: Refused | None = None  # where torch raised instead of carrying it out
     caller: str = ""  # the user's own line behind `source`, which may be a library's; "" where there is none
 

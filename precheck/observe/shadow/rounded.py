@@ -178,10 +178,16 @@ class Casts:
         self.codes = codes
         self.lines: dict[str, Line] = {}
         self.meant: set[str] = set()  # the lines of which codes have been dequantised
+        self.centred: set[str] = set()  # the lines of which codes have had half a step added
 
     def dequantised(self, rounded: str) -> None:
         """Codes of that line have been multiplied by a scale: what rounded them is a quantiser."""
         self.meant.add(rounded)
+
+    def added(self, rounded: str, number: Any) -> None:
+        """A number has been added to codes of that line: half a step, if they are cut off and stand for the middle of what was."""
+        if isinstance(number, float) and number % 1 == 0.5:
+            self.centred.add(rounded)
 
     def _line(self, place: Operation) -> Line:
         return self.lines.setdefault(place.blamed, Line(place))
@@ -208,7 +214,7 @@ class Casts:
             if line.place.blamed not in self.meant:
                 continue
             worst = line.clipped and dataclasses.replace(line.clipped, calls=line.calls, clips=line.clips)
-            for remark in (worst, line.skewed):
+            for remark in (worst, None if line.place.blamed in self.centred else line.skewed):
                 if remark is not None:
-                    self.codes.told(dataclasses.replace(line.place, number=self.codes.mode.observation.seen, coded=remark))
+                    self.codes.mode.record(dataclasses.replace(line.place, number=self.codes.mode.observation.seen, coded=remark))
         self.lines = {}

@@ -46,6 +46,7 @@ class Scales:
 
     def __init__(self) -> None:
         self.made: Storages[Literal["scale", "whole"]] = Storages()
+        self.shares: Storages[bool] = Storages()  # quotients of whole numbers
         self.used: list[torch.Tensor] = []
 
     def known(self, tensor: torch.Tensor) -> bool:
@@ -67,6 +68,13 @@ class Scales:
         for result in results if made else ():
             self.made.put(result, "whole" if rounded else "scale")
 
+    def divides(self, data: torch.Tensor, by: torch.Tensor, result: torch.Tensor) -> bool:
+        """Whether this quotient is one of whole numbers. If it is cut off, that is a division with remainder, and nothing is quantised."""
+        shares = counts(by) and (counts(data) or bool(self.shares.get(data)))
+        if shares:
+            self.shares.put(result, True)
+        return shares
+
     def rounded_under(self, by: torch.Tensor) -> None:
         values = by.detach().reshape(-1)[:: max(1, by.numel() // LOOKED_AT)].float().abs()
         values = torch.unique(values[(values > 0) & values.isfinite()])
@@ -78,6 +86,11 @@ class Scales:
         if not self.used or bool(((values == 0) | (values == 1) | ~values.isfinite()).all()):
             return False
         return any(_within(values, used) for used in self.used)
+
+
+def counts(tensor: torch.Tensor) -> bool:
+    """Whether it holds whole numbers alone."""
+    return not tensor.is_floating_point() or not bool((tensor.detach() % 1 != 0).any())
 
 
 def _within(values: torch.Tensor, known: torch.Tensor) -> bool:

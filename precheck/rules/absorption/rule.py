@@ -13,9 +13,11 @@ from typing import ClassVar
 
 from precheck import ops
 from precheck.analysis.causes import SWALLOWED
+from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import CONSTANTS, MOVING, PRODUCTS, elements, felt, hands_on, percent, read_at
+from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.rules.absorption.about import ABOUT
 from precheck.rules.rule import Candidate, Rule
@@ -123,7 +125,7 @@ def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
     if operation.base not in ops.ADDITIONS or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
         return None
     small = seen.additions == 1 and seen.intended < value.roundoff and elements(value) >= FEW
-    if small and seen.share > HALF and seen.lost > ARRIVED and _kept(operation, value, readers):
+    if small and seen.share > HALF and seen.lost > ARRIVED and _kept(operation, value, readers) and not remainder_kept(value, readers):
         text = f"{100 * seen.lost:.0f} % of what is added is lost: {100 * seen.share:.0f} % of the elements do not change"
         return Candidate("absorption", operation, text, seen.lost, ARRIVED)
     return None
@@ -136,6 +138,17 @@ def _kept(operation: Operation, value: Value, readers: Readers) -> bool:
         return target is None or target.base in MOVING | CONSTANTS
     whole = any(source.maker is None and elements(source) == elements(value) for source in operation.inputs)
     return bool(operation.parameter) and whole and all(_weighs(reader, value) for reader in readers.get(value, ()) if reader.phase == "forward")
+
+
+@exempts(
+    "absorption", reason="Kahan's summation takes the old sum from the new one, and adds what of the addend did not arrive to the next",
+    needed_by=("weights_with_remainders",),
+)  # fmt: skip
+def remainder_kept(value: Value, readers: Readers) -> bool:
+    """An addition of which the program asks what has arrived, and keeps the answer."""
+    arrived = [made for reader in readers.get(value, ()) if takes_back(reader) for made in reader.outputs]
+    rests = [reader for made in arrived for reader in readers.get(made, ()) if reader.base in ops.SUMS]
+    return any(reader.in_place or any(readers.get(made) for made in reader.outputs) for reader in rests)
 
 
 def _weighs(reader: Operation, value: Value) -> bool:

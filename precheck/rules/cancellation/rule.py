@@ -15,14 +15,16 @@ from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import given_back, percent
 from precheck.analysis.reach import GARBAGE, ROUNDINGS, WRONG
-from precheck.analysis.rounding import DEAD, PLAIN, SUM_ROUNDINGS, Misrounded
+from precheck.analysis.rounding import DEAD, PLAIN, RESULTS, SUM_ROUNDINGS, TERMS, Misrounded
 from precheck.rules.cancellation.about import ABOUT
 from precheck.rules.rule import Rule, difference
 
 
 class Cancellation(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (PLAIN, SUM_ROUNDINGS, DEAD, UNSTABLE, ROUNDINGS, GARBAGE, WRONG, ADDED, ROUNDED, OWNED, OWN, GROWN)
+    limits: ClassVar[tuple[Limit, ...]] = (
+        PLAIN, SUM_ROUNDINGS, TERMS, RESULTS, DEAD, UNSTABLE, ROUNDINGS, GARBAGE, WRONG, ADDED, ROUNDED, OWNED, OWN, GROWN,
+    )  # fmt: skip
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Misrounded) and fact.how == "undone":

@@ -37,5 +37,41 @@ def pixels_of_many_pictures() -> torch.Tensor:
     return torch.cat([pixels.sum((1, 2)), pixels.square().sum((1, 2))]) / 1500**2
 
 
-IDIOMS = (divergence_beside_a_likelihood, nearest_orthogonal, pixels_of_many_pictures)
+def weights_with_remainders() -> torch.Tensor:
+    """Weights in bfloat16 that a loop updates by hand: what of a step did not arrive is taken from the old weight, and goes into the next step."""
+    weight, remainder = normal(64, 64).to(LOW), torch.zeros(64, 64, dtype=LOW)
+    for step in range(40):
+        remainder.add_((1e-3 + 1e-3 * normal(64, 64, seed=step)).to(LOW))
+        before = weight.clone()
+        weight.add_(remainder)
+        remainder.add_(before.sub_(weight))
+    return weight
+
+
+def replaced_weights_with_remainders() -> torch.Tensor:
+    """The same with a new tensor for each step: half of a step and more stays in the remainder for many steps."""
+    weight, remainder, x = nn.Parameter(normal(64, 64).to(LOW)), torch.zeros(64, 64, dtype=LOW), normal(32, 64, seed=1).to(LOW)
+    for _ in range(60):
+        (x @ weight).float().square().mean().backward()
+        assert weight.grad is not None
+        step = -1e-3 * weight.grad - remainder
+        moved = weight.data + step
+        remainder = (moved - weight.data) - step
+        weight.data, weight.grad = moved, None
+    return weight.detach()
+
+
+def nine_hundred_terms() -> torch.Tensor:
+    """A compensated sum in bfloat16, whose remainder becomes as large as its terms."""
+    total, remainder = torch.zeros((), dtype=LOW), torch.zeros((), dtype=LOW)
+    for term in (0.5 + uniform(900)).to(LOW):
+        given = term - remainder
+        more = total + given
+        remainder = (more - total) - given
+        total = more
+    return total
+
+
+IDIOMS = (divergence_beside_a_likelihood, nearest_orthogonal, pixels_of_many_pictures, weights_with_remainders, replaced_weights_with_remainders,
+          nine_hundred_terms)  # fmt: skip
 EXACT = ("pixels_of_many_pictures",)
