@@ -1,4 +1,8 @@
-"""A fifth frozen set of broken kernels, and their twins: written and committed before any of them was tried. Of links an excerpt was read."""
+"""A fifth frozen set of broken kernels, and their twins: written and committed before any of them was tried. Of links an excerpt was read.
+
+Two twins were mended, which were accused rightly: they stopped with an IndexError where there are no rows. A sum that was to be kept in float16 was
+added up in a wider format by torch's own `cumsum`, and is a loop now.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ def grouped(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 class _Grouped(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, wrong: str) -> torch.Tensor:
-        if x.dim() < 3 or x.shape[1] % 2 or x[0, 0].numel() * x.shape[1] < 4:
+        if x.dim() < 3 or x.shape[1] % 2 or not x.numel() or x.numel() < 4 * len(x):
             raise ValueError(f"shape {tuple(x.shape)}: rows, an even number of channels, and places are needed")
         wide = x.float().reshape(len(x), 2, -1)
         mean = wide.mean(-1, keepdim=True)
@@ -232,7 +236,10 @@ def low_squares(wrong: bool) -> Callable[..., Any]:
         wide = x.float()
         away = wide - wide.mean(-1, keepdim=True)
         if wrong:
-            squares = away.to(x.dtype).square().cumsum(-1)[..., -1:].float() if x.shape[-1] else away[..., :1]
+            squares = torch.zeros_like(x[..., :1])
+            for place in away.to(x.dtype).split(1, -1):
+                squares = squares + place * place
+            squares = squares.float()
         else:
             squares = away.square().sum(-1, keepdim=True)
         return (away * torch.rsqrt(squares / max(x.shape[-1], 1) + 1e-3)).to(x.dtype)

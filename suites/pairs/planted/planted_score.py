@@ -1,4 +1,7 @@
-"""What `precheck.compare` says of the set, pair by pair; `python suites/pairs/planted/planted_score.py [--only gpt] [--batch pair_fifth] [--write docs/pairs.md]`."""
+"""What `precheck.compare` says of the set, pair by pair.
+
+    python suites/pairs/planted/planted_score.py [--only gpt] [--batch pair_fifth] [--write docs/pairs.md]
+"""
 
 from __future__ import annotations
 
