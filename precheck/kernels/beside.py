@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.analysis.limit import Limit
+from precheck.analysis.kernel_floor import UNSURE
 from precheck.kernels import running
 from precheck.kernels.trials import Made, Trial
 
@@ -22,7 +22,6 @@ SAMPLES = 8
 """As many as make it unlikely (2^-8) that a coin falls on one side alone."""
 PAIRS = 4
 """Steps to either side, so that each of two equals is the larger one of them once."""
-UNSURE = Limit(2.0**-48, "of the largest input", "32 roundings of float64, of an intermediate as large as that, may be all that is left of a result")
 STEP = 2.0**-30
 """Of an element: far below what any format here tells apart, and far above the roundoff of float64."""
 

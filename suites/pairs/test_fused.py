@@ -109,7 +109,8 @@ def test_kernels_are_given_back_after_they_were_exchanged() -> None:
             seen.append(first.kernel)
             raise RuntimeError
 
-    pytest.raises(RuntimeError, interrupted)
+    with pytest.raises(RuntimeError):
+        interrupted()
     assert [*seen, first.kernel] == ["b", "a"]
 
 
