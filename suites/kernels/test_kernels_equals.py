@@ -1,7 +1,8 @@
-"""Which of several equal numbers is the largest is a choice: the gradient of one that is taken may be that of any of them, and of no other."""
+"""What comes out in more than one way: a choice among equal numbers, which is free, and lanes that add to one number without a lock, which is not."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -57,3 +58,11 @@ def test_the_last_of_equals_is_as_right_as_the_first(dtype: torch.dtype) -> None
 def test_another_gradient_is_wrong_among_equals_too(kernel: Callable[[torch.Tensor], torch.Tensor]) -> None:
     report = precheck.compare_kernels(kernel, largest, zeros(2), budget=2)
     assert [each.rule for each in report.errors] == ["kernel-gradient"], report.summary()
+
+
+def test_what_is_right_by_chance_where_nothing_was_run_before_is_not_stale() -> None:
+    def racing(x: torch.Tensor) -> torch.Tensor:
+        return x.sum(-1) if random.random() < 0.5 else x[..., 1:].sum(-1)
+
+    report = precheck.compare_kernels(racing, lambda x: x.sum(-1), torch.randn(6, 20), budget=2, gradients=False)
+    assert [each.rule for each in report.errors] == ["kernel-nondeterminism"], report.summary()
