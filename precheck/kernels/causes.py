@@ -82,7 +82,7 @@ class Search:
         fresh = self._fresh(trial)
         if fresh.fault is None and not fresh.skipped:
             if any(self._fresh(trial).fault is not None for _ in range(AGAIN)):
-                return Cause("kernel-nondeterminism", "on the same inputs, where nothing was run before, it is right at one time and wrong at another")
+                return Cause("kernel-nondeterminism", "on the same inputs, where nothing was run before, it is right at one time only")
             return Cause("kernel-stale", "on the same inputs it is right where nothing was run before")
         again = self.bench.judge(trial)
         if again.fault is None and fresh.fault is not None and not again.skipped:
