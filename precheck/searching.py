@@ -22,9 +22,11 @@ from precheck import collector, interrupts
 from precheck.findings import RULES
 from precheck.hunt.ascent import ascended
 from precheck.hunt.counterexample import Counterexample
+from precheck.hunt.pairs import SEARCHED as OF_PAIRS
+from precheck.hunt.pairs import PairTrials
 from precheck.hunt.shrinking import Shrinking
 from precheck.hunt.trials import SEARCHED, SPENT, Trials, Verdict
-from precheck.measurement import job_of, measure
+from precheck.measurement import job_of
 from precheck.observe.job import InputError
 from precheck.observe.structure import tensors
 from precheck.precisions import Precision, resolve
@@ -45,6 +47,7 @@ def search(
     model: torch.nn.Module | Callable[..., Any],
     strategy: SearchStrategy[Any],
     *,
+    other: torch.nn.Module | Callable[..., Any] | None = None,
     precision: str | Precision = "bf16-mixed",
     loss: Callable[[Any], torch.Tensor] | None = None,
     seed: int = 0,
@@ -75,29 +78,33 @@ def search(
         ModuleNotFoundError: hypothesis is not installed, which precheck requires.
         Exception: Whatever the model raises.
     """
-    chosen, wanted = resolve(precision), _rules(rules)
+    chosen, wanted = resolve(precision), _rules(rules, SEARCHED if other is None else OF_PAIRS)
     _checked(chosen, most, seconds)
-    trials = Trials(job_of(model, None, loss=loss, seed=seed), chosen, wanted)
+    if other is None:
+        trials = Trials(job_of(model, None, loss=loss, seed=seed), chosen, wanted)
+    else:
+        trials = PairTrials(model, other, chosen, wanted, loss=loss, seed=seed)
     hunt = _Hunt(trials, most, math.inf if seconds is None else seconds)
     found = hunt.found(strategy, seed)
-    if found is None:
+    if found is None and other is None:
         found = hunt.followed()
     if found is not None:
         for inputs in (trials.stored(hunt.shrunk(found)), trials.stored(found)):
-            report = measure(model, inputs, precision=chosen, loss=loss, seed=seed)
+            report = trials.report(inputs)
             errors = [error for error in report.errors if error.rule in wanted]
             if errors:
-                return Counterexample(inputs, report, errors[0], hunt.tried, dataclasses.replace(trials.job, inputs=inputs), chosen)
+                job = dataclasses.replace(trials.job, inputs=inputs)
+                return Counterexample(inputs, report, errors[0], hunt.tried, job, chosen, of_pair=other is not None)
     _LOG.info("%s", _nothing(trials, chosen))
     return None
 
 
-def _rules(rules: Any) -> frozenset[str]:
-    names = SEARCHED if rules is None else (rules,) if isinstance(rules, str) else tuple(rules)
-    wrong = [name for name in names if name not in SEARCHED]
+def _rules(rules: Any, known: tuple[str, ...]) -> frozenset[str]:
+    names = known if rules is None else (rules,) if isinstance(rules, str) else tuple(rules)
+    wrong = [name for name in names if name not in known]
     if wrong or not names:
         why = "watch() or training steps find that, no search does" if wrong and wrong[0] in RULES else "no such rule"
-        raise InputError(f"rules={rules!r}: {why if wrong else 'none is named'}; pass one or several of {', '.join(SEARCHED)}")
+        raise InputError(f"rules={rules!r}: {why if wrong else 'none is named'}; pass one or several of {', '.join(known)}")
     return frozenset(names)
 
 
@@ -228,7 +235,8 @@ def _nothing(trials: Trials, precision: Precision) -> str:
             f"none of {len(others)} inputs could be judged under {precision}: {reasons}; pass a strategy with other magnitudes, "
             "as in precheck.strategies.tensors(shape, magnitude=(2**-8, 2**8)), or more seconds"
         )
-    text = f"search: none of {len(judged)} inputs breaks the model under {precision}"
+    does = "tells other from model" if isinstance(trials, PairTrials) else "breaks the model"
+    text = f"search: none of {len(judged)} inputs {does} under {precision}"
     text += f" ({len(others)} more could not be judged)" if others else ""
     reach = max(verdict.reach for verdict in judged)
     fmt = precision.compute

@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -182,6 +183,12 @@ def script_builtin(function: Any, original: Any | None) -> None:
     table.pop(id(function), None)
     if original is not None and id(original) in table:
         table[id(function)] = table[id(original)]
+
+
+def generated_modules() -> list[Any]:
+    """The modules of Python code that Inductor has written and loaded in this process, in that order. A torch without the list shows none."""
+    cache = getattr(sys.modules.get("torch._inductor.codecache"), "PyCodeCache", None)
+    return list(getattr(cache, "modules", ()))
 
 
 # A GradScaler's own state. A disabled scaler has none of it.

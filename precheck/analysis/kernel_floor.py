@@ -31,6 +31,8 @@ CANCELLED = Limit(1 / 16, "of its terms",
                   "that is left of a gradient where its block counts as cancelled: four bits of a format's eight or more are gone then")  # fmt: skip
 TERMS = Limit(4, "roundings of the terms of a gradient that cancels",
               "two terms, each stored by the kernel and again where autograd adds them: the difference has the error of all four")  # fmt: skip
+UNSURE = Limit(2.0**-48, "of the largest input",
+               "32 roundings of float64, of an intermediate as large as that, may be all that is left of a result")  # fmt: skip
 
 
 @dataclasses.dataclass(slots=True, eq=False)

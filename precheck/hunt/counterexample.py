@@ -44,6 +44,7 @@ class Counterexample:
     tried: int
     job: Job = dataclasses.field(repr=False)
     precision: Precision = dataclasses.field(repr=False)
+    of_pair: bool = dataclasses.field(default=False, repr=False)  # whether it tells two implementations apart
 
     @property
     def elements(self) -> list[tuple[str, tuple[int, ...], float]]:
@@ -74,6 +75,8 @@ class Counterexample:
         Raises InputError for names that do not lead to that model, a path that is no test file, a file that is there, or a case of
         float32 itself, which a golden is; GoldenError if a golden cannot be written.
         """
+        if self.of_pair:
+            raise InputError("it is of two implementations, which no golden is of; put .code() into a test that calls check_parity")
         if not self.precision.is_low:
             why = f"under {self.precision} a golden says nothing, being float32 itself"
             raise InputError(f"{why}; put .code() into a test that calls precheck.measure")

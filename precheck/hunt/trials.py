@@ -19,7 +19,7 @@ from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.goldens.lifecycle import digest
 from precheck.judge.traces import judged
-from precheck.measurement import Measurement
+from precheck.measurement import Measurement, measure
 from precheck.observe.decisions import Tape
 from precheck.observe.job import Job
 from precheck.observe.reach import Reach
@@ -89,6 +89,10 @@ class Trials:
             self.fault = self.fault or verdict.fault
             self.known[key] = verdict
         return self.known[key]
+
+    def report(self, inputs: Any) -> Report:
+        """The measurement of one input."""
+        return measure(self.job.model, inputs, precision=self.precision, loss=self.job.loss, seed=self.job.seed)
 
     def _tried(self, inputs: Any) -> Verdict:
         stored = self.stored(inputs)

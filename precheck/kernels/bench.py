@@ -232,7 +232,7 @@ class Bench:
                 judged.skipped = "which of two writes to one place comes last decides"
                 return
             judged.distances = distances(outcome, reference)
-            if judged.ratio > 1 and not judged.everywhere and reference.runs >= sum(QUICK) and not reference.sampled:
+            if judged.ratio > 1 and reference.runs >= sum(QUICK) and not reference.sampled and beside.may_tell(self, judged, reference):
                 reference.sampled = True
                 beside.sampled(self, judged.trial, reference)
                 judged.distances = distances(outcome, reference)

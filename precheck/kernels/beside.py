@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.analysis.limit import Limit
+from precheck.analysis.kernel_floor import UNSURE
 from precheck.kernels import running
 from precheck.kernels.trials import Made, Trial
 
 if TYPE_CHECKING:
     from precheck.kernels.bench import Bench
-    from precheck.kernels.judged import Reference
+    from precheck.kernels.judged import Judged, Reference
 
 SAMPLES = 8
 """As many as make it unlikely (2^-8) that a coin falls on one side alone."""
 PAIRS = 4
 """Steps to either side, so that each of two equals is the larger one of them once."""
-UNSURE = Limit(2.0**-48, "of the largest input", "32 roundings of float64, of an intermediate as large as that, may be all that is left of a result")
 STEP = 2.0**-30
 """Of an element: far below what any format here tells apart, and far above the roundoff of float64."""
 
@@ -44,13 +43,22 @@ def sampled(bench: Bench, trial: Trial, reference: Reference) -> None:
     _jumps(bench, trial, made, reference)
 
 
+def may_tell(bench: Bench, judged: Judged, reference: Reference) -> bool:
+    """Whether inputs beside these could explain what is off: a few elements; or many of a gradient, where the inputs hold a number twice,
+    so that each of them may be what a choice among equals has moved."""
+    if not judged.everywhere:
+        return True
+    made = reference.made or bench.make(judged.trial)
+    return judged.backward and any(each.is_floating_point() and each.unique().numel() < each.numel() for each in made.values)
+
+
 def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None:
     """Exact gradients a hair beside these inputs. At a corner, or among equals, they are others, and none is more right than another: what the
     reference gives there depends on how it is written."""
     names = [name for name, floored in reference.floors.items() if "gradient" in name and floored.exact.is_floating_point()]
-    for seed in range(PAIRS if names else 0):
+    for seed in range(-1, PAIRS) if names else ():
         for sign in (1, -1):
-            generator = torch.Generator().manual_seed(4177 + seed)
+            generator = torch.Generator().manual_seed(4177 + seed) if seed >= 0 else None
             beside = Made([_stepped(each, generator, sign) for each in made.values], made.numbers)
             exact = bench.exact_of(trial, beside)
             for name in names:
@@ -79,13 +87,16 @@ def doubted(bench: Bench, trial: Trial, reference: Reference) -> bool:
     return found
 
 
-def _stepped(value: torch.Tensor, generator: torch.Generator, sign: int) -> torch.Tensor:
-    """Each element moved by itself; a zero as far as others are."""
+def _stepped(value: torch.Tensor, generator: torch.Generator | None, sign: int) -> torch.Tensor:
+    """Each element moved by itself; a zero as far as others are. Without a generator, each by more or less than the one before it: among equals the
+    last is the largest everywhere, or the first, and these two are what implementations take."""
     if not value.is_floating_point() or not value.numel():
         return value
     wide = value.double()
     size = torch.where(wide == 0, wide.nan_to_num(posinf=0.0, neginf=0.0).square().mean().sqrt(), wide.abs())
-    moved = wide + sign * STEP * size * (torch.rand(wide.shape, generator=generator, dtype=torch.float64) - 0.5)
+    drawn = torch.linspace(0, 1, wide.numel(), dtype=torch.float64).view(wide.shape) if generator is None else torch.rand(
+        wide.shape, generator=generator, dtype=torch.float64)  # fmt: skip
+    moved = wide + sign * STEP * size * (drawn - 0.5)
     return torch.where(wide.isfinite(), moved, wide)
 
 

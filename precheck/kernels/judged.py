@@ -60,6 +60,11 @@ class Judged:
         far = [each for each in self.distances.values() if each.ratio > CLEAR and each.wrong is not None]
         return any(each.wrong is not None and each.elements > MANY * each.wrong.numel() and each.elements >= 8 for each in far)
 
+    @property
+    def backward(self) -> bool:
+        """Whether gradients alone are wrong."""
+        return all("gradient" in name for name, each in self.distances.items() if each.ratio > 1)
+
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Reference:

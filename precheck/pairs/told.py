@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from precheck.findings import Finding, Phase, Report, Row
+from precheck.pairs import fused
 from precheck.pairs.against import Against
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.losing import loses
@@ -54,7 +55,8 @@ def _at(finding: Finding, comparison: Comparison) -> Finding:
     if place is None and finding.module and finding.phase == "forward":  # a buffer, which nothing else shows
         place = Place(finding.module, comparison.matching.modules.get(finding.module))
     if place is None:
-        return finding
+        why = fused.told(comparison) if finding.rule == "less-accurate" and comparison.other.compiled else ""
+        return dataclasses.replace(finding, message=f"{finding.message}; {why}") if why else finding
     whose = f"in {place.module}" if place.module else "in the model's own code"
     line = f", at {place.source}" if place.source else ""
     verb = "they part first" if finding.rule == "different" else "other loses it first"

@@ -6,6 +6,7 @@
     python suites/kernels/benchmark.py later.json --set later            # the second one; as long
     python suites/kernels/benchmark.py fresh.json --set fresh            # the third one; five minutes
     python suites/kernels/benchmark.py fourth.json --set fourth          # the fourth one; ten minutes
+    python suites/kernels/benchmark.py fifth.json --set fifth            # the fifth one; as long
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ import broken_first  # noqa: F401
 import broken_second  # noqa: F401
 import broken_third  # noqa: F401
 import database
+import fifth_broken  # noqa: F401
+import fifth_broken_more  # noqa: F401
+import fifth_rewrites  # noqa: F401
 import fourth_broken  # noqa: F401
 import fourth_rewrites  # noqa: F401
 import fresh_broken  # noqa: F401
@@ -44,7 +48,7 @@ import unseen_broken  # noqa: F401
 import unseen_broken_more  # noqa: F401
 import unseen_norms  # noqa: F401
 import unseen_sums  # noqa: F401
-from broken_cases import ALL, FOURTH, FRESH, LATER, UNSEEN, Case
+from broken_cases import ALL, FIFTH, FOURTH, FRESH, LATER, UNSEEN, Case
 
 import precheck
 
@@ -142,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--only", default="", help="part of a name")
-    parser.add_argument("--set", choices=("kernels", "healthy", "both", "unseen", "later", "fresh", "fourth"), default="both")
+    parser.add_argument("--set", choices=("kernels", "healthy", "both", "unseen", "later", "fresh", "fourth", "fifth"), default="both")
     parser.add_argument("--write", type=Path, help="the page that gets the table")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -151,6 +155,7 @@ def main() -> None:
         rows += frozen(options.only, LATER, rewrites.LATER) if options.set == "later" else []
         rows += frozen(options.only, FRESH, rewrites.FRESH) if options.set == "fresh" else []
         rows += frozen(options.only, FOURTH, rewrites.FOURTH) if options.set == "fourth" else []
+        rows += frozen(options.only, FIFTH, rewrites.FIFTH) if options.set == "fifth" else []
         rows += kernels(options.only) if options.set in ("kernels", "both") else []
         rows += healthy(options.only) if options.set in ("healthy", "both") else []
         options.results.write_text(json.dumps(rows, indent=1), encoding="utf8")

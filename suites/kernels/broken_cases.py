@@ -16,6 +16,8 @@ FRESH: dict[str, Case] = {}
 """Those of `fresh_broken`: a third one."""
 FOURTH: dict[str, Case] = {}
 """Those of `fourth_broken`."""
+FIFTH: dict[str, Case] = {}
+"""Those of `fifth_broken`."""
 
 
 class Case(NamedTuple):

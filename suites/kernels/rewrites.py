@@ -19,6 +19,8 @@ FRESH: dict[str, Rewrite] = {}
 """Those of `fresh_rewrites`: a third one."""
 FOURTH: dict[str, Rewrite] = {}
 """Those of `fourth_rewrites`."""
+FIFTH: dict[str, Rewrite] = {}
+"""Those of `fifth_rewrites`."""
 
 
 class Rewrite(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
@@ -52,6 +53,13 @@ def test_the_page_has_every_exemption_and_every_limit() -> None:
     page = PAGE.read_text(encoding="utf8")
     missing = [name for name in LEDGER if f"| {name} |" not in page] + [name for file, name in all_limits() if f"| `{name}` ({file}) |" not in page]
     assert not missing
+
+
+def test_limits_are_where_the_page_looks_for_them() -> None:
+    """A limit that another folder made would be on no page."""
+    root = Path(precheck.__file__).parent
+    made = {path.relative_to(root) for path in root.rglob("*.py") if re.search(r"^\w+ = Limit\(", path.read_text(encoding="utf8"), re.MULTILINE)}
+    assert {path.parts[0] for path in made} == {"analysis", "rules"}, made
 
 
 ROWS = """| exemption | rules | reason | accused without it |

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from precheck.analysis.kernel_floor import BLOCK, CANCELLED, ELEMENTS, NEARBY, OWN, ROUNDINGS, SPACINGS, TERMS
+from precheck.analysis.kernel_floor import BLOCK, CANCELLED, ELEMENTS, NEARBY, OWN, ROUNDINGS, SPACINGS, TERMS, UNSURE
 from precheck.analysis.limit import Limit
 from precheck.rules.kernel_gradient.about import ABOUT
 from precheck.rules.rule import Rule
@@ -17,4 +17,4 @@ class KernelGradient(Rule):
     """`comparing_kernels` asks for it, which has calls and no run."""
 
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS)
+    limits: ClassVar[tuple[Limit, ...]] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE)

@@ -1,6 +1,9 @@
 """All families of the set, imported for the pairs that they enter."""
 
 import pair_bert
+import pair_fifth
+import pair_fifth_parts
+import pair_fifth_training
 import pair_fourth
 import pair_fourth_parts
 import pair_fourth_training
@@ -20,4 +23,5 @@ FAMILIES = (
     pair_gpt, pair_llama, pair_bert, pair_t5, pair_images, pair_sequences, pair_routes, pair_losses, pair_second,
     pair_third, pair_third_parts, pair_third_losses,
     pair_fourth, pair_fourth_parts, pair_fourth_training,
+    pair_fifth, pair_fifth_parts, pair_fifth_training,
 )  # fmt: skip

@@ -1,4 +1,7 @@
-"""What `precheck.compare` says of the set, pair by pair; `python suites/pairs/planted/planted_score.py [--only gpt] [--write docs/pairs.md]`."""
+"""What `precheck.compare` says of the set, pair by pair.
+
+    python suites/pairs/planted/planted_score.py [--only gpt] [--batch pair_fifth] [--write docs/pairs.md]
+"""
 
 from __future__ import annotations
 
@@ -80,6 +83,7 @@ def table(all_told: list[Told]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="what names of pairs contain")
+    parser.add_argument("--batch", default="", help="what names of the families' modules begin with")
     parser.add_argument("--precision", choices=PRECISIONS, help="one alone")
     parser.add_argument("--write", type=Path, help="a page whose table is replaced")
     chosen = parser.parse_args()
@@ -87,7 +91,7 @@ def main() -> None:
     all_told = []
     for case in CASES.values():
         for precision in (chosen.precision,) if chosen.precision else PRECISIONS:
-            if chosen.only in case.name:
+            if chosen.only in case.name and case.make.__module__.startswith(chosen.batch):
                 each = told(case, precision)
                 all_told.append(each)
                 sign = "ok  " if each.right else "BAD "

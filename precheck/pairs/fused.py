@@ -1,0 +1,123 @@
+"""Compiled code that loses accuracy: whether it keeps it where Inductor rounds as eager code does, and which fused kernel makes the difference.
+
+Inductor keeps in float32 what eager code would store in a lower format between two ops of one kernel. That is more exact, unless what is stored
+and what is computed from it are to belong together. With `emulate_precision_casts` it rounds as eager code does. So `other` is compiled once more
+with that, and is judged again. Then one kernel after the other of the first compilation is exchanged for that of the second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from precheck.observe.listeners import doing
+from precheck.pairs.callables import Called, Hosted
+from precheck.pairs.comparison import Comparison
+from precheck.pairs.sides import Side
+from precheck.torch_internals import generated_modules
+from precheck.words import counted
+
+OPTION = "emulate_precision_casts"
+MOST = 16
+"""Kernels that are exchanged one by one; each takes a run of the compiled model."""
+_CASTS = re.compile(r"convert<[^>]*(?:BFloat16|Half)|tl\.(?:bfloat16|float16)")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel that both compilations have, with another text. `first`: modules of the first one that have it."""
+
+    name: str
+    first: tuple[Any, ...]
+    second: Any
+    casts: tuple[int, int]
+
+    @property
+    def words(self) -> str:
+        before, after = self.casts
+        what = "leaves out a rounding that eager code makes" if before < after else "rounds where eager code does not" if before > after else ""
+        return f"its fused kernel {self.name} {what or 'rounds otherwise than eager code'}"
+
+    @contextlib.contextmanager
+    def exchanged(self) -> Iterator[None]:
+        kept = [vars(each)[self.name] for each in self.first]
+        for each in self.first:
+            setattr(each, self.name, vars(self.second)[self.name])
+        try:
+            yield
+        finally:
+            for each, kernel in zip(self.first, kept, strict=True):
+                setattr(each, self.name, kernel)
+
+
+def told(comparison: Comparison) -> str:
+    """In words; nothing where Inductor did not make `other`, or not all of it."""
+    again, before = _compiled_again(comparison.other.job.model), generated_modules()
+    if again is None:
+        return ""
+    with doing(f"compiling other again, with {OPTION}"):
+        try:
+            kept = _accurate(comparison, again)
+        except Exception as error:  # whatever a compiler may raise: the finding stands without this
+            return f"compiled with torch._inductor.config.{OPTION} it does not run ({type(error).__name__})"
+    if not kept:
+        return f"compiled with torch._inductor.config.{OPTION} it loses accuracy too"
+    cured = f"compiled with torch._inductor.config.{OPTION} it does not"
+    others = list(kernels(before, [each for each in generated_modules() if each not in before]))
+    with doing("exchanging kernels of other"):
+        for each in others[:MOST]:
+            with each.exchanged():
+                alone = _accurate(comparison, comparison.other.job.model)
+            if alone:
+                return f"{cured}: {each.words}"
+    return f"{cured}; none alone makes the difference, of {counted(len(others), 'kernel')} with another text" if others else cured
+
+
+def _compiled_again(model: torch.nn.Module) -> torch.nn.Module | None:
+    compiled = model.__dict__.get("compiled" if isinstance(model, Hosted) else "function")
+    if getattr(getattr(compiled, "forward", compiled), "get_compiler_config", lambda: None)() is None:
+        return None  # Inductor alone has a configuration
+    if isinstance(model, Hosted):
+        original = model.__dict__["original"]
+        return Hosted(torch.compile(original, options={OPTION: True}), original)  # type: ignore[arg-type]
+    if isinstance(model, Called):
+        function = getattr(model.__dict__["function"], "_torchdynamo_orig_callable", None)
+        return None if function is None else Called(torch.compile(function, options={OPTION: True}))
+    return None
+
+
+def _accurate(comparison: Comparison, model: torch.nn.Module) -> bool:
+    """Whether `other`, run as this model, is neither another function nor less accurate."""
+    side = Side(dataclasses.replace(comparison.other.job, model=model), comparison.precision, around=comparison.other.around)
+    rows = Comparison(comparison.model, side, comparison.matching, comparison.precision, aligned=comparison.aligned).judged()
+    return all(row.verdict not in ("less accurate", "different") for row in rows)
+
+
+def kernels(first: Sequence[Any], second: Sequence[Any]) -> Iterator[Kernel]:
+    """Kernels with another text, of modules that call kernels of the same names in the same way."""
+    known = [(each, *_parts(each)) for each in first]
+    for module in second:
+        texts, calls = _parts(module)
+        alike = [(each, theirs) for each, theirs, there in known if there == calls and theirs.keys() == texts.keys()]
+        for name, text in texts.items():
+            unlike = [(each, theirs[name]) for each, theirs in alike if theirs[name] != text]
+            if unlike:
+                casts = (len(_CASTS.findall(unlike[-1][1])), len(_CASTS.findall(text)))
+                yield Kernel(name, tuple(each for each, _ in unlike), module, casts)
+
+
+def _parts(module: Any) -> tuple[dict[str, str], str]:
+    """The text of each kernel of generated code, and of what calls them."""
+    try:
+        text = Path(module.__file__).read_text(encoding="utf8")
+    except (OSError, AttributeError, TypeError):
+        return {}, ""
+    definitions, _, calls = text.partition("async_compile.wait(globals())")
+    _, *found = re.split(r"^(\w+) = async_compile\.", definitions, flags=re.MULTILINE)
+    return {name: re.sub(r"^# kernel path:.*$", "", body, flags=re.MULTILINE) for name, body in zip(found[::2], found[1::2], strict=True)}, calls
