@@ -95,7 +95,7 @@ def runs(block: Block) -> bool:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_with_code_is_carried_out_somewhere(name: str) -> None:
     code = [block.line for block in blocks((ROOT / name).read_text(encoding="utf8")) if runs(block)]
-    if code and "rules/" not in name:  # their examples are the files that suites/judge runs
+    if code and "rules/" not in name:  # suites/report/test_rules.py runs their examples
         assert name in HERE or name in ELSEWHERE, f"{name} has code at lines {code}, and no test is named for it in {Path(__file__).name}"
 
 

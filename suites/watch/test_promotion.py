@@ -74,7 +74,7 @@ def found(between: Forward, dtype: torch.dtype, precision: str | None = None, *,
 def test_a_product_that_runs_in_float32_since_a_table_did_is_a_warning() -> None:
     (finding,) = found(promoted, LOW)
     assert (finding.rule, finding.severity, finding.op) == ("dtype-leak", "warning", "aten.mul.Tensor")
-    assert "a float32 tensor of [8] makes this bfloat16 one of [4, 8] float32 too" in finding.message
+    assert "a float32 tensor of shape [8] turns this bfloat16 tensor of shape [4, 8] into float32" in finding.message
     assert re.search(r"aten\.mm\.default at .*:\d+, runs in float32, on a widened copy of the weight", finding.message)
 
 
