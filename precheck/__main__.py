@@ -159,8 +159,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_report(what: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    ends = "Exit status: 0 shown, 1 B has errors or lost verdicts that A had not, 2 not readable or not writable."
-    report = _command(what, "report", "show a report in any form; of two reports, what changed, worst first", ends)
+    ends = "Exit status: 0 shown, 1 B has an error that A has not, or no verdict where A has one, 2 not readable or not writable."
+    report = _command(what, "report", "show a report, or what changed from one report to the next, worst first", ends)
     report.add_argument("a", type=Path, metavar="A.json", help="a file of pytest --drift-report=json:PATH, or of Report.to_json()")
     report.add_argument("b", type=Path, nargs="?", metavar="B.json", help="a later one")
     report.add_argument("--format", choices=tuple(FORMS), default="term", help="the form (default: term)")

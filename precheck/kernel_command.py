@@ -26,9 +26,10 @@ def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
     where = f"{', '.join(_NAMES)} in the reference's module, then the candidate's"
     parser.add_argument("--inputs", metavar="MODULE:INPUTS", help=f"arguments of one call, or a function that makes them (default: {where})")
     parser.add_argument("--precision", help="as --precision of pytest (default: inputs as they are)")
-    parser.add_argument("--gradients", choices=("yes", "no", "double"), default="yes", help="which are compared (default: yes)")
-    parser.add_argument("--sizes", help="names of the dimensions of each tensor, where equal sizes vary apart: 'rows columns; columns'")
-    parser.add_argument("--budget", type=float, default=20.0, help="seconds that the trials may take, of the processor (default: 20)")
+    compared = "whether to compare gradients, double: second ones too (default: yes)"
+    parser.add_argument("--gradients", choices=("yes", "no", "double"), default="yes", help=compared)
+    parser.add_argument("--sizes", help="names for the dimensions of each tensor, if two that have one size may differ: 'rows columns; columns'")
+    parser.add_argument("--budget", type=float, default=20.0, help="seconds of processor time for the trials (default: 20)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--save", type=Path, metavar="TEST.py", help="write a failing input as a test into this file")
     parser.set_defaults(run=run)

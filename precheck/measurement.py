@@ -93,17 +93,17 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
     """The arguments of `measure`, validated."""
     if not callable(model):
         raise InputError(f"model is a {type(model).__name__}; pass a torch.nn.Module, or a function of tensors")
-    if not isinstance(model, torch.nn.Module):
-        model = _Function(model)
+    if isinstance(model, type) and issubclass(model, torch.nn.Module):
+        raise InputError(f"model is the class {model.__name__}; pass an instance, as in {model.__name__}(...)")
+    model = model if isinstance(model, torch.nn.Module) else _Function(model)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"steps={steps!r}; pass a whole number from 1")
     if loss is not None and not callable(loss):
         raise InputError(f"loss is a {type(loss).__name__}; pass a function of the model's output, as in loss=lambda out: out.mean()")
     inferred = next((name for name, parameter in model.named_parameters() if parameter.is_inference()), None)
     if inferred is not None:
-        raise InputError(
-            f"{inferred} is a tensor of torch.inference_mode(), which nothing can be put under; make the model outside of it, or in torch.no_grad()"
-        )
+        why = "which nothing can be put under; make the model outside of it, or in torch.no_grad()"
+        raise InputError(f"{inferred} is a tensor of torch.inference_mode(), {why}")
     model, inputs, loss = received(model, inputs, loss)
     if optimizer is not None and loss is None:
         raise InputError("an optimizer was given without a loss; pass loss=lambda out: ... too, since there is nothing to step on otherwise")

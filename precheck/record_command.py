@@ -14,15 +14,17 @@ _ENDS = "Exit status: 0 written, 2 not. precheck.compare(model, FILE, inputs) co
 
 def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
     """The command among the others."""
-    parser = command(what, "record", "write what a run gives to a file that precheck.compare takes as the other of two", _ENDS)
+    does = "run a model and write the results to a file, which precheck.compare can take in place of the second model"
+    parser = command(what, "record", does, _ENDS)
     parser.add_argument("file", type=Path, metavar="FILE.safetensors", help="where to write")
     parser.add_argument("model", metavar="MODULE:MODEL", help="a module or a function of tensors; with () at its end, what that function returns")
-    parser.add_argument("--inputs", required=True, metavar="MODULE:INPUTS", help="as compare takes them; with () at its end, what it returns")
+    given = "the model's inputs: a tensor, a tuple or a dict; with () at its end, what that function returns"
+    parser.add_argument("--inputs", required=True, metavar="MODULE:INPUTS", help=given)
     parser.add_argument("--loss", metavar="MODULE:LOSS", help="a function of the output that returns a scalar; its gradients are recorded too")
-    parser.add_argument("--optimizer", metavar="MODULE:OPTIMIZER", help="makes an optimizer of parameters; moves of weights are recorded too")
-    parser.add_argument("--steps", type=int, default=1, help="of the optimizer (default: 1)")
+    parser.add_argument("--optimizer", metavar="MODULE:OPTIMIZER", help="makes an optimizer of parameters; how far weights move is recorded too")
+    parser.add_argument("--steps", type=int, default=1, help="steps of the optimizer (default: 1)")
     parser.add_argument("--precision", default="32-true", help="as --precision of pytest (default: 32-true)")
-    parser.add_argument("--seed", type=int, default=0, help="of all random numbers (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (default: 0)")
     parser.set_defaults(run=run)
 
 

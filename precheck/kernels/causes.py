@@ -116,10 +116,10 @@ class Search:
         longer = max((size / max(self.bench.dimensions.sizes[name], 1) for name, size in trial.sizes), default=1)
         if judged.fault is not None and judged.fault.kind in ("values", "lost") and longer > 1 and self._rounds(judged):
             return Cause("kernel-accumulation", f"the error grows with the size: with {words} it is beyond the floor")
-        return Cause("kernel-edge", f"in the example's sizes it is right; here it has {words}")
+        return Cause("kernel-edge", f"in the example's sizes it is right; here {words}")
 
     def _size(self, name: str) -> str:
-        return f"{self.bench.dimensions.sizes[name]} become" if name.startswith("=") else f"{name} ="
+        return f"the size {self.bench.dimensions.sizes[name]} became" if name.startswith("=") else f"{name} ="
 
     def _unwritten(self, judged: Judged) -> Cause | None:
         """What an allocation holds shows where it is read before it is written: with zeros in it, the same call is right. Both are asked twice, since

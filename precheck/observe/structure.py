@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -61,11 +62,23 @@ def _refilled(value: Any, changed: dict[Any, Any]) -> Any:
 
 def call(model: Callable[..., Any], inputs: Any) -> Any:
     """`model` on `inputs`: a tuple is positional, a dict (or other mapping) keywords, anything else one argument."""
-    if isinstance(inputs, Mapping):
-        return model(**inputs)
-    if isinstance(inputs, tuple) and not hasattr(inputs, "_fields"):
-        return model(*inputs)
-    return model(inputs)
+    try:
+        if isinstance(inputs, Mapping):
+            return model(**inputs)
+        if isinstance(inputs, tuple) and not hasattr(inputs, "_fields"):
+            return model(*inputs)
+        return model(inputs)
+    except TypeError as refused:
+        _note_form(refused, inputs)
+        raise
+
+
+def _note_form(refused: TypeError, inputs: Any) -> None:
+    """Says how arguments are passed, if the model was never entered: the call itself did not fit its signature."""
+    frames, outside = traceback.walk_tb(refused.__traceback__), (__file__, torch.nn.modules.module.__file__)
+    if all(frame.f_code.co_filename in outside for frame, _ in frames) and hasattr(refused, "add_note"):  # from Python 3.11
+        kind = type(inputs).__name__
+        refused.add_note(f"inputs is a {kind}; a tuple is passed as positional arguments, a dict as keyword arguments, anything else as one argument")
 
 
 def leaves(loss: torch.Tensor) -> Iterator[torch.Tensor]:

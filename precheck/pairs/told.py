@@ -99,13 +99,14 @@ def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precisio
         "measured": first.r, "limit": first.allowed,
     }  # fmt: skip
     if first.verdict == "bitwise":
-        return Bitwise.finding("note", f"all {len(rows)} tensors are equal bit for bit under {precision}", measured=0.0, limit=worst.allowed)
+        all_of = "the 1 tensor is" if len(rows) == 1 else f"all {len(rows)} tensors are"
+        return Bitwise.finding("note", f"{all_of} equal bit for bit under {precision}", measured=0.0, limit=worst.allowed)
     if first.verdict == "rounding":
         same = sum(row.verdict == "bitwise" for row in rows)
         return Rounding.finding(
             "note",
-            f"{len(some)} of {len(rows)} tensors differ under {precision}, each by no more than correct rounding explains"
-            f" (at most {worst.r:.3g} noise floors, {worst.subject.title}); {same} are equal bit for bit",
+            f"{len(some)} of {counted(len(rows), 'tensor')} differ under {precision}, by no more than correct rounding explains"
+            f" (at most {worst.r:.3g} noise floors, {worst.subject.title}); equal bit for bit: {same}",
             measured=worst.r, limit=worst.allowed,
         )  # fmt: skip
     if first.why:

@@ -48,9 +48,10 @@ class Benchmarks:
     def gpu_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> GpuBenchmark:
         """gpu_benchmark(model, inputs, *, loss=None, optimizer=None, precisions=None, seed=0) -> Benchmark.
 
-        Speed, memory and error of a model or function under each precision, beside float32: those of --precision if it names any. One
-        row a precision in pytest-benchmark's table and JSON; its --benchmark-min-rounds and --benchmark-max-time hold, the latter for
-        all rows together. On CUDA events time a step, with the second-level cache flushed before it; on a CPU, the monotonic clock.
+        Measures speed, memory and error of a model or function under each precision, beside float32. `precisions` defaults to those of
+        --precision. Each precision is a row in pytest-benchmark's table and JSON. --benchmark-min-rounds holds for each row, and
+        --benchmark-max-time for all rows together. On CUDA, events measure a step, and the second-level cache is flushed before it. On a
+        CPU, the monotonic clock measures it.
         """
         return GpuBenchmark(request.node, benchmark, self.told)
 

@@ -85,9 +85,10 @@ def check_precision(request: pytest.FixtureRequest, precision: Precision | str) 
     """check_precision(model, inputs, *, loss=None, optimizer=None, steps=1, seed=0, depth=None, allow=None) -> Report.
 
     Runs the model under the test's precision, compares it with the golden of this test, and fails the test if there are errors.
-    A tensor of inputs is one argument, a tuple positional ones, a dict keywords. `loss` takes the model's output and returns a
-    scalar; without it only the forward runs. `optimizer` takes parameters, as torch.optim's do. The model comes back as it was.
-    Findings of a rule that `allow` names are notes that give its reason: allow={"lost-update": "the reason"}.
+    `inputs` is a tensor (one argument), a tuple (positional arguments) or a dict (keyword arguments). `loss` takes the model's output
+    and returns a scalar; without it only the forward pass runs. `optimizer` takes parameters and returns an optimizer, as the classes
+    of torch.optim do. The model comes back as it was. `allow` turns the errors of a rule into notes, which give your reason:
+    allow={"lost-update": "the reason"}.
     """
     from precheck.plugin.checks import CheckPrecision
 

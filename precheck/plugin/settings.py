@@ -81,11 +81,11 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--precision-model", action="append", metavar="MODULE:FACTORY",
-        help="check the model that this function returns, without a test file; or the dict of arguments of precheck.measure; repeatable",
+        help="check what this function returns: a model, or a dict of arguments of precheck.measure; needs no test file; may be given more than once",
     )  # fmt: skip
     group.addoption(
         "--golden-refresh", nargs="?", const="changed", type=_which, metavar="WHICH",
-        help="record goldens in float32: missing: those that are not there; changed (the default): these and outdated ones; all",
+        help="record goldens in float32: missing (those that have no file yet), changed (the default: also those that are out of date), or all",
     )  # fmt: skip
     group.addoption("--golden-dir", metavar="PATH", help="where goldens are kept, relative to the root of the project (default: golden)")
     group.addoption("--golden-unused", choices=UNUSED, help="what to do if there are goldens that no test uses (default: warn)")
@@ -94,7 +94,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--known-failures-write", action="store_true", help="record the failures of this run as known; entries of other tests stay")
     group.addoption(
         "--drift-report", action="append", metavar="TYPE[:DEST]",
-        help=f"write a report of every check: {', '.join(REPORTS)}; repeatable",
+        help=f"write a report of every check: {', '.join(REPORTS)}; may be given more than once",
     )  # fmt: skip
     group.addoption("--drift-top", type=int, metavar="N", help="how many rows the tables of worst tensors and ops have (default: 10; 0: all)")
     group.addoption(
@@ -103,7 +103,7 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption(
         "--precheck-selftest", action="store_true",
-        help="make each check that passes again with faults planted into the model, up to seven, each of which must be caught; each costs "
+        help="repeat each check that passed, with faults planted into the model, up to seven; a fault that is not caught fails the test; each costs "
         "what a check that fails does, about ten runs of the model (three under 32-true)",
     )  # fmt: skip
     parser.addini("precision", "default of --precision")
@@ -116,8 +116,8 @@ def add_options(parser: pytest.Parser) -> None:
     parser.addini("drift_top", "default of --drift-top", default="10")
     parser.addini(
         "remedy_trials",
-        f"after a failure, how many models to try in search of what to keep in float32, however long that takes; 0: none (default: {TRIALS}, "
-        "as far as they fit into 15 times one low and one float32 step, or half a second)",
+        f"how many trials to make after a failure, to find which modules must stay in float32; 0 makes none. A number has no limit of time; "
+        f"the default makes up to {TRIALS}, within 15 times the time of one low and one float32 step, or half a second",
         default=TRIALS,  # a number: what is asked for is text
     )
     parser.addini("precision_device", "default of --precision-device", default="auto")

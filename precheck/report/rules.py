@@ -23,6 +23,11 @@ def example(rule: str) -> Path:
     return Path(rules.__path__[0]) / rule.replace("-", "_") / "example.py"
 
 
+def said(rule: str) -> Path:
+    """The file with what the example of a rule prints. suites/report/example_texts.py writes it, and a test repeats it."""
+    return example(rule).with_suffix(".txt")
+
+
 def _index() -> str:
     rows = [(f"[`{rule.name}`]({rule.name}.md)", _cell(rule.meaning)) for rule in RULES.values()]
     return "\n".join([_MADE, "", "# Rules", "", *grid(("rule", "fires when"), rows), ""])
@@ -32,6 +37,8 @@ def _page(rule: Rule) -> str:
     shown = example(rule.name).read_text(encoding="utf8").rstrip("\n")
     lines = [_MADE, "", f"# `{rule.name}`", "", _sentence(rule.meaning), "", f"**Cure**: {rule.remedy}.", ""]
     lines += ["## Example", "", "```python", shown, "```", ""]
+    if said(rule.name).is_file():
+        lines += ["It prints:", "", "```text", said(rule.name).read_text(encoding="utf8").rstrip("\n"), "```", ""]
     lines += ["## How it is found", "", inspect.getdoc(inspect.getmodule(rule_of(rule.name))) or "", ""]
     used = [f"- `precheck/{file}`: {summary}" for file, summary in analyses_of(rule.name)]
     lines += [f"The code: `precheck/rules/{rule.name.replace('-', '_')}/rule.py`.{' Analyses that it uses:' if used else ''}", ""]

@@ -14,7 +14,7 @@ from precheck.report import reasons
 from precheck.report.facts import allowances, excused, followed, not_needed, unjudged
 from precheck.report.sensitivity import table
 from precheck.report.session import Session, report_of
-from precheck.words import one_line, printable, short, tensor_name
+from precheck.words import counted, one_line, printable, short, tensor_name
 
 
 def summary(report: Report, top: int = 5) -> str:
@@ -133,7 +133,7 @@ def _headline(report: Report) -> str:
     why = reasons.Reasons(report)
     row = _plain_row(why, closest) if (closest := why.closest()) else None
     nearest = f"; closest to its limit: {_beside(numbers(row), row)}" if row else ""
-    return f"{well}{under}: {len(report.boundaries)} tensors compared{nearest}{reasons.told(why.counted().items())}"
+    return f"{well}{under}: {counted(len(report.boundaries), 'tensor')} compared{nearest}{reasons.told(why.counted().items())}"
 
 
 def numbers(row: dict[str, Any]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import textwrap
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -95,7 +97,7 @@ def runs(block: Block) -> bool:
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_with_code_is_carried_out_somewhere(name: str) -> None:
     code = [block.line for block in blocks((ROOT / name).read_text(encoding="utf8")) if runs(block)]
-    if code and "rules/" not in name:  # their examples are the files that suites/judge runs
+    if code and "rules/" not in name:  # suites/report/test_rules.py runs their examples
         assert name in HERE or name in ELSEWHERE, f"{name} has code at lines {code}, and no test is named for it in {Path(__file__).name}"
 
 
@@ -112,6 +114,48 @@ def test_commands_stand_in_blocks_that_are_run(name: str) -> None:
     plain = [block for block in blocks((ROOT / name).read_text(encoding="utf8")) if block.kind == ""]
     typed = [line for block in plain for line in block.text.splitlines() if re.match(r"(\$ )?(pytest|python3?|pip|git) ", line)]
     assert not [line for line in typed if not (name == "README.md" and line.startswith(INSTALLS))]
+
+
+def indented(page: str) -> list[str]:
+    """Blocks that Markdown takes for code because of their indent alone."""
+    plain = re.sub(r"^ *```.*?^ *```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"(?:(?<=\n\n)|\A) {4}\S.*(?:\n+ {4,}\S.*)*", plain)
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "docs/reference/fixtures.md"])
+def test_no_code_is_hidden_from_the_tests_by_an_indent(name: str) -> None:
+    """Without a fence nothing says what a block is, and nothing runs it. The fixtures' page is made of docstrings; the test below runs its blocks."""
+    assert not indented((ROOT / name).read_text(encoding="utf8"))
+
+
+GIVEN = {
+    "test_gan": ("batches = [torch.ones(2)]\nlayer = torch.nn.Linear(2, 2)\n"
+                 "def train_discriminator(real): layer(real).sum().backward()\ndef train_generator(): train_discriminator(torch.ones(2))\n"),
+    "scaler": "class Generator(torch.nn.Linear):\n    def __init__(self): super().__init__(4, 4)\n",
+    "test_port": ("class Named(torch.nn.Module):\n"
+                  "    def __init__(self, name):\n        super().__init__()\n        torch.manual_seed(0)\n"
+                  "        self.name = name\n        setattr(self, name, torch.nn.Embedding(8, 4))\n"
+                  "    def forward(self, x): return types.SimpleNamespace(logits=getattr(self, self.name)(x))\n"
+                  "original, port, tokens = Named('layers'), Named('h'), torch.arange(8)\n"),
+    "test_decoding": PAIR,
+}  # fmt: skip
+"""What the examples of the fixtures take for granted, by a word of each."""
+
+
+@pytest.mark.usefixtures("everything_imported")
+def test_the_examples_of_the_fixtures_run(pytester: pytest.Pytester) -> None:
+    if find_spec("transformers") is None:
+        pytest.skip("the decoder is one of transformers")
+    found = indented((ROOT / "docs" / "reference" / "fixtures.md").read_text(encoding="utf8"))
+    assert len(found) == len(GIVEN)
+    for block, (word, given) in zip(found, GIVEN.items(), strict=True):
+        assert word in block
+        code = textwrap.dedent(block)
+        if "def test_" not in code:
+            code = f"def test_block(watch_precision):\n{textwrap.indent(code, '    ')}"
+        (pytester.path / f"test_{word}_example.py").write_text(f"import types\n\nimport torch\n\n{given}\n{code}\n", encoding="utf8")
+    # in a process of its own: transformers imports torchao here, which can be imported once
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", "--precision=bf16").assert_outcomes(passed=len(GIVEN))
 
 
 @pytest.mark.usefixtures("everything_imported")

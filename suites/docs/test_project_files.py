@@ -93,6 +93,27 @@ def test_the_conda_recipe_asks_for_what_the_package_asks_for() -> None:
     assert {need.replace(">=", " >=") for need in built} <= set(recipe["requirements"]["host"])
 
 
+def test_the_conda_recipe_makes_a_package_of_this_checkout() -> None:
+    """As rattler-build renders it; building it needs a channel with Python and torch."""
+    rattler_build = pytest.importorskip("rattler_build", reason="py-rattler-build renders the recipe")
+    path = ROOT / ".ci" / "conda" / "recipe.yaml"
+    (variant,) = rattler_build.Stage0Recipe.from_file(path).render()
+    made = variant.recipe.to_dict()
+    assert made["package"] == {"name": "pytest-precheck", "version": precheck.__version__}
+    assert made["build"]["noarch"] == "python"
+    assert [(path.parent / source["path"]).resolve() for source in made["source"]] == [ROOT]
+    assert all((ROOT / name).is_file() for name in made["about"]["license_file"])
+    assert made["requirements"]["run"] == read(".ci/conda/recipe.yaml")["requirements"]["run"]
+
+
+def test_what_the_conda_recipe_tries_on_its_package_works() -> None:
+    imported, tried = read(".ci/conda/recipe.yaml")["tests"]
+    for line in [f"python -c 'import {name}'" for name in imported["python"]["imports"]] + tried["script"]:
+        words = shlex.split(line)
+        done = subprocess.run([sys.executable, *(words[1:] if words[0] == "python" else ["-m", *words])], capture_output=True, check=False)
+        assert done.returncode == 0, f"{line}: {done.stderr.decode()}"
+
+
 def test_the_changes_begin_with_what_is_to_come() -> None:
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf8"), re.MULTILINE)
     assert headings[0] == "Unreleased"

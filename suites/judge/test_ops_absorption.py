@@ -154,7 +154,7 @@ FEW = dataclasses.replace(FROZEN, additions=2)
 
 def test_too_few_additions_are_told_with_the_steps_that_would_tell() -> None:
     (message,) = noted(dataclasses.replace(FEW, intended=absorption.INTENDED * U))
-    assert "too few steps to tell whether it stands still: 2 updates left 100 % of the elements as they were" in message
+    assert "too few steps to tell whether it stands still: 100 % of the elements that 2 updates should have moved did not move" in message
     assert "4 steps would tell" in message  # two additions a step, and eight are needed
     (message,) = noted(dataclasses.replace(FEW, intended=absorption.INTENDED * U / 100))
     assert "100 steps would tell" in message  # by then it was to move by two roundings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ def sgd(params: Any) -> torch.optim.Optimizer:
 STRANGER = nn.Linear(3, 5)
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no model": ({"model": 3}, "model is a int; pass a torch.nn.Module, or a function of tensors"),
+    "a class": ({"model": nn.Linear}, "model is the class Linear; pass an instance, as in Linear(...)"),
     "no steps": ({"loss": mean, "optimizer": sgd, "steps": 0}, "steps=0; pass a whole number from 1"),
     "steps that are true": ({"loss": mean, "optimizer": sgd, "steps": True}, "steps=True; pass a whole number from 1"),
     "half a step": ({"loss": mean, "optimizer": sgd, "steps": 2.5}, "steps=2.5; pass a whole number from 1"),
@@ -150,3 +152,19 @@ def test_errors_are_of_the_family_that_callers_catch() -> None:
 def test_a_loss_without_a_gradient_is_no_fault_of_a_frozen_model() -> None:
     model = nn.Linear(4, 4).requires_grad_(False)
     assert not precheck.measure(model, torch.ones(2, 4), precision="bf16-mixed", loss=mean).errors
+
+
+class Keywords(nn.Module):
+    def forward(self, *, x: torch.Tensor) -> torch.Tensor:
+        return nn.Identity()(x, x) if x.ndim == 1 else x * 2
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+def test_a_call_that_does_not_fit_is_told_how_arguments_are_passed() -> None:
+    with pytest.raises(TypeError, match="takes 1 positional argument but 2 were given") as refused:
+        precheck.measure(Keywords(), torch.ones(2, 4), precision="bf16-mixed")
+    (note,) = refused.value.__notes__
+    assert note.startswith("inputs is a Tensor; a tuple is passed as positional arguments, a dict as keyword arguments")
+    with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given") as inside:
+        precheck.measure(Keywords(), {"x": torch.ones(4)}, precision="bf16-mixed")
+    assert not hasattr(inside.value, "__notes__")

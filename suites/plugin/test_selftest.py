@@ -272,4 +272,4 @@ def test_it_is_refused_together_with_a_refresh(pytester: pytest.Pytester) -> Non
 
 def test_help_says_what_it_costs(pytester: pytest.Pytester) -> None:
     text = " ".join(pytester.runpytest_inprocess("--help").stdout.str().split())
-    assert re.search(r"--precheck-selftest make each check that passes again with faults planted .*; each costs .* about ten runs of the model", text)
+    assert re.search(r"--precheck-selftest repeat each check that passed, with faults planted .*; each costs .* about ten runs of the model", text)

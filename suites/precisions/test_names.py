@@ -89,6 +89,12 @@ def test_an_object_that_stands_for_none_is_refused(odd: object) -> None:
         resolve(odd)
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("bf17", "bf16"), ("bf16-mixde", "bf16-mixed"), ("16-ture", "16-true")])
+def test_a_misspelt_name_is_told_what_is_meant(typed: str, meant: str) -> None:
+    with pytest.raises(PrecisionError, match=rf"unknown precision '{typed}'; known are .*; do you mean {meant}\?$"):
+        resolve(typed)
+
+
 @pytest.mark.parametrize("name", ["transformer-engine", "transformer-engine-float16"])
 def test_layers_of_another_library_are_refused_with_what_is_nearest(name: str) -> None:
     with pytest.raises(PrecisionError, match=f"unknown precision '{name}'; its fp8 is of layers of its own, and nearest to it is DelayedScaling"):

@@ -106,7 +106,7 @@ def test_help_names_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit):
         main(["report", "-h"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "Exit status: 0 shown, 1 B has errors or lost verdicts that A had not, 2 not readable or not writable." in said
+    assert "Exit status: 0 shown, 1 B has an error that A has not, or no verdict where A has one, 2 not readable or not writable." in said
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())

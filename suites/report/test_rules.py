@@ -6,11 +6,11 @@ import copy
 import json
 import pickle
 import re
-import runpy
-import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from example_texts import carried_out, words
 
 import precheck
 from precheck import rules
@@ -18,10 +18,12 @@ from precheck.__main__ import main
 from precheck.analysis.limit import Limit
 from precheck.findings import RULES
 from precheck.report.limits import all_limits, limits_of, rule_of
-from precheck.report.rules import example, pages
+from precheck.report.rules import example, pages, said
 
 ROOT = Path(precheck.__file__).parent.parent
 FOLDER = ROOT / "docs" / "rules"
+TORCH = "2.13."
+"""The torch whose names of ops the pages show: that of constraints.txt."""
 WITHOUT = {"stale-cast", "missing-gradient", "scaler-collapse", "bitwise"}
 WITHOUT |= {f"kernel-{kind}" for kind in ("constant", "fallback", "mutation", "nondeterminism")}
 """Rules that no number decides: a gradient is there or it is not, a scale holds its gradients or does not, bits are equal."""
@@ -120,12 +122,22 @@ EXAMPLE_FILES = [example(name) for name in RULES]
 
 @pytest.mark.parametrize("path", EXAMPLE_FILES, ids=lambda path: path.parent.name)
 def test_an_example_shows_its_rule(path: Path, made: dict[str, str], tmp_path: Path) -> None:
-    """As its own finding, or as the cause of one. In a folder of the user's: lines of precheck itself are nobody's fault."""
-    copied = shutil.copy(path, tmp_path)
+    """As its own finding, or as the cause of one, and the page shows what it prints."""
     rule = path.parent.name.replace("_", "-")
-    report = runpy.run_path(copied)["report"]
+    report, printed = carried_out(path, tmp_path)
     assert rule in {name for finding in report.findings for name in (finding.rule, finding.cause_rule)}, report.summary()
     assert f"```python\n{path.read_text(encoding='utf8').rstrip()}\n```" in made[f"{rule}.md"]
+    shown = said(rule).read_text(encoding="utf8")
+    assert f"It prints:\n\n```text\n{shown.rstrip()}\n```" in made[f"{rule}.md"]
+    if torch.__version__.startswith(TORCH):
+        assert words(shown) == words(printed), "stale: type python suites/report/example_texts.py"
+
+
+def test_words_are_compared_and_numbers_are_not() -> None:
+    """Of another processor the numbers differ in their last digits, and columns in their width."""
+    assert words("gpt.py:9: off by 33.47 %\n  1.6e-07     3.00  output of 0") == words("gpt.py:9: off by 33.1 %\n 0.00  3.00  output of 0")
+    assert words("off by 33 % in bfloat16") != words("off by 33 % in float16")
+    assert words("1 element off") != words("1 elements off")
 
 
 def test_the_command_lists_the_rules_and_writes_the_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

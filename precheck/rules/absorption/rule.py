@@ -114,7 +114,7 @@ def _needed(operation: Operation, seen: Absorbed) -> int:
 
 def _untold(seen: Absorbed) -> str:
     many = f"{seen.additions} updates" if seen.additions > 1 else "1 update"
-    return f"{many} left {100 * seen.share:.0f} % of the elements as they were that should have moved"
+    return f"{100 * seen.share:.0f} % of the elements that {many} should have moved did not move"
 
 
 def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers) -> Candidate | None:

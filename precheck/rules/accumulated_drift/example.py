@@ -12,3 +12,4 @@ class Offset(torch.nn.Module):
 
 torch.manual_seed(0)
 report = precheck.measure(torch.nn.Sequential(torch.nn.Linear(8, 8), Offset()), torch.randn(16, 8), precision="bf16-mixed")
+print(report.summary())

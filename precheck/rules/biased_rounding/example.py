@@ -10,3 +10,4 @@ with precheck.watch() as report:
     scale = weight.abs().amax(1, keepdim=True) / 127
     codes = (weight / scale).to(torch.int8)
     out = codes.float() * scale
+print(report.summary())

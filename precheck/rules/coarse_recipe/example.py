@@ -10,3 +10,4 @@ with torch.no_grad():
     layer.weight[:, 17] = 0
 x[:, 17] = 1e4
 report = precheck.measure(layer, x, precision="int8-dynamic")
+print(report.summary())

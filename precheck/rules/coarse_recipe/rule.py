@@ -52,12 +52,13 @@ def coarse(places: Iterable[Place], recipe: str) -> Iterator[Finding]:
 
 
 def _lacking(place: Place, recipe: str, missing: float) -> Finding:
-    text = f"{place.layer}: {recipe} rounds to zero what makes {missing:.0%} of {_product(place)}, in every step alike{_outlier(place)}"
+    text = f"{_layer(place)}: {recipe} rounds to zero what makes {missing:.0%} of {_product(place)}, in every step{_outlier(place)}"
     return _worded(place, text, "error", missing, MISSING)
 
 
 def _finding(place: Place, recipe: str, own: float, others: list[float], severity: Severity, limit: Limit) -> Finding:
-    text = f"{place.layer}: {recipe} leaves {own:.0f} dB of {_product(place)}, its rounding is {10 ** (-own / 20):.2g} times as large"
+    off = 100 * 10 ** (-own / 20)
+    text = f"{_layer(place)}: {recipe} rounds {_product(place)} to {own:.0f} dB of signal to noise: the error is {off:.2g} % of its norm"
     if others and statistics.median(others) < float("inf"):
         text += f"; the median of the other layers is {statistics.median(others):.0f} dB"
     return _worded(place, text + _outlier(place), severity, own, limit)
@@ -66,6 +67,10 @@ def _finding(place: Place, recipe: str, own: float, others: list[float], severit
 def _worded(place: Place, text: str, severity: Severity, measured: float, limit: Limit) -> Finding:
     phase = PHASES[place.product]
     return Finding("coarse-recipe", severity, text, phase=phase, module=place.layer, tensor=place.layer, measured=measured, limit=float(limit))
+
+
+def _layer(place: Place) -> str:
+    return place.layer or "the model"  # which is one layer
 
 
 def _product(place: Place) -> str:

@@ -9,3 +9,4 @@ scores = torch.randn(512, 16) + 100  # a common offset leaves few bits for what 
 with precheck.watch() as report:
     chosen = scores.to(torch.bfloat16).topk(2).indices
     load = torch.nn.functional.one_hot(chosen, 16).float().sum((0, 1))
+print(report.summary())

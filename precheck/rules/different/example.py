@@ -9,3 +9,4 @@ model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.LayerNorm(32, eps=
 port = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.LayerNorm(32), torch.nn.Linear(32, 4))  # torch's own eps is 1e-5
 port.load_state_dict(model.state_dict())
 report = precheck.compare(model, port, torch.randn(8, 16))
+print(report.summary())

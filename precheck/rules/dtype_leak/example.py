@@ -11,3 +11,4 @@ class Leaky(torch.nn.Module):
 
 
 report = precheck.measure(Leaky(), torch.linspace(0, 1, 64), precision="32-true")
+print(report.summary())

@@ -9,7 +9,7 @@ from precheck.analysis import islands, promotion
 from precheck.analysis.errors import BorrowedEpsilon
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.islands import LARGE, Island
-from precheck.analysis.labels import module_of
+from precheck.analysis.labels import label, module_of
 from precheck.analysis.limit import Limit
 from precheck.analysis.lineage import placed
 from precheck.analysis.promotion import Lowered, Widened
@@ -45,11 +45,13 @@ class DtypeLeak(Rule):
                 return f"reads a tensor that is stored in {fact.dtype}, in a float32 run: {sizes}"
             return f"stores {fact.dtype} in a float32 run, and {placed(fact.read)} reads it: {sizes}"
         if isinstance(fact, Widened):
-            return (f"a float32 tensor of {list(fact.wide.shape)} makes this {fact.low.dtype} one of {list(fact.low.shape)} float32 too; then its "
+            return (f"a float32 tensor of shape {list(fact.wide.shape)} turns this {fact.low.dtype} tensor of shape {list(fact.low.shape)} into "
+                    "float32; then its "
                     f"product with a weight, {placed(fact.product)}, runs in float32, on a widened copy of the weight")  # fmt: skip
         if isinstance(fact, Island):
             many = "1 op" if fact.stretch == 1 else f"{fact.stretch} ops"
-            return (f"a float32 tensor of {list(fact.wide.shape)} makes this {fact.low.dtype} one of {list(fact.low.shape)} float32, for {many} "
+            return (f"a float32 tensor of shape {list(fact.wide.shape)} turns this {fact.low.dtype} tensor of shape {list(fact.low.shape)} into "
+                    f"float32 for {many} "
                     f"under autocast, until {placed(fact.cast)} casts it back: {100 * fact.measured:.0f} % of what the forward pass makes takes "
                     "twice the memory; give the float32 tensor the dtype of the other")  # fmt: skip
         return super().words(fact)
@@ -60,7 +62,7 @@ class DtypeLeak(Rule):
             return
         low = [record for record in run.seen.records.values() if record.kind == "output" and record.dtype in ("bfloat16", "float16")]
         if low:
-            text = f"output of {low[0].name} is stored in {low[0].dtype} under {run.precision} ({counted(len(low), 'output')} in all)"
+            text = f"{label('output', low[0].name)} is stored in {low[0].dtype} under {run.precision} ({counted(len(low), 'output')} in all)"
             yield _leak(low[0].name, text, float(len(low)))
 
 

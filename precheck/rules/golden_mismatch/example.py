@@ -27,3 +27,4 @@ with tempfile.TemporaryDirectory() as folder:
     golden = Path(folder) / "golden.safetensors"
     write(golden, record(job_of(model, x)))  # what pytest --golden-refresh does
     report = precheck.check(model, x, golden=golden, precision="bf16-mixed")
+print(report.summary())

@@ -16,3 +16,4 @@ with tempfile.TemporaryDirectory() as folder:
     golden = Path(folder) / "golden.safetensors"
     write(golden, record(job_of(model, torch.zeros(4, 8))))  # what pytest --golden-refresh does
     report = precheck.check(model, torch.ones(4, 8), golden=golden, precision="bf16-mixed")  # other inputs than were recorded
+print(report.summary())

@@ -52,8 +52,8 @@ def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Fi
             return [_stale(f"{name} has shape {record.shape}, and {before.shape} was recorded", phase="data", tensor=name)]
         moved = distance(before.sketch, record.sketch)
         if moved > noise.REASSOCIATED * before.norm:
-            share = f"{moved / before.norm:.2g} of its norm" if before.norm else "all of it"
-            return [_stale(f"{name} differs by {share} from the values it was recorded with", phase="data", tensor=name)]
+            share = f"by {100 * moved / before.norm:.2g} % of its norm" if before.norm else "which were all zero"
+            return [_stale(f"{name} differs from the recorded values, {share}", phase="data", tensor=name)]
     gone = [name for name in recorded if name not in now]
     return [_stale(f"{one_line(gone[0])} was among the inputs it was recorded with, and is not now", phase="data", tensor=gone[0])] if gone else []
 

@@ -18,3 +18,4 @@ def candidate(x):
 
 torch.manual_seed(0)
 report = precheck.compare_kernels(candidate, reference, torch.rand(8, 300).bfloat16())
+print(report.summary())

@@ -19,3 +19,4 @@ def candidate(x):
 
 torch.manual_seed(0)
 report = precheck.compare_kernels(candidate, reference, torch.randn(4, 32))
+print(report.summary())

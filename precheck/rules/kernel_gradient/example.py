@@ -26,3 +26,4 @@ candidate = Swish.apply
 
 torch.manual_seed(0)
 report = precheck.compare_kernels(candidate, reference, torch.randn(4, 8))
+print(report.summary())

@@ -18,3 +18,4 @@ def candidate(x):
 
 torch.manual_seed(0)
 report = precheck.compare_kernels(candidate, reference, torch.randn(8, 200))
+print(report.summary())

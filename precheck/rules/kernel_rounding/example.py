@@ -17,3 +17,4 @@ def candidate(x):
 
 torch.manual_seed(0)
 report = precheck.compare_kernels(candidate, reference, torch.randn(8, 64))
+print(report.summary())

@@ -19,3 +19,4 @@ def candidate(x, weight):
 
 torch.manual_seed(0)
 report = precheck.compare_kernels(candidate, reference, (torch.randn(4, 8), torch.randn(6, 8)))
+print(report.summary())

@@ -15,3 +15,4 @@ def candidate(x):
 
 torch.manual_seed(0)
 report = precheck.compare_kernels(candidate, reference, torch.randn(6, 8))
+print(report.summary())

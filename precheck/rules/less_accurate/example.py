@@ -18,3 +18,4 @@ def kernel(x):
 
 torch.manual_seed(0)
 report = precheck.compare(total, kernel, torch.randn(64, 100))
+print(report.summary())

@@ -13,3 +13,4 @@ with precheck.watch() as report:
         optimizer.zero_grad()
         model(x).float().square().mean().backward()
         optimizer.step()  # moves by less than half of a bfloat16's spacing
+print(report.summary())

@@ -16,3 +16,4 @@ class Table(torch.nn.Module):
 
 
 report = precheck.measure(Table(), torch.ones(4, 8, requires_grad=True), precision="bf16-true", loss=lambda out: out.float().sum())
+print(report.summary())

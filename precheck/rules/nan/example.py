@@ -14,3 +14,4 @@ class Attention(torch.nn.Module):
 
 
 report = precheck.measure(Attention(), scores, precision="bf16-true", loss=lambda out: out.sum())
+print(report.summary())

@@ -16,3 +16,4 @@ class Wide(torch.nn.Module):
 
 torch.manual_seed(0)
 report = precheck.measure(Wide(), torch.randn(4, 8), precision="16-mixed", loss=lambda out: out.float().sum() * 1e5)
+print(report.summary())

@@ -15,3 +15,4 @@ with precheck.watch() as report:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # clips scaled gradients: scaler.unscale_(optimizer) is missing
         scaler.step(optimizer)
         scaler.update()
+print(report.summary())

@@ -14,3 +14,4 @@ with precheck.watch(precision="16-mixed") as report:
         scaler.scale(model(torch.randn(8, 16)).float().square().mean() * 2.0**8).backward()
         scaler.step(optimizer)
         scaler.update()
+print(report.summary())

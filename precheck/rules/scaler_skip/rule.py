@@ -77,6 +77,7 @@ def _too_many(steps: list[ScalerStep]) -> list[Candidate]:
 def _oscillating(rest: list[ScalerStep], skipped: list[ScalerStep], interval: int) -> list[Candidate]:
     if len(skipped) < FEW or len(skipped) <= OFTEN * count(rest):
         return []
-    text = (f"{len(skipped)} of {count(rest)} steps skipped: the scale grows every {interval} steps beyond what is safe, "
+    steps = "step" if interval == 1 else f"{interval} steps"
+    text = (f"{len(skipped)} of {count(rest)} steps skipped: the scale grows every {steps} beyond what is safe, "
             f"{power(skipped[0].backward.room)}, and falls back; the default growth_interval is 2000")  # fmt: skip
     return [Candidate("scaler-skip", skipped[0].operation, text, len(skipped) / count(rest), OFTEN, "warning")]

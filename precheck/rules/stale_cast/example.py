@@ -13,3 +13,4 @@ with precheck.watch(model) as report, torch.autocast("cpu", torch.bfloat16):  # 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+print(report.summary())

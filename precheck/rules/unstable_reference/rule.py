@@ -62,7 +62,7 @@ class UnstableReference(Rule):
         first = next((row for row in results if row.undetermined and row.reference.norm > 0), None)
         if first is not None and run.precision.is_low:
             text = (f"{label(first.record.kind, first.record.name)}: roundings under {run.precision} change it by {share(first):.0%} of its norm, so "
-                    "nothing can be concluded; unless the model is chaotic, it returns something else on every call")  # fmt: skip
+                    "nothing can be concluded: either the model is chaotic, or it returns something else on every call")  # fmt: skip
             yield Finding(
                 "unstable-reference", "warning", text, step=first.record.step, tensor=first.record.name, measured=share(first), limit=UNDETERMINED
             )

@@ -7,3 +7,4 @@ import precheck
 x = torch.zeros(8, dtype=torch.float16)
 with precheck.watch() as report:
     unit = x / (x.norm() + 1e-8)  # 1e-8 is zero in float16
+print(report.summary())

@@ -10,3 +10,4 @@ with precheck.watch() as report:
     scale = weight.abs().amax(1, keepdim=True) / 448
     codes = (weight / scale).to(torch.float8_e4m3fn)
     out = torch.randn(8, 64) @ (codes.float() * scale.t()).t()  # scale.t() belongs to the columns
+print(report.summary())
