@@ -319,7 +319,7 @@ def test_what_is_made_of_weights_alone_is_a_weight(make: Callable[..., torch.Ten
 
 
 def test_a_gradient_that_rounded_terms_cancel_to_zero_is_not_flushed() -> None:
-    """Two samples of two classes have opposite gradients. In e4m3 they are equal but for the sign, and the sum for the norm's bias is 0 in float32."""
+    """Two samples of two classes have opposite gradients. In e4m3 they are equal but for the sign, and their sum is 0 in float32."""
     torch.manual_seed(1)
     model, x, classes = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 2)), torch.randn(2, 32), torch.tensor([0, 1])
 

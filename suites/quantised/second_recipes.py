@@ -1,4 +1,8 @@
-"""A second batch of recipes written by hand, frozen before precheck was run on them: each takes `bug`, and a line at fault ends in `# culprit: name`."""
+"""A second batch of recipes written by hand, frozen before precheck was run on them. Each takes `bug`; a line at fault ends in `# culprit: name`.
+
+As found: 7 of 10 on the line, and one more, `seed_reused`, for a reason that was not meant. Its data and its noise were drawn from one seed, so the
+noise was no noise, and its twin had the same fault. The seeds differ now.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +96,7 @@ def seed_reused(bug: bool) -> torch.Tensor:
     for step in range(64):
         g = mean + 0.002 * normal(64, 64, seed=step + 1)
         scale = g.abs().amax(1, keepdim=True) / 7
-        drawn = torch.rand(g.shape, generator=torch.Generator().manual_seed(0 if bug else step))
+        drawn = torch.rand(g.shape, generator=torch.Generator().manual_seed(1000 if bug else 1000 + step))
         codes = torch.floor(g / scale + drawn).clamp(-8, 7)  # culprit: seed-reused
         total = total + codes * scale
     return (total / 64).to(LOW)
