@@ -1,10 +1,10 @@
 """The closer look at what noise runs leave suspicious, and no more runs of it than the answer takes.
 
 The story: one closer run of each kind settles what one noise run leaves open, if it explains that plainly. Else there are two noise runs, and the
-closer look begins with the forward pass and the loss, since an error there is the first of the run and needs no backward pass. A module whose own code
-makes n low-format results has n roundings, not one; that settles most. What is left gets narrower floors, and float64 is asked whether float32 is a
-yardstick there. Each look makes half of its runs, and the others only where these could still change what it comes to. What could be a warning at most
-is worth the first half of a look, and no narrower floor.
+closer look begins with the forward pass and the loss, since an error there is the first of the run and needs no backward pass. A module whose own
+code makes n low-format results has n roundings, not one; that settles most. What is left gets narrower floors, and float64 is asked whether float32
+is a yardstick there. Each look makes half of its runs, and the others only where these could still change what it comes to. What could be a warning
+at most is worth the first half of a look, and no narrower floor.
 """
 
 from __future__ import annotations

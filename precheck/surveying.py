@@ -28,11 +28,12 @@ class Survey:
     places: tuple[Place, ...]
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each layer and product: "layer", "product", "outlier" (an input channel, or None), and decibels by precision; None where a
-        recipe leaves it alone."""
+        """A row for each layer and product: "layer", "product", "outlier" (an input channel, or None), decibels by precision (None where a recipe
+        leaves it alone), and "flushed": by precision, the share of each operand that is rounded to zero."""
         return [
             {"layer": place.layer, "product": place.product, "outlier": place.channel}
             | {name: _finite(place.decibels(name)) for name in self.precisions}
+            | {"flushed": {name: {kind: round(share, 4) for kind, share in place.flushed(name).items()} for name in self.precisions}}
             for place in self.places
         ]
 

@@ -100,8 +100,8 @@ def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> l
         rule, cause = zero_origin(value)
         if rule == "cancellation":
             continue  # no scale would have kept it
-        if any(made.low and made.zeroed and made.largest_zeroed > 2 * half_tiniest(made) for made in cause.outputs):
-            continue  # the format could hold it: the run has come to where the gradient is zero, and the reference beside it
+        if any(made.zeroed and made.largest_zeroed > 2 * half_tiniest(made) for made in cause.outputs):
+            continue  # the format could hold it: rounded terms have cancelled, or the run has come to where the gradient is zero
         found.append(
             Starved(
                 mechanism="gradient-underflow", operation=cause, measured=value.zeroed, limit=LOST,

@@ -38,7 +38,7 @@ def cast(
     if rounding == "nearest":
         rounded = (wide / step).round_().mul_(step)
     else:
-        rounded = by_chance(wide.abs() / step, generator).mul_(step).copysign_(wide)
+        rounded = by_chance(wide.abs().div_(step), generator).mul_(step).copysign_(wide)
     if rounding == "noise":
         held = wide.clamp(-fmt.max, fmt.max)
         return (rounded.clamp_(-fmt.max, fmt.max).sub_(held)).mul_(HALF_VARIANCE).add_(held)
@@ -59,4 +59,4 @@ def spacing(values: torch.Tensor, fmt: Format) -> torch.Tensor:
     if lowest < SMALLEST:
         raise ValueError(f"{fmt} reaches as far down as float32, which cannot round to it; cast to fp16 or to a format of 8 bits or fewer")
     exponents = values.float().contiguous().view(torch.int32) & _EXPONENT
-    return (exponents - ((fmt.precision - 1) << _MANTISSA)).clamp_(min=(lowest + _BIAS) << _MANTISSA).view(torch.float32)
+    return exponents.sub_((fmt.precision - 1) << _MANTISSA).clamp_(min=(lowest + _BIAS) << _MANTISSA).view(torch.float32)

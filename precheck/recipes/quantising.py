@@ -22,7 +22,7 @@ def rounded(
     `by` is what a delayed scale multiplies it by. With `noise` each element has an error by chance instead, of the size that rounding makes.
     """
     kind: Rounding = "stochastic" if how.stochastic else "noise" if noise else "nearest"
-    tile = Tile(how.across, how.along)
+    tile, operand = Tile(how.across, how.along), operand.contiguous()  # a pass over a turned matrix takes ten times as long
     if operand.numel() == 0:
         return operand.float()
     if isinstance(how.element, Integers):

@@ -27,6 +27,7 @@ class Place:
     signal: float = 0.0
     noise: dict[str, float] = dataclasses.field(default_factory=dict)
     lost: dict[str, float] = dataclasses.field(default_factory=dict)  # energy of what elements that are rounded to zero would have added
+    zeros: dict[str, dict[str, list[int]]] = dataclasses.field(default_factory=dict)  # of each operand: elements rounded to zero, and all
     channel: int | None = None  # of the layer's input, the one that is much greater than the others
     excess: float = 1.0  # its greatest magnitude over the median channel's
 
@@ -39,13 +40,27 @@ class Place:
         """Of the product's energy, what comes of elements that the recipe rounds to zero."""
         return self.lost.get(recipe, 0.0) / self.signal if self.signal else 0.0
 
+    def flushed(self, recipe: str) -> dict[str, float]:
+        """Of each operand's elements, over all calls, the share that the recipe rounds to zero."""
+        return {kind: lost / max(every, 1) for kind, (lost, every) in self.zeros.get(recipe, {}).items()}
+
+    def count(self, recipe: str, operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Counts what one call rounds to zero."""
+        for operand, result in zip(operands, made, strict=True):
+            if operand.how is not None:
+                counts = self.zeros.setdefault(recipe, {}).setdefault(operand.kind, [0, 0])
+                counts[0] += max(int(operand.matrix.count_nonzero()) - int(result.count_nonzero()), 0)
+                counts[1] += operand.matrix.numel()
+
 
 def by_layer(places: Iterable[Place], recipe: str) -> list[dict[str, Any]]:
-    """A row for each layer, the worst first: "layer", decibels by product (None where the recipe leaves it alone), "outlier" (a channel or None)."""
+    """A row for each layer, the worst first: "layer", decibels by product (None where the recipe leaves it alone), "outlier" (a channel or None),
+    "flushed" (the largest share of an operand that is rounded to zero)."""
     rows: dict[str, dict[str, Any]] = {}
     for place in places:
-        row, value = rows.setdefault(place.layer, {"layer": place.layer, "outlier": None}), place.decibels(recipe)
+        row, value = rows.setdefault(place.layer, {"layer": place.layer, "outlier": None, "flushed": 0.0}), place.decibels(recipe)
         row[place.product] = round(value, 2) if math.isfinite(value) else None
+        row["flushed"] = round(max([row["flushed"], *place.flushed(recipe).values()]), 4)
         row["outlier"] = place.channel if place.product == "forward" else row["outlier"]
     return sorted(rows.values(), key=lambda row: min((row[name] for name in PLACES if row.get(name) is not None), default=math.inf))
 
@@ -97,6 +112,7 @@ class Survey(TorchDispatchMode):
             if quantised is not None:
                 made = mode.summed((first, second), quantised)
                 place.noise[name] = place.noise.get(name, 0.0) + float((made.double() - exact).square().sum())
+                place.count(name, (first, second), quantised)
                 place.lost[name] = place.lost.get(name, 0.0) + _missing((first, second), quantised)
 
     def _place(self, site: int, product: Product) -> Place:

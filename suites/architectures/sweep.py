@@ -50,7 +50,7 @@ def main() -> int:
     """1 where an architecture is accused."""
     parser = argparse.ArgumentParser(prog="python suites/architectures/sweep.py", description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of types of configurations (default: all)")
-    parser.add_argument("--precision", action="append", choices=PRECISIONS, help=f"default: {', '.join(PRECISIONS)}")
+    parser.add_argument("--precision", action="append", help=f"any that `measure` knows, recipes too; default: {', '.join(PRECISIONS)}")
     parser.add_argument("--lines", type=Path, help="record, one JSON object a line")
     asked = parser.parse_args()
     torch.set_num_threads(1)

@@ -316,3 +316,22 @@ def test_what_is_made_of_weights_alone_is_a_weight(make: Callable[..., torch.Ten
         made = x.to(whole.dtype) @ whole.t()
     plain = x.to(whole.dtype) @ whole.t()
     assert 1e-3 < (made - plain).norm() / plain.norm() < 0.1
+
+
+def test_a_gradient_that_rounded_terms_cancel_to_zero_is_not_flushed() -> None:
+    """Two samples of two classes have opposite gradients. In e4m3 they are equal but for the sign, and their sum is 0 in float32."""
+    torch.manual_seed(1)
+    model, x, classes = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 2)), torch.randn(2, 32), torch.tensor([0, 1])
+
+    def loss(made: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(made.float(), classes)
+
+    with torch.no_grad():
+        model[1].weight.mul_(0.1)
+    chosen = resolve("mxfp8")
+    with chosen.step():
+        with chosen.autocast():
+            made = loss(model(x))
+        made.backward()
+    assert not model[0].bias.grad.any()
+    assert not precheck.measure(model, x, precision="mxfp8", loss=loss).findings

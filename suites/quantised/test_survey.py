@@ -48,6 +48,20 @@ def test_each_products_decibels_are_those_of_the_product_by_hand() -> None:
         assert rows["1", product] == pytest.approx(value, abs=0.02)
 
 
+def test_the_share_of_each_operand_that_is_rounded_to_zero_is_counted_over_its_calls() -> None:
+    layer, first, second = nn.Linear(64, 32, bias=False), normal(16, 64), normal(16, 64, seed=1) ** 5
+    found = precheck.survey(lambda x: layer(x) + layer(second), first, ["mxfp4", "mxfp8"], loss=lambda out: out.square().sum())
+    (row,) = (row for row in found.rows() if row["product"] == "forward")
+
+    def zeros(matrix: torch.Tensor) -> float:
+        elements, _ = mx.quantised(matrix, E2M1, mode="rceil")
+        return float((elements == 0).float().mean())
+
+    assert row["flushed"]["mxfp4"]["input"] == pytest.approx((zeros(first) + zeros(second)) / 2, abs=1e-4)
+    assert row["flushed"]["mxfp4"]["weight"] == pytest.approx(zeros(layer.weight.detach()), abs=1e-4)
+    assert row["flushed"]["MXFP8BlockScaling"]["weight"] < 0.01 < row["flushed"]["mxfp4"]["weight"] < row["flushed"]["mxfp4"]["input"]
+
+
 def test_finer_recipes_leave_more_and_those_of_inference_leave_gradients_alone() -> None:
     found = precheck.survey(network(), normal(64, 64), ["mxfp8", "mxfp6-e2m3", "mxfp4", "int8-dynamic"], loss=lambda out: out.square().mean())
     assert found.precisions == ("MXFP8BlockScaling", "mxfp6-e2m3", "mxfp4", "Int8DynamicActivationInt8WeightConfig")

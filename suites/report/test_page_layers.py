@@ -16,8 +16,8 @@ import precheck
 
 pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium here (chromium, google-chrome)")
 LAYERS = [
-    {"layer": "head", "forward": 2.5, "input gradient": 9.0, "weight gradient": 21.0, "outlier": 17},
-    {"layer": "body.0", "forward": 28.04, "input gradient": None, "weight gradient": 33.0, "outlier": None},
+    {"layer": "head", "forward": 2.5, "input gradient": 9.0, "weight gradient": 21.0, "outlier": 17, "flushed": 0.125},
+    {"layer": "body.0", "forward": 28.04, "input gradient": None, "weight gradient": 33.0, "outlier": None, "flushed": 0.0},
 ]
 
 
@@ -29,9 +29,9 @@ def session(layers: list[dict[str, Any]]) -> Any:
 
 def test_a_row_for_each_layer_and_a_colour_for_each_class(browser: Browser, tmp_path: Path) -> None:
     opened = shown(browser, session(LAYERS), tmp_path)
-    assert texts(opened, "#decibels thead th") == ["layer", "forward", "input gradient", "weight gradient", "outlier"]
-    assert texts(opened, "#decibels tbody tr:nth-child(1) > *") == ["head", "2.5", "9.0", "21.0", "channel 17"]
-    assert texts(opened, "#decibels tbody tr:nth-child(2) > *") == ["body.0", "28.0", "", "33.0", ""]
+    assert texts(opened, "#decibels thead th") == ["layer", "forward", "input gradient", "weight gradient", "rounded to zero", "outlier"]
+    assert texts(opened, "#decibels tbody tr:nth-child(1) > *") == ["head", "2.5", "9.0", "21.0", "12.5 %", "channel 17"]
+    assert texts(opened, "#decibels tbody tr:nth-child(2) > *") == ["body.0", "28.0", "", "33.0", "", ""]
     assert [texts(opened, f"#decibels .heat.{kind}") for kind in ("over", "near")] == [["2.5"], ["9.0"]]
     assert browser.complaints == []
 
@@ -57,6 +57,7 @@ def test_a_measurement_under_a_recipe_has_the_rows_and_others_have_none() -> Non
     rows = precheck.measure(model, x, precision="mxfp4", loss=lambda out: out.square().mean()).facts["layers"]
     surveyed = precheck.survey(model, x, ["mxfp4"], loss=lambda out: out.square().mean()).rows()
     assert {row["layer"] for row in rows} == {"0", "2"}
+    assert all(0.05 < row["flushed"] < 0.5 for row in rows)
     for each in surveyed:
         assert next(row for row in rows if row["layer"] == each["layer"])[each["product"]] == each["mxfp4"]
     assert "layers" not in precheck.measure(model, x, precision="bf16-mixed").facts

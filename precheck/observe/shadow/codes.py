@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import rounded
+from precheck.observe.shadow import rounded, zero_points
 from precheck.observe.shadow.extents import Flat, Storages, plain, whole
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.parts import region
-from precheck.observe.shadow.remarks_of_codes import Uncancelled
 from precheck.observe.shadow.replay import OpPlan, tensors_in
 from precheck.observe.shadow.scaled import CHAIN, Scaled, Scales, begins, counts, scale_of
-from precheck.observe.shadow.tracks import AGREE, ALTERNATIVES, Track, alternatives, distance, neutral, ratios
+from precheck.observe.shadow.tracks import AGREE, ALTERNATIVES, Track, alternatives, distance, neutral, uncancelled
 from precheck.torch_internals import in_backward, storage_key
 
 if TYPE_CHECKING:
@@ -135,6 +134,8 @@ class Codes:
             self._multiplied(func, planned, args, kwargs, inputs, tracked[0], result)
         elif base.startswith("clamp"):
             self._clamped(func, planned, args, kwargs, tracks[0], tracked[0], result)
+        elif base in ("add", "sub") and (product := zero_points.owing(self, inputs, result)) is not None:
+            self._unmoved(func, planned, args, kwargs, product, result)
         elif base in ("add", "sub") and len(tracked) == 1 and not tracks[0].dense:
             self._shifted(func, planned, args, kwargs, inputs, tracked[0], result)
         elif base in LINEAR and not (base in ops.ADDITIONS and self._joined(inputs)):
@@ -174,19 +175,16 @@ class Codes:
             made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
 
     def _again(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], tracks: list[Track], result: torch.Tensor) -> None:
-        """The same op on both copies. A product of codes with their zero points in them says nothing until these are out, by sums of rows."""
-        if planned.base in PRODUCTS and any(track.shifted for track in tracks):
-            for track in tracks:
-                track.read = True
-            self.tracks.drop(result)
-            return
+        """The same op on both copies."""
         exact = self._replayed(func, planned, args, kwargs, -1)
         plains = [self._replayed(func, planned, args, kwargs, place) for place in range(alternatives(tracks))]
         self._put(result, tracks, exact, plains)
         kept = self.tracks.get(result)
         if kept is not None:
-            if planned.base in PRODUCTS and not kept.dense:
-                kept.dense, kept.early = True, kept.multipliers
+            if planned.base in PRODUCTS:
+                kept.owed, kept.shifted = zero_points.owed(tracks), False
+                kept.early = kept.early if kept.dense else kept.multipliers
+                kept.dense = True
             self._settled(kept, result)
 
     def _replayed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], place: int, *only: torch.Tensor) -> torch.Tensor:
@@ -238,12 +236,23 @@ class Codes:
             self._judged(track)
             self.tracks.drop(result)
             return
-        exact = self._replayed(func, planned, args, kwargs, -1)
-        self._put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
+        self._unmoved(func, planned, args, kwargs, source, result)
         self._measured(track, source, result)
         made = self.tracks.get(result)
         if made is not None:
             made.shifted = not track.shifted
+
+    def _unmoved(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], source: torch.Tensor,
+                 result: torch.Tensor) -> None:  # fmt: skip
+        """The op changes codes, or corrects a product of them for zero points; the data stays as it was."""
+        track = self.tracks.get(source)
+        assert track is not None
+        exact = self._replayed(func, planned, args, kwargs, -1)
+        self._put(result, [track], exact, [each.seen(source).expand(exact.shape) for each in track.plains])
+        made = self.tracks.get(result)
+        if made is not None and made.owed:
+            made.owed -= 1
+            self._settled(made, result)
 
     def _clamped(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], track: Track, source: torch.Tensor,
                  result: torch.Tensor) -> None:  # fmt: skip
@@ -265,10 +274,9 @@ class Codes:
         scales = [track.scales for track in tracks]
         made = Track(
             Flat.of(result, exact), [Flat.of(result, each) for each in plains[:ALTERNATIVES]], tracks[0].rounded,
-            scales=sum(scales),
-            multipliers=sum(track.multipliers for track in tracks), sure=all(track.sure for track in tracks),
+            scales=sum(scales), multipliers=sum(track.multipliers for track in tracks), sure=all(track.sure for track in tracks),
             shifted=any(track.shifted for track in tracks), dense=any(track.dense for track in tracks),
-            early=sum(track.early for track in tracks), last=last,
+            owed=max(track.owed for track in tracks), early=sum(track.early for track in tracks), last=last,
         )  # fmt: skip
         self.tracks.put(result, made)
 
@@ -281,17 +289,10 @@ class Codes:
     def _judged(self, track: Track) -> None:
         """Codes have come to where their scales must have cancelled."""
         track.read = True
-        if not track.multipliers or not track.sure or track.last is None:
+        if not track.multipliers or not track.sure or track.owed or track.last is None:
             return
-        nearest = min(track.plains, key=lambda each: distance(track.exact.numbers, each.numbers))
-        off, found = distance(track.exact.numbers, nearest.numbers), ratios(track.exact.numbers, nearest.numbers)
-        if off <= AGREE or not len(found):
-            return
-        low, middle, high = (float(found[round(part * (len(found) - 1))]) for part in (0.1, 0.5, 0.9))
-        spread = high / low if low > 0 else float("inf")
-        whole = spread <= 1 + AGREE
-        if off == off and (not whole or not track.dense or track.early == track.multipliers):
-            remark = Uncancelled(track.rounded, track.scales, track.multipliers, off, middle, spread, whole)
+        remark = uncancelled(track)
+        if remark is not None:
             self.mode.record(dataclasses.replace(track.last, number=self.mode.observation.seen, coded=remark))
 
     def described(self, name: str) -> Operation:

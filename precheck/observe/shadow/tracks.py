@@ -9,6 +9,7 @@ import torch
 
 from precheck.observe.shadow.extents import Flat
 from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.remarks_of_codes import Uncancelled
 
 ALTERNATIVES = 8
 AGREE = 2.0**-6
@@ -28,6 +29,7 @@ class Track:
     sure: bool = True  # whether all multipliers are scales
     shifted: bool = False  # whether a zero point is in it
     dense: bool = False  # whether a product has been made of them
+    owed: int = 0  # corrections by which zero points are still to be taken out of that product
     early: int = 0  # multipliers before that
     read: bool = False  # whether something follows from it
     last: Operation | None = None  # the latest multiplication
@@ -53,3 +55,17 @@ def ratios(exact: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
     """Of elements that are not small, in order: those of cancelled sums say nothing."""
     large = plain.abs() > 0.003 * plain.abs().amax()
     return (exact[large] / plain[large]).abs().sort().values
+
+
+def uncancelled(track: Track) -> Uncancelled | None:
+    """What is off about codes that have come to where their scales must have cancelled; None where nothing is."""
+    nearest = min(track.plains, key=lambda each: distance(track.exact.numbers, each.numbers))
+    off, found = distance(track.exact.numbers, nearest.numbers), ratios(track.exact.numbers, nearest.numbers)
+    if not off > AGREE or not len(found):
+        return None
+    low, middle, high = (float(found[round(part * (len(found) - 1))]) for part in (0.1, 0.5, 0.9))
+    spread = high / low if low > 0 else float("inf")
+    whole = spread <= 1 + AGREE
+    if whole and track.dense and track.early != track.multipliers:
+        return None
+    return Uncancelled(track.rounded, track.scales, track.multipliers, off, middle, spread, whole)

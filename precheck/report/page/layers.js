@@ -13,7 +13,7 @@ function drawLayers() {
 
 function renderLayers(layers, most) {
   const products = PRODUCTS.filter((product) => layers.some((layer) => layer[product] !== undefined));
-  const head = el("thead", {}, el("tr", {}, ...["layer", ...products, "outlier"].map((title) => el("th", { scope: "col" }, title))));
+  const head = el("thead", {}, el("tr", {}, ...["layer", ...products, "rounded to zero", "outlier"].map((title) => el("th", { scope: "col" }, title))));
   const rows = layers
     .slice(0, most)
     .map((layer) =>
@@ -22,6 +22,7 @@ function renderLayers(layers, most) {
         {},
         el("th", { scope: "row", class: "code", title: clipped(layer.layer, 400) }, clipped(layer.layer, 60) || "the model"),
         ...products.map((product) => decibelCell(layer[product])),
+        el("td", {}, layer.flushed ? `${(100 * layer.flushed).toFixed(1)} %` : ""),
         el("td", {}, layer.outlier === null ? "" : `channel ${layer.outlier}`),
       ),
     );

@@ -1,0 +1,40 @@
+"""Zero points that are taken out after a product, by sums of codes: (q - z) @ w = q @ w - z · Σ w.
+
+A product of codes with zero points in them owes corrections: one where one operand has zero points, three where both have (z · Σ w, z' · Σ q, and
+n · z · z'). What stands for the data itself stays as it was under each. As long as something is owed, nothing is said of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from precheck.observe.shadow.tracks import Track
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.codes import Codes
+
+OWED = (0, 1, 3)
+"""Corrections, by the number of operands that have zero points in them."""
+
+
+def owed(tracks: Sequence[Track]) -> int:
+    """How many corrections a product of these owes."""
+    shifted = sum(track.shifted and not track.dense for track in tracks)
+    return max(OWED[min(shifted, 2)], *(track.owed for track in tracks))
+
+
+def owing(codes: Codes, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> torch.Tensor | None:
+    """The operand of a sum that owes a correction, where the other is one: a sum of codes, or a number made of zero points. It has fewer elements, or
+    is spread over the others."""
+    if len(inputs) != 2:
+        return None
+    for product, other in (inputs, inputs[::-1]):
+        track, correction = codes.tracks.get(product), codes.tracks.get(other)
+        if track is None or not track.owed or product.shape != result.shape or other.numel() >= product.numel():
+            continue
+        if (correction is not None and correction.dense) or codes.scales.made.get(other):
+            return product
+    return None
