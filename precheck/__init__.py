@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from precheck.keeping import Kept as Kept
     from precheck.keeping import layers_to_keep as layers_to_keep
     from precheck.measurement import measure as measure
-    from precheck.observe.apart import layers_in as layers_in
-    from precheck.observe.exemption import functions_in_float32 as functions_in_float32
-    from precheck.observe.exemption import in_float32 as in_float32
+    from precheck.observe.float32_parts import functions_in_float32 as functions_in_float32
+    from precheck.observe.float32_parts import in_float32 as in_float32
     from precheck.observe.job import InputError as InputError
+    from precheck.observe.layer_recipes import layers_in as layers_in
     from precheck.precisions import PRECISIONS as PRECISIONS
     from precheck.precisions import Precision as Precision
     from precheck.precisions import PrecisionError as PrecisionError
@@ -53,9 +53,9 @@ _HOMES = {
     "compare_kernels": "precheck.comparing_kernels",
     "Kept": "precheck.keeping",
     "layers_to_keep": "precheck.keeping",
-    "layers_in": "precheck.observe.apart",
-    "functions_in_float32": "precheck.observe.exemption",
-    "in_float32": "precheck.observe.exemption",
+    "layers_in": "precheck.observe.layer_recipes",
+    "functions_in_float32": "precheck.observe.float32_parts",
+    "in_float32": "precheck.observe.float32_parts",
     "measure": "precheck.measurement",
     "quantised": "precheck.quantisation",
     "record": "precheck.recording",

@@ -18,6 +18,7 @@ import torch
 
 from precheck import collector, interrupts
 from precheck.analysis import drift
+from precheck.closer_look import FIRST_LOOK
 from precheck.diagnosis import diagnose
 from precheck.evidence import Evidence, concluded, depth_of, gathered, told_of
 from precheck.findings import Finding, Report
@@ -29,14 +30,13 @@ from precheck.judge.losses import losses
 from precheck.judge.traces import judged
 from precheck.measurement import Measurement, job_of
 from precheck.observe import listeners
+from precheck.observe.containers import tensors
 from precheck.observe.job import Depth, Job
 from precheck.observe.records import Trace
 from precheck.observe.run import low, run
-from precheck.observe.structure import tensors
 from precheck.precisions import Precision, resolve
 from precheck.rules.golden_mismatch.rule import mismatched
 from precheck.rules.golden_stale import rule as staleness
-from precheck.scrutiny import FIRST_LOOK
 
 _SMALL = 1 << 20  # bytes, which are digested within a millisecond
 

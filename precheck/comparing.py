@@ -13,11 +13,11 @@ from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import job_of
 from precheck.observe.job import InputError, Job
-from precheck.pairs import told
-from precheck.pairs.against import Against
+from precheck.pairs import reporting
 from precheck.pairs.callables import as_module
 from precheck.pairs.comparison import Comparison
 from precheck.pairs.matching import checked, matched
+from precheck.pairs.recorded_side import Against
 from precheck.pairs.recording import read
 from precheck.pairs.sides import Side
 from precheck.precisions import Precision, resolve
@@ -73,13 +73,13 @@ def compare(
     ours = _job(model, inputs, "model", settings)
     if isinstance(other, (str, Path)):
         recorded = Against(Side(ours, chosen), read(Path(other)), match if isinstance(match, Mapping) else {}, chosen)
-        report = told.report(recorded, recorded.judged())
+        report = reporting.report(recorded, recorded.judged())
         allowances.apply(report, allowed)
         return report
     theirs = _job(other, inputs, "other", settings)
     matching = matched(ours.model, theirs.model, checked(match, ours.model, theirs.model))
     comparison = Comparison(Side(ours, chosen), Side(theirs, chosen), matching, chosen)
-    report = told.report(comparison, comparison.judged())
+    report = reporting.report(comparison, comparison.judged())
     allowances.apply(report, allowed)
     return report
 

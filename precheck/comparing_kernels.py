@@ -11,12 +11,12 @@ import torch
 from precheck import collector, interrupts
 from precheck.findings import Report
 from precheck.judge import allowances
-from precheck.kernels import dimensions, examples, told
+from precheck.kernels import dimensions, examples, reporting
 from precheck.kernels.bench import Bench, checked_reference
 from precheck.kernels.drawing import drawn
 from precheck.kernels.outcome import completed
+from precheck.kernels.reduced_example import tried
 from precheck.kernels.running import Wishes
-from precheck.kernels.smaller import tried
 from precheck.kernels.states import State
 from precheck.observe.job import InputError
 from precheck.observe.listeners import doing
@@ -78,7 +78,7 @@ def compare_kernels(
             benches.append(bench)
             if found[-1].cause is not None:
                 break
-        report = told.report(found, benches, chosen.name if chosen else "")
+        report = reporting.report(found, benches, chosen.name if chosen else "")
         if not found[-1].unjudged:
             completed(report, found[-1], benches[-1], whole)
     allowances.apply(report, allowed)

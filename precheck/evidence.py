@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from precheck.findings import Report
 from precheck.judge import conclusion, ops
-from precheck.observe.decisions import Tape
+from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import Depth, InputError, Job
 from precheck.observe.listeners import doing
 from precheck.observe.records import Trace
@@ -25,7 +25,7 @@ class Evidence:
     """One run under a precision. `observation` is None where no op was looked at, and `unseen` says why, if that was not asked for."""
 
     trace: Trace
-    tape: Tape
+    log: DecisionLog
     observation: Observation | None = None
     verdict: ops.Verdict | None = None
     unseen: str = ""
@@ -39,21 +39,21 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, fun
 
     Raises what the model raises. A model that runs, but not with a dispatch mode around it, is judged by its boundaries alone.
     """
-    tape = Tape()
-    setting = dataclasses.replace(low(precision, records=tape), functions=functions and depth == "ops" and precision.is_low)
+    log = DecisionLog()
+    setting = dataclasses.replace(low(precision, records=log), functions=functions and depth == "ops" and precision.is_low)
     if depth == "boundaries" or not precision.is_low:
-        return Evidence(run(job, setting), tape)
+        return Evidence(run(job, setting), log)
     verdict = ops.Verdict()
     try:
         with doing("looking at every op"):
             seen = observed(job, setting, judge=verdict, refers=refers)
     except Exception as error:
-        tape = Tape()
-        trace = run(job, dataclasses.replace(setting, records=tape))  # raises again what is the model's own
-        return Evidence(trace, tape, unseen=f"{type(error).__name__}: {error}", functions=setting.functions)
+        log = DecisionLog()
+        trace = run(job, dataclasses.replace(setting, records=log))  # raises again what is the model's own
+        return Evidence(trace, log, unseen=f"{type(error).__name__}: {error}", functions=setting.functions)
     # casts there and back, which the float32 run rounds, its shadow need not
-    reference = None if tape.meant else seen.reference
-    return Evidence(seen.trace, tape, seen.observation, verdict, functions=setting.functions, reference=reference)
+    reference = None if log.meant else seen.reference
+    return Evidence(seen.trace, log, seen.observation, verdict, functions=setting.functions, reference=reference)
 
 
 def added_up(job: Job, seen: Evidence) -> dict[str, tuple[str, str]]:

@@ -14,10 +14,10 @@ import torch
 from precheck import interrupts
 from precheck.fewest import needed
 from precheck.measurement import job_of
-from precheck.observe.apart import kept_in, recipe_for
-from precheck.observe.decisions import Tape
+from precheck.observe.decisions import DecisionLog
 from precheck.observe.gradients import Gradients, gradients
 from precheck.observe.job import InputError, Job
+from precheck.observe.layer_recipes import kept_in, recipe_for
 from precheck.observe.listeners import doing
 from precheck.observe.run import low, reference
 from precheck.observe.surveys import surveyed
@@ -157,7 +157,7 @@ class _Search:
     def __init__(self, job: Job, precision: Precision, instead: Recipe | None, what: Error, within: float, most: int) -> None:
         self.job, self.precision, self.instead, self.what, self.within, self.most = job, precision, instead, what, within, most
         self.known: dict[frozenset[str], float] = {}
-        self.tape = Tape()
+        self.log = DecisionLog()
         self.exact: Gradients | None = None
 
     def found(self, keep_in: str) -> Kept:
@@ -218,14 +218,14 @@ class _Search:
             if len(self.known) >= self.most:
                 raise _SpentError
             with doing(f"run {len(self.known) + 1} of at most {self.most}"), kept_in(self.job.model, key, self.instead):
-                seen = gradients(self.job, low(self.precision, records=None if self.known else self.tape))
+                seen = gradients(self.job, low(self.precision, records=None if self.known else self.log))
             self.known[key] = seen.off(self._reference) if self.what == "gradient" else _relative(seen.loss, self._reference.loss)
         return self.known[key]
 
     @functools.cached_property
     def _reference(self) -> Gradients:
         """float32 on the draws of the first run. Its decisions are its own: a recipe that decides otherwise is off."""
-        return gradients(self.job, reference(torch.float32, follows=self.tape.draws()))
+        return gradients(self.job, reference(torch.float32, follows=self.log.draws()))
 
 
 def _inside(name: str, names: Iterable[str]) -> bool:

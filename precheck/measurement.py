@@ -15,18 +15,19 @@ import torch
 
 from precheck import collector, evidence, interrupts
 from precheck.analysis import boundaries, decisions, drift
-from precheck.analysis.placement import noise_for
+from precheck.analysis.noise_sites import noise_for
+from precheck.closer_look import FIRST_LOOK, SECOND_LOOK, THIRD_LOOK, Scrutiny, is_early, settled, suspicious
 from precheck.diagnosis import diagnose
 from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.judge import allowances
 from precheck.judge.traces import judged, located
-from precheck.observe.decisions import Tape
-from precheck.observe.guests import received
+from precheck.observe.adapters import received
+from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_inputs
 from precheck.observe.listeners import doing
-from precheck.observe.programs import alike
+from precheck.observe.op_sequence import alike
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
 from precheck.observe.selections import Selection
@@ -37,7 +38,6 @@ from precheck.recipes.survey import by_layer
 from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
 from precheck.rules.local_drift.rule import moved
-from precheck.scrutiny import FIRST_LOOK, SECOND_LOOK, THIRD_LOOK, Scrutiny, is_early, settled, suspicious
 
 
 @interrupts.holding
@@ -136,13 +136,13 @@ class Measurement:
     ) -> None:
         self.job, self.precision, self.brief = job, precision, brief
         self.seen = evidence.gathered(job, precision, depth, refers=True) if seen is None else seen
-        self.low, self.tape = self.seen.trace, self.seen.tape
+        self.low, self.log = self.seen.trace, self.seen.log
         self.functions = self.seen.functions  # whether what functions return is compared
         self.dtype = torch.float32 if precision.is_low else torch.float64
         self.noises: list[Trace] = []
         self.early: list[Trace] = []  # noise runs after these, which end with the first step's loss
         self.closer: dict[tuple[bool, bool], list[Trace]] = {}  # those with more roundings, by whether of every op and whether they end so
-        self.own = Tape()  # what float32 would have decided
+        self.own = DecisionLog()  # what float32 would have decided
         self.borrowed = self.seen.reference is not None  # whether the shadow of the run serves as the reference
 
     def report(self) -> Report:
@@ -208,7 +208,7 @@ class Measurement:
         if self.borrowed and self.seen.reference is not None:
             self.reference = self.seen.reference
             return
-        self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.tape, decides=self.own, functions=self.functions))
+        self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.log, decides=self.own, functions=self.functions))
 
     def _located(self, report: Report) -> None:
         """Looks at what modules hand to one another: drift that a module is given was made by the code that gives it."""
@@ -217,16 +217,16 @@ class Measurement:
             return  # a function says by itself whose code it is
         if first is None or first.phase != "forward" or first.step > 1 or first.rule not in ("accumulated-drift", "overflow", "nan"):
             return
-        tape, job = Tape(), dataclasses.replace(self.job, loss=None, optimizer=None, steps=1)
-        seen = run(job, dataclasses.replace(low(self.precision, records=tape), handed=True))
-        plain = run(job, dataclasses.replace(reference(self.dtype, self.precision, follows=tape), handed=True))
-        noises = [run(job, dataclasses.replace(self._noise_setting(number, tape), handed=True)) for number in range(FIRST_LOOK)]
+        log, job = DecisionLog(), dataclasses.replace(self.job, loss=None, optimizer=None, steps=1)
+        seen = run(job, dataclasses.replace(low(self.precision, records=log), handed=True))
+        plain = run(job, dataclasses.replace(reference(self.dtype, self.precision, follows=log), handed=True))
+        noises = [run(job, dataclasses.replace(self._noise_setting(number, log), handed=True)) for number in range(FIRST_LOOK)]
         rows = drift.compare(seen, plain, drift.spreads(plain, noises), self.precision, samples=FIRST_LOOK)
         report.findings = [located(first, rows, seen.makers) if finding is first else finding for finding in report.findings]
 
-    def _noise_setting(self, number: int, tape: Tape) -> Setting:
-        disturbance = noise_for(self.job.model, self.low, self.tape, self.precision, seed=number + 1)
-        return reference(self.dtype, self.precision, follows=tape, disturbance=disturbance)
+    def _noise_setting(self, number: int, log: DecisionLog) -> Setting:
+        disturbance = noise_for(self.job.model, self.low, self.log, self.precision, seed=number + 1)
+        return reference(self.dtype, self.precision, follows=log, disturbance=disturbance)
 
     def _look(self, samples: int) -> list[drift.Comparison]:
         for number in range(len(self.noises), samples):
@@ -260,11 +260,11 @@ class Measurement:
         return drift.compare(self.low, self.reference, spreads, self.precision, samples=len(noises), untold=untold)
 
     def _noise_run(self, number: int, *, chained: bool = False, everywhere: bool = False, early: bool = False) -> Trace:
-        disturbance = noise_for(self.job.model, self.low, self.tape, self.precision, seed=number + 1)
+        disturbance = noise_for(self.job.model, self.low, self.log, self.precision, seed=number + 1)
         if chained:
             disturbance = dataclasses.replace(disturbance, chained=True, everywhere=everywhere, bottom=self.precision.compute, scale=self.low.scale)
         job = dataclasses.replace(self.job, optimizer=None, steps=1) if everywhere or early else self.job
-        setting = reference(self.dtype, self.precision, follows=self.tape, disturbance=disturbance, rival=self.own, functions=self.functions)
+        setting = reference(self.dtype, self.precision, follows=self.log, disturbance=disturbance, rival=self.own, functions=self.functions)
         return run(job, dataclasses.replace(setting, early=early, steps=self.borrowed and not self.noises))
 
     def _flips(self) -> list[decisions.Place]:
@@ -275,7 +275,7 @@ class Measurement:
     def _flips_matter(self) -> bool:
         """Whether float32 on its own decisions gives another result, beyond noise, than on the run's: a flip among masked
         positions, or between equals, changes nothing."""
-        free = run(self.job, reference(self.dtype, self.precision, follows=self.tape.draws()))
+        free = run(self.job, reference(self.dtype, self.precision, follows=self.log.draws()))
         rows = drift.compare(free, self.reference, drift.spreads(self.reference, self.noises), self.precision, samples=len(self.noises))
         return any(row.failed and (row.record.is_result or row.record.kind in ("loss", "parameter-gradient")) for row in rows)
 
@@ -288,7 +288,7 @@ class Measurement:
         if not rows or self.dtype is not torch.float32:
             return set()
         job = dataclasses.replace(self.job, optimizer=None, steps=1) if early else self.job
-        setting = dataclasses.replace(reference(torch.float64, self.precision, follows=self.tape, functions=self.functions), early=early)
+        setting = dataclasses.replace(reference(torch.float64, self.precision, follows=self.log, functions=self.functions), early=early)
         try:
             exact = run(job, setting)
         except Exception:  # a model that insists on float32 has no float64 run to ask

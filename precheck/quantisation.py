@@ -11,7 +11,7 @@ from precheck import collector, formats, interrupts
 from precheck.analysis import kernels, weights
 from precheck.findings import Report
 from precheck.judge import allowances
-from precheck.observe import probing
+from precheck.observe import effective_weight
 from precheck.observe.job import InputError
 from precheck.rules.wrong_scale.layers import misproduced, misquantised
 
@@ -48,7 +48,7 @@ def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *,
     training = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
-        seen, _ = probing.passing(model, names, inputs)
+        seen, _ = effective_weight.passing(model, names, inputs)
         for name in names:
             _judged(report, name, original.get_submodule(name), model.get_submodule(name), seen.get(name))
     finally:
@@ -81,9 +81,9 @@ def _differs(module: torch.nn.Linear, other: torch.nn.Module) -> bool:
     return type(other) is not type(module) or not plain
 
 
-def _judged(report: Report, name: str, layer: Any, other: torch.nn.Module, seen: probing.Seen | None) -> None:
+def _judged(report: Report, name: str, layer: Any, other: torch.nn.Module, seen: effective_weight.Seen | None) -> None:
     dtype = seen.given.dtype if seen is not None else layer.weight.dtype
-    weight, bias = probing.effective(other, layer.in_features, dtype, layer.weight.device)
+    weight, bias = effective_weight.effective(other, layer.in_features, dtype, layer.weight.device)
     fit = weights.fitted(layer.weight.detach(), weight)
     row = {"layer": name, "weight_db": round(fit.decibels, 1), "verdict": "rounding"}
     report.facts["quantised"].append(row)
@@ -100,7 +100,7 @@ def _judged(report: Report, name: str, layer: Any, other: torch.nn.Module, seen:
         _kernel(report, name, row, seen, weight, bias)
 
 
-def _kernel(report: Report, name: str, row: dict[str, Any], seen: probing.Seen, weight: torch.Tensor, bias: torch.Tensor) -> None:
+def _kernel(report: Report, name: str, row: dict[str, Any], seen: effective_weight.Seen, weight: torch.Tensor, bias: torch.Tensor) -> None:
     result, _, explained = kernels.expected(seen.given, weight, bias, _roundoff(seen.made.dtype))
     off = float((seen.made.float() - result).norm() / result.norm().clamp_min(1e-30))
     row["result_db"] = round(float(-20 * torch.log10(torch.tensor(max(off, 1e-12)))), 1)

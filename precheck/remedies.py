@@ -24,9 +24,9 @@ from precheck.fewest import needed, swept
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import Measurement, job_of
-from precheck.observe import exemption
-from precheck.observe.boundaries import LOW
+from precheck.observe import float32_parts
 from precheck.observe.job import Depth, InputError, Job
+from precheck.observe.module_hooks import LOW
 from precheck.precisions import Precision, resolve
 from precheck.trials import SpentError, Trials, patience
 
@@ -130,7 +130,7 @@ def searched(
             report.facts["remedy"] = trials.spent
         return None
     (names, functions), passed = trials.best
-    return Remedy(names, functions, passed, trials.made, minimal, exemption.code(names, functions, precision.name))
+    return Remedy(names, functions, passed, trials.made, minimal, float32_parts.code(names, functions, precision.name))
 
 
 def curable(report: Report) -> bool:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import torch
 
 from precheck.analysis import drift
-from precheck.analysis.placement import noise_for
+from precheck.analysis.noise_sites import noise_for
+from precheck.closer_look import FIRST_LOOK
 from precheck.findings import Finding, Report
 from precheck.judge.traces import judged
-from precheck.observe import exemption
-from precheck.observe.decisions import Tape
+from precheck.observe import float32_parts
+from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.records import Trace
 from precheck.observe.run import low, reference, run
 from precheck.precisions import Precision
-from precheck.scrutiny import FIRST_LOOK
 
 
 class Screening:
@@ -28,43 +28,43 @@ class Screening:
         self.job, self.precision = job, precision
         facts = report.facts  # tensors beyond their floors for a reason that was found once, or that was not asked for
         self.excused = frozenset(facts.get("excused", ())) | frozenset(facts.get("unasked", ()))
-        seen, self.tape = self._seen()
-        self.reference = run(job, reference(torch.float32, precision, follows=self.tape))
+        seen, self.log = self._seen()
+        self.reference = run(job, reference(torch.float32, precision, follows=self.log))
         noises = [self._noise(seen, number) for number in range(FIRST_LOOK)]
         self.spreads = drift.spreads(self.reference, noises)
         self.tells = bool(self._judged(seen).errors)
 
     def report(self) -> Report | None:
         """On a low run of the model as it is now; None where other choices, draws or buffers may be what it fails by."""
-        seen, tape = self._seen()
+        seen, log = self._seen()
         report = self._judged(seen)
-        return report if not report.errors or (self._comparable(tape, report.errors) and not self._rounds_buffers()) else None
+        return report if not report.errors or (self._comparable(log, report.errors) and not self._rounds_buffers()) else None
 
-    def _seen(self) -> tuple[Trace, Tape]:
-        tape = Tape()
-        return run(self.job, low(self.precision, records=tape)), tape
+    def _seen(self) -> tuple[Trace, DecisionLog]:
+        log = DecisionLog()
+        return run(self.job, low(self.precision, records=log)), log
 
     def _noise(self, seen: Trace, number: int) -> Trace:
-        noise = noise_for(self.job.model, seen, self.tape, self.precision, seed=number + 1)
-        return run(self.job, reference(torch.float32, self.precision, follows=self.tape, disturbance=noise))
+        noise = noise_for(self.job.model, seen, self.log, self.precision, seed=number + 1)
+        return run(self.job, reference(torch.float32, self.precision, follows=self.log, disturbance=noise))
 
     def _judged(self, seen: Trace) -> Report:
         rows = drift.compare(seen, self.reference, self.spreads, self.precision, samples=FIRST_LOOK)
         return judged(seen, self.reference, rows, self.precision, explained=self.excused)
 
-    def _comparable(self, tape: Tape, errors: list[Finding]) -> bool:
+    def _comparable(self, log: DecisionLog, errors: list[Finding]) -> bool:
         """Whether the run chose and drew as the first did, in the backward pass too if an error lies there."""
         backward = all(error.phase != "forward" for error in errors)
         return all(
-            _same(chosen, tape.entries.get(key))
-            for key, chosen in self.tape.entries.items()
+            _same(chosen, log.entries.get(key))
+            for key, chosen in self.log.entries.items()
             if backward or key[0] != "backward"
         )
 
     def _rounds_buffers(self) -> bool:
         """Whether the reference was given rounded what the modules that are kept now hold unrounded."""
         stored = self.precision.is_low and not self.precision.autocasts
-        return stored and any(buffer.is_floating_point() for module in exemption.kept(self.job.model) for buffer in module.buffers())
+        return stored and any(buffer.is_floating_point() for module in float32_parts.kept(self.job.model) for buffer in module.buffers())
 
 
 def _same(one: tuple[torch.Tensor | None, ...], other: tuple[torch.Tensor | None, ...] | None) -> bool:

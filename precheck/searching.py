@@ -27,8 +27,8 @@ from precheck.hunt.pairs import PairTrials
 from precheck.hunt.shrinking import Shrinking
 from precheck.hunt.trials import SEARCHED, SPENT, Trials, Verdict
 from precheck.measurement import job_of
+from precheck.observe.containers import tensors
 from precheck.observe.job import InputError
-from precheck.observe.structure import tensors
 from precheck.precisions import Precision, resolve
 
 if TYPE_CHECKING:

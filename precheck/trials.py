@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Container
 
 from precheck.findings import Report
-from precheck.observe import exemption
+from precheck.observe import float32_parts
 from precheck.observe.job import Job
 from precheck.observe.listeners import doing
 from precheck.observe.timing.contestant import Contestant, borrowed
@@ -92,7 +92,7 @@ class Trials:
     def _tried(self, key: Kept, functions: Container[str]) -> Report | None:
         self._counted()
         try:
-            with doing(f"looking for a remedy, trial {self.made} of at most {self.most}"), exemption.exempted(self.job.model, key[0], functions):
+            with doing(f"looking for a remedy, trial {self.made} of at most {self.most}"), float32_parts.exempted(self.job.model, key[0], functions):
                 report = None if self.screening is None else self.screening.report()
                 if report is not None and (report.errors or self.best is not None):
                     return report
@@ -106,7 +106,7 @@ class Trials:
         """A whole measurement of what one low run has let pass."""
         self.measured.add(key)
         try:
-            with doing("looking for a remedy, the last measurement"), exemption.exempted(self.job.model, *key):
+            with doing("looking for a remedy, the last measurement"), float32_parts.exempted(self.job.model, *key):
                 self.known[key] = self.whole()
         except Exception:
             self.known[key] = None

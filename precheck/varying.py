@@ -14,12 +14,12 @@ from precheck.judge import allowances
 from precheck.measurement import job_of
 from precheck.observe.job import InputError, Job
 from precheck.observe.listeners import doing
-from precheck.pairs import tokens, told
-from precheck.pairs.asking import Asked, Step, chosen, plainly, rows
+from precheck.pairs import reporting, tokens
+from precheck.pairs.altered_calls import Asked, Step, chosen, plainly, rows
 from precheck.pairs.callables import as_module
 from precheck.pairs.comparison import Comparison
+from precheck.pairs.first_difference import unequal
 from precheck.pairs.matching import matched
-from precheck.pairs.parting import unequal
 from precheck.pairs.sides import Side
 from precheck.pairs.variations import Asking, Variation, made
 from precheck.precisions import Precision, resolve
@@ -99,7 +99,7 @@ def _compared(
     other = Side(asked, precision, around=variation.around)
     comparison = Comparison(reference, other, matched(plain.model, asked.model, {}), precision, aligned=variation.aligned)
     judged = comparison.judged()
-    found = told.report(comparison, judged)
+    found = reporting.report(comparison, judged)
     spread = tokens.spread(reference.low().captured, other.low().captured, job.inputs)
     pinned = unequal(comparison) if found.verdict == "rounding" and not found.errors else None
     where = f"; bits part first in {pinned.module or 'the model itself'}" + (f" ({pinned.op})" if pinned.op else "") if pinned else ""
@@ -107,7 +107,7 @@ def _compared(
     report.add(_said(each, variation.name, where + nats, pinned) for each in found.findings)
     report.boundaries += [dataclasses.replace(row, tensor=f"{variation.name}: {row.tensor}") for row in found.boundaries]
     report.facts["variations"][variation.name] = found.verdict
-    report.facts["verdict"] = told.gravest([report.facts["verdict"], found.verdict])
+    report.facts["verdict"] = reporting.gravest([report.facts["verdict"], found.verdict])
     report.facts |= {each: value for each, value in found.facts.items() if each in ("exact", "noise_runs")}
     if spread is not None:
         report.facts.setdefault("tokens", {})[variation.name] = dataclasses.asdict(spread)

@@ -20,10 +20,10 @@ from precheck.judge import allowances, ops
 from precheck.judge.ranks import merged
 from precheck.observe.job import InputError
 from precheck.observe.shadow.mode import Shadow
+from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.ranks import Ranks, distributed, meet
 from precheck.observe.shadow.replay import LOW
-from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.precisions import Precision, resolve
 from precheck.torch_internals import without_modes
 
@@ -55,7 +55,7 @@ def watch(
     allowed = allowances.checked(allow)
     _checked(model, chosen)
     report = Report(precision=chosen.name if chosen else "")
-    where = Whereabouts(model)
+    where = ModuleTracker(model)
     exact = chosen is not None and chosen.compute_dtype is torch.float32
     reference, low = (torch.float64, frozenset({torch.float32})) if exact else (torch.float32, LOW)
     verdict = ops.Verdict()
@@ -104,7 +104,7 @@ def _noted(raised: Exception, report: Report) -> None:
             raised.add_note(note)
 
 
-def filled(report: Report, observation: Observation, where: Whereabouts, verdict: ops.Verdict) -> None:
+def filled(report: Report, observation: Observation, where: ModuleTracker, verdict: ops.Verdict) -> None:
     """Puts the verdict on `observation` into `report`."""
     report.add(verdict.found(observation))
     report.updates = displacements.table(observation)
@@ -143,7 +143,7 @@ def _checked(model: Any, precision: Precision | None) -> None:
 
 
 @contextlib.contextmanager
-def _policy(precision: Precision | None, where: Whereabouts) -> Iterator[None]:
+def _policy(precision: Precision | None, where: ModuleTracker) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if precision is not None and precision.autocasts:
             _renewed(where)
@@ -154,7 +154,7 @@ def _policy(precision: Precision | None, where: Whereabouts) -> Iterator[None]:
         yield
 
 
-def _renewed(where: Whereabouts) -> None:
+def _renewed(where: ModuleTracker) -> None:
     """Autocast keeps its casts of weights until it ends. A loop ends it after each forward pass, a block only after the last. Without this the
     passes after a step would see the weights from before it. On torch 2.9 those after a pass under no_grad would have no gradient.
     """

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from precheck import ops
 from precheck.analysis import causes
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import MOVING, SUMS, elements
+from precheck.analysis.provenance import MOVING, SUMS, elements
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.source import Function
 
@@ -164,7 +164,7 @@ class Attribution:
 
     def _grown(self, operation: Operation) -> bool:
         grown = operation.base in SUMS and self.error(operation.outputs[0]) >= GROWN * self._before(operation)
-        return grown and not causes.kin(operation)
+        return grown and not causes.shares_operand(operation)
 
 
 def makes_most(cause: Operation | None, error: float) -> bool:

@@ -16,7 +16,7 @@ from precheck.analysis import attribution, causes
 from precheck.analysis.attribution import Asked, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, felt, hands_on, percent
+from precheck.analysis.provenance import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, effective_roundoff, is_alias, percent
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 ADDED = Limit(
@@ -89,14 +89,14 @@ class Calls:
             self.asked.vain(line)
             return None
         off, limit = value.restarted, self._limit(cause)
-        if off <= limit * (max(felt(value), COARSE) if _below(cause) else felt(value)):
+        if off <= limit * (max(effective_roundoff(value), COARSE) if _below(cause) else effective_roundoff(value)):
             return None
         return self._described(operation, value, cause, made, limit)
 
     def _its_own(self, operation: Operation, value: Value) -> bool:
         """Whether a result that leaves its function is off by more than rounding it costs, and most of that is the function's own error."""
         cancelled = self._cancels(operation, value)
-        if cancelled or value.restarted <= ADDED * felt(value) or operation.base in MOVING or not self._leaves(operation, value):
+        if cancelled or value.restarted <= ADDED * effective_roundoff(value) or operation.base in MOVING or not self._leaves(operation, value):
             return False
         return value.restarted**2 >= OWN * value.drift**2 and determined(operation, value)
 
@@ -120,7 +120,7 @@ class Calls:
         elif _below(cause) or taken.subnormal(cause):
             made = "small numbers"
         return OwnError(
-            mechanism=_MECHANISM[made], operation=difference or cause, measured=value.restarted / felt(value), limit=limit,
+            mechanism=_MECHANISM[made], operation=difference or cause, measured=value.restarted / effective_roundoff(value), limit=limit,
             function=place.name if place is not None else "", made=made, shown=operation, off=value.restarted, own=own,
         )  # fmt: skip
 
@@ -141,15 +141,15 @@ class Calls:
         waiting, seen = [value], {value}
         while waiting and len(seen) < causes.BEHIND:
             asked = waiting.pop()
-            readers = [reader for reader in self.readers.get(asked, ()) if _user(reader) and not hands_on(reader, asked)]
+            readers = [reader for reader in self.readers.get(asked, ()) if _user(reader) and not is_alias(reader, asked)]
             if not readers and asked.alive:
                 return True  # so far: `stays` asks again when it has been read
             for reader in readers:
                 if reader.reads or (reader.call, self.functions.get(reader.blamed)) != here:
                     return True
-                if reader.base in summed and any(made.restarted > ADDED * felt(made) for made in reader.outputs):
+                if reader.base in summed and any(made.restarted > ADDED * effective_roundoff(made) for made in reader.outputs):
                     return True
-                still = [made for made in reader.outputs if made not in seen and made.restarted > ADDED * felt(made)]
+                still = [made for made in reader.outputs if made not in seen and made.restarted > ADDED * effective_roundoff(made)]
                 moved = still if reader.base in MOVING else []
                 waiting += moved
                 seen.update(moved)

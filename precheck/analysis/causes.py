@@ -10,7 +10,7 @@ import math
 
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, determined, elements, passed, zero_origin
+from precheck.analysis.provenance import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, determined, elements, passed, zero_origin
 from precheck.observe.shadow.operations import Operation, Past, Value
 
 HALF = Limit(
@@ -83,7 +83,7 @@ def kind(cause: Operation) -> str:
     return "absorption" if len(terms) == 2 and absolute(value) >= SWALLOWED * min(terms) > 0 else "amplified-rounding"
 
 
-def kin(operation: Operation) -> bool:
+def shares_operand(operation: Operation) -> bool:
     """Whether the terms of a difference are parts of one tensor, or one term is the other, added to or cut: x₀ + Σδ - x₀, x - floor(x).
 
     It gives back what the larger term holds beyond the other, and adds no error of its own: what is lost was lost when that term was stored. Of
@@ -137,7 +137,7 @@ def _its_own(operation: Operation, value: Value, source: Value) -> bool:
     summed = operation.base in SUMS
     if operation.base in REDUCTIONS and not summed and own(value) >= HALF * value.drift:
         return True  # errors of n terms are independent, and less of their sum than of each
-    if summed and not kin(operation) and value.drift > 2 * operation.drift_in:
+    if summed and not shares_operand(operation) and value.drift > 2 * operation.drift_in:
         return True  # a cancellation
     carried, total = (absolute(source), absolute(value)) if summed else (source.drift, value.drift)
     if summed and elements(source) > elements(value):

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.findings import Severity
+from precheck.observe.shadow.code_notes import Clipped, Late, Skewed, Uncancelled
 from precheck.observe.shadow.operations import Observation, Operation
-from precheck.observe.shadow.remarks_of_codes import Clipped, Late, Skewed, Uncancelled
 
 CANCELLED = Limit(
     2.0**-6, "relative error",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from precheck.analysis import causes
-from precheck.analysis.lineage import constant, landed
+from precheck.analysis.provenance import constant, rounded_bound
 from precheck.analysis.rounding import Misrounded
 from precheck.observe.shadow.operations import Operation, Value
 
@@ -21,7 +21,7 @@ def behind(fact: Misrounded | None) -> Misrounded | None:
     if fact is None or fact.mechanism not in ("cancellation", "amplified-rounding"):
         return fact
     cause = _alone(max(fact.shown.inputs, key=causes.absolute, default=None))
-    if cause is None or landed(cause) is None:
+    if cause is None or rounded_bound(cause) is None:
         return fact
     return dataclasses.replace(fact, mechanism="vanished-constant", operation=cause)
 

@@ -18,7 +18,7 @@ from precheck.analysis.labels import module_of
 from precheck.analysis.limit import Limit
 from precheck.observe.records import Record
 from precheck.observe.shadow.operations import Observation, Operation
-from precheck.observe.shadow.steps import Update
+from precheck.observe.shadow.step_records import Update
 from precheck.observe.sketch import WIDTH, inner
 
 _UNAGED: Mapping[str, tuple[float, int]] = {}

@@ -9,16 +9,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Set
 
-from precheck.analysis import constants, wholes
+from precheck.analysis import constants, whole_numbers
 from precheck.analysis.calls import Calls
 from precheck.analysis.excuses import Excuse, made_good, small
 from precheck.analysis.exemption import exempts
 from precheck.analysis.exponentials import Exponents
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import REDUCTIONS, SUMS, Origins, felt
+from precheck.analysis.provenance import REDUCTIONS, SUMS, Origins, effective_roundoff
 from precheck.analysis.rounding import AMPLIFICATION, DECOMPOSED, SUM_ROUNDINGS, Misroundings
-from precheck.analysis.steep import Steepness
+from precheck.analysis.steep_functions import Steepness
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL
 
@@ -72,8 +72,8 @@ class Errors:
                 if not told and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
                     self._amplified(operation, value, above)
             cause = self.origins.of(operation.drifting)
-            self.suspects += [] if above else wholes.integers(operation, cause)
-            self.suspects += [] if any(above) else wholes.cut(operation, cause, readers)
+            self.suspects += [] if above else whole_numbers.integers(operation, cause)
+            self.suspects += [] if any(above) else whole_numbers.cut(operation, cause, readers)
             self.origins.trace(operation)
         return self._settled()
 
@@ -96,7 +96,7 @@ class Errors:
     def _excused(self, operation: Operation) -> bool:
         """Whether a small difference explains what comes in, which it does no more where that is right to a few roundings again."""
         known = any(value in self.mild for value in operation.inputs)
-        return known and operation.drift_in > DOUBTFUL * max(map(felt, operation.inputs))
+        return known and operation.drift_in > DOUBTFUL * max(map(effective_roundoff, operation.inputs))
 
     def _settled(self) -> list[Fact]:
         """Those that nothing excuses. What is there still and unread has its fate before it."""
@@ -113,11 +113,11 @@ class Errors:
         return found
 
     def _whole_numbers(self, operation: Operation, value: Value) -> None:
-        fact = None if self.ops.local(operation, value) else wholes.moved(operation, value)
+        fact = None if self.ops.local(operation, value) else whole_numbers.moved(operation, value)
         if fact is not None:
             self.suspects.append(fact)
             self.under[value] = (*self.under[value], None)
-            self.excuses[fact] = value, wholes.excuses(operation)
+            self.excuses[fact] = value, whole_numbers.excuses(operation)
 
     def _borrowed_epsilon(self, operation: Operation, value: Value) -> None:
         limit = SUM_ROUNDINGS * 2.0**-8
@@ -133,9 +133,10 @@ class Errors:
 
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
         kernel = operation.phase == "backward" and operation.derived  # of autograd's: what it rounds is asked by nobody, what it adds up low is
-        if value.nonfinite or operation.phase not in ("forward", "data", "backward") or value.drift <= 4 * felt(value) or not value.roundoff:
+        fine = not value.roundoff or value.drift <= 4 * effective_roundoff(value)
+        if value.nonfinite or fine or operation.phase not in ("forward", "data", "backward"):
             return
-        if value.wander > UNSTABLE and value.dead > SHAKEN and value.twin_drift > DIGIT:
+        if value.sensitivity > UNSTABLE and value.dead > SHAKEN and value.perturbed_drift > DIGIT:
             self.unstable.update(fact for fact in above if fact is not None)
         if above or value in self.spoiled:
             return  # downstream of what is suspected already
@@ -158,7 +159,7 @@ class Errors:
             self.suspects.append(steep)
             self.under[value], self.excuses[steep] = above if steep.table else (steep,), (value, [made_good])
             return
-        if fact is not None and not (value.wander > UNSTABLE and value.twin_drift > DIGIT):
+        if fact is not None and not (value.sensitivity > UNSTABLE and value.perturbed_drift > DIGIT):
             self.suspects.append(fact)
             self.under[value] = above if fact.healed else (fact,)  # what is made good excuses nothing that follows from it
             self.excuses[fact] = value, [small if fact.how == "a product" else made_good]

@@ -9,8 +9,8 @@ from precheck.analysis import causes
 from precheck.analysis.choices import blurred
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
-from precheck.analysis.lineage import DRAWN, FINEST, MOVING, REDUCTIONS, SUMS, felt
-from precheck.analysis.reach import NEAR, ROUNDINGS, ends_wrong, measured, outweighed
+from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured
+from precheck.analysis.provenance import DRAWN, FINEST, MOVING, REDUCTIONS, SUMS, effective_roundoff
 from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Operation, Value
 
@@ -43,7 +43,7 @@ def unfelt(fact: Fact, value: Value, readers: Readers) -> bool:
     waiting, seen = [value], {value}
     while waiting and len(seen) < NEAR:
         for reader in readers.get(waiting.pop(0), ()):
-            if any(made.drift >= ROUNDINGS * felt(made) for made in reader.outputs):
+            if any(made.drift >= ROUNDINGS * effective_roundoff(made) for made in reader.outputs):
                 return False
             fresh = [made for made in reader.outputs if made not in seen] if reader.base in MOVING else []
             seen.update(fresh)
@@ -83,7 +83,7 @@ def _beside_measures(reader: Operation, count: Value) -> bool:
     Of whole numbers that moved, `wholes_moved` would be said.
     """
     rounded = any(other.low and other.drift > 0 and not other.wholes_moved for other in reader.inputs if other is not count)
-    return reader.base in SUMS and rounded and all(made.drift < ROUNDINGS * felt(made) for made in reader.outputs)
+    return reader.base in SUMS and rounded and all(made.drift < ROUNDINGS * effective_roundoff(made) for made in reader.outputs)
 
 
 def _numbered(value: Value, readers: Readers) -> bool:
@@ -108,7 +108,7 @@ def made_good(fact: Fact, value: Value, readers: Readers) -> bool:
     consumers = readers.get(value, ())
     made = [(reader, result) for reader in consumers for result in reader.outputs if result is not value]
     only_compared = bool(consumers) and not value.alive and not any(reader.outputs or reader.reads or blurred(reader) for reader in consumers)
-    return only_compared or (bool(made) and all(outweighed(reader, result) for reader, result in made))
+    return only_compared or (bool(made) and all(dominated(reader, result) for reader, result in made))
 
 
 @exempts(

@@ -15,8 +15,8 @@ from precheck.analysis.attribution import Asked, Attribution, Splits
 from precheck.analysis.calls import ADDED, OWN
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import MOVING, elements, felt
-from precheck.analysis.reach import normalised
+from precheck.analysis.output_impact import normalised
+from precheck.analysis.provenance import MOVING, effective_roundoff, elements
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 FEW = Limit(
@@ -51,7 +51,7 @@ class Exponents:
             return None
         argument, line = operation.inputs[0], (operation.name, operation.blamed)
         off = causes.absolute(argument)
-        if not ADDED * felt(argument) < off < 1 or not argument.roundoff or not self.asked.again(line):
+        if not ADDED * effective_roundoff(argument) < off < 1 or not argument.roundoff or not self.asked.again(line):
             return None
         made = Attribution(argument, self.observation.operations, self.splits)
         few = {each: _needless(each) or _picked(each, self.readers) for each in made.shares}
@@ -62,8 +62,8 @@ class Exponents:
             self.asked.vain(line)
             return None
         return Exponent(
-            mechanism="amplified-rounding", operation=cause, measured=off / felt(argument), limit=ADDED, shown=operation, value=value, off=off,
-            own=causes.own(cause.outputs[0]), taken=few[cause],
+            mechanism="amplified-rounding", operation=cause, measured=off / effective_roundoff(argument), limit=ADDED, shown=operation, value=value,
+            off=off, own=causes.own(cause.outputs[0]), taken=few[cause],
         )  # fmt: skip
 
 

@@ -18,17 +18,17 @@ from precheck.analysis import attribution, causes, zeros
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import (
+from precheck.analysis.provenance import (
     CONSTANTS,
     GUARDS,
     MOVING,
     SUMS,
     bounded,
     descendants,
-    half_tiniest,
-    hands_on,
+    is_alias,
     largest,
     placed,
+    underflow_threshold,
     zero_origin,
 )  # fmt: skip
 from precheck.analysis.zeros import LOST
@@ -126,7 +126,7 @@ def _harmful(root: Value, carried: list[Value], readers: Readers, observation: O
     maker, open_ends = _maker(root), []
     for value in carried:
         readings = [reader for reader in readers.get(value, ()) if reader is not value.maker and reader.base not in ops.FRESH]
-        consumers = [reader for reader in readings if not hands_on(reader, value)]
+        consumers = [reader for reader in readings if not is_alias(reader, value)]
         if any(_harms(reader, maker) for reader in consumers):
             return True
         if not consumers or (consumers == readings and not any(reader.outputs for reader in consumers)):
@@ -145,13 +145,13 @@ def laid_down(root: Value, maker: Operation, end: Value) -> bool:
     either if it is still there when the block ends, if more numbers became infinite, or if one is above zero. A fill is there again and again, or
     beside numbers that need no rounding; a number that is there once, among others that were rounded, is one of the data.
     """
-    if root.drift and root.nonfinite <= root.beyonds:
+    if root.drift and root.nonfinite <= root.distinct_overflows:
         return False
     if maker.base not in CONSTANTS or end.maker is None or end.nans or (maker.derived and maker.phase == "backward"):
         return False
-    if root.beyonds and end.alive and (root.beyonds > FILLS or not root.negative):
+    if root.distinct_overflows and end.alive and (root.distinct_overflows > FILLS or not root.negative):
         return False
-    return end.maker.base in CONSTANTS or (end.maker.base in SUMS and root.negative and root.beyonds <= FILLS)
+    return end.maker.base in CONSTANTS or (end.maker.base in SUMS and root.negative and root.distinct_overflows <= FILLS)
 
 
 def _harms(reader: Operation, maker: Operation) -> bool:
@@ -162,7 +162,7 @@ def _harms(reader: Operation, maker: Operation) -> bool:
             return True
         if not value.nonfinite and reader.base != "copy" and value.drift > WRONG and reader.phase in ("forward", "optimizer", "data"):
             return True
-        if value.zeros and value.largest_zeroed > half_tiniest(value) and not any(source.zeros for source in reader.inputs):
+        if value.zeros and value.largest_zeroed > underflow_threshold(value) and not any(source.zeros for source in reader.inputs):
             return True  # 1/Inf, where the reference has a number that the format holds
     return False
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from precheck import formats
 from precheck.analysis.facts import Fact
-from precheck.analysis.lineage import PRODUCTS, elements
+from precheck.analysis.provenance import PRODUCTS, elements
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 NEAR = 64

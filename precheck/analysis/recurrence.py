@@ -23,9 +23,9 @@ from precheck.analysis.errors import DIGIT, UNSTABLE
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import MOVING, SUMS, determined, felt, landed
+from precheck.analysis.loop_states import BEHIND, State, Turns
+from precheck.analysis.provenance import MOVING, SUMS, determined, effective_roundoff, rounded_bound
 from precheck.analysis.rounding import FELT, RECURRENT
-from precheck.analysis.turns import BEHIND, State, Turns
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 COHERENT = Limit(
@@ -87,7 +87,7 @@ def _told_by(values: list[Value]) -> Iterator[Value]:
     latest, worst = values[-1], max(values, key=lambda value: value.drift if math.isfinite(value.drift) else 0.0)
     yield latest
     size = math.hypot(*(value.norm for value in values))
-    if worst is not latest and size and math.hypot(*(value.drift * value.norm for value in values)) > ADDED * felt(worst) * size:
+    if worst is not latest and size and math.hypot(*(value.drift * value.norm for value in values)) > ADDED * effective_roundoff(worst) * size:
         yield worst
 
 
@@ -95,8 +95,8 @@ def _off(value: Value, state: State) -> bool:
     """Whether a state has come round often enough, and is off by more than its storage may cost, in a way that float32 is not."""
     if state.stores < RECURRENT or carries_a_remainder(state) or residual_stream(state) or value.nonfinite:
         return False
-    chaotic = value.wander > UNSTABLE and value.twin_drift > DIGIT
-    if chaotic or not ADDED * felt(value) < value.drift < math.inf:
+    chaotic = value.sensitivity > UNSTABLE and value.perturbed_drift > DIGIT
+    if chaotic or not ADDED * effective_roundoff(value) < value.drift < math.inf:
         return False
     return value.maker is not None and determined(value.maker, value)
 
@@ -136,16 +136,17 @@ def _made(value: Value, states: Mapping[Value, State], observation: Observation,
     if factors and (coherent or sum(factors.values()) >= OWN):
         cause = whose.cause(factors.__contains__) or max(factors, key=factors.__getitem__)
         return [Repeated(
-            mechanism="amplified-rounding" if landed(cause) is None else "vanished-constant", operation=cause, measured=value.drift, limit=FELT,
-            turns=state.turns, off=value.drift, own=attribution.own(cause, cause.outputs[0]), shown=value.maker,
+            mechanism="amplified-rounding" if rounded_bound(cause) is None else "vanished-constant", operation=cause, measured=value.drift,
+            limit=FELT, turns=state.turns, off=value.drift, own=attribution.own(cause, cause.outputs[0]), shown=value.maker,
         )]  # fmt: skip
     own = min(1.0, sum(mine.values()))
     if own < OWN or not value.low:
         return []
     cause = whose.cause(mine.__contains__) or value.maker
     return [Carried(
-        mechanism="accumulated-drift", operation=value.maker if value.maker.blamed == cause.blamed else cause, measured=value.drift / felt(value),
-        limit=ADDED, turns=state.turns, lines=lines, dtype=value.dtype, off=value.drift, kept_wide=value.drift * math.sqrt(1 - own),
+        mechanism="accumulated-drift", operation=value.maker if value.maker.blamed == cause.blamed else cause,
+        measured=value.drift / effective_roundoff(value), limit=ADDED, turns=state.turns, lines=lines,
+        dtype=value.dtype, off=value.drift, kept_wide=value.drift * math.sqrt(1 - own),
     )]  # fmt: skip
 
 

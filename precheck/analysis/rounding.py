@@ -19,20 +19,16 @@ from precheck.analysis.calls import ADDED
 from precheck.analysis.excuses import as_stored, softmax_written_out
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import (
-    MOVING,
-    PRODUCTS,
-    REDUCTIONS,
-    SUMS,
+from precheck.analysis.output_impact import averaged, exponentials, normalised, shown
+from precheck.analysis.provenance import (
     determined,
+    effective_roundoff,
     elements,
-    felt,
     given_back,
     smallest_normal,
     turns,
     zero_origin,
 )  # fmt: skip
-from precheck.analysis.reach import averaged, exponentials, normalised, shown
 from precheck.findings import Severity
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -107,12 +103,12 @@ class Misroundings:
 
     def of(self, operation: Operation, value: Value) -> Misrounded | None:
         """What this op does to the error of its result that rounding does not explain: the first of these that holds."""
-        gain, roundings = self.gain(operation, value), value.drift / felt(value)
+        gain, roundings = self.gain(operation, value), value.drift / effective_roundoff(value)
         stored = any(source.kept_low for source in operation.inputs)
-        if operation.base in SUMS and value.low and self._undone(operation, value):
+        if operation.base in ops.SUMS and value.low and self._undone(operation, value):
             return self._fact("cancellation", "undone", operation, value, roundings, ADDED, gain=gain)
-        few = operation.base in REDUCTIONS - PRODUCTS and _of_few_terms(operation, value) and determined(operation, value)
-        subtracts = operation.base in SUMS or few or (operation.base in DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
+        few = operation.base in ops.REDUCTIONS - ops.PRODUCTS and _of_few_terms(operation, value) and determined(operation, value)
+        subtracts = operation.base in ops.SUMS or few or (operation.base in DIFFERENCES and all(map(causes.stored_here, operation.inputs)))
         if subtracts and stored and gain >= PLAIN and roundings >= SUM_ROUNDINGS and not as_stored(operation, value):
             return self._difference(operation, value, roundings)
         starving = self._starving(operation, value)
@@ -121,16 +117,16 @@ class Misroundings:
         if self.local(operation, value):
             return self._fact("local-drift", "accumulated", operation, value, value.local or 0.0, self._accumulating(operation, value))
         spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1
-        if operation.base in PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
+        if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
             return self._fact("cancellation", "a product", operation, value, gain, PLAIN)
-        if operation.base in SUMS | REDUCTIONS | DIFFERENCES:  # what they lose beyond this is for cancellation, or to be healed, to say
-            composed = operation.base in PRODUCTS and spread and gain < AMPLIFICATION / 2
+        if operation.base in ops.SUMS | ops.REDUCTIONS | DIFFERENCES:  # what they lose beyond this is for cancellation, or to be healed, to say
+            composed = operation.base in ops.PRODUCTS and spread and gain < AMPLIFICATION / 2
             return self._gradual(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
         brought = (value.local or 0.0) < causes.HALF * value.drift  # else the op has made the error itself, and as much as it may
         felt_there = operation.base not in CENTRED or value.drift >= FELT
         plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and felt_there
-        if brought and operation.base not in MOVING and (loses_digits or plainly):
+        if brought and operation.base not in ops.MOVING and (loses_digits or plainly):
             return self._one_op(operation, value, gain, loses_digits=loses_digits)
         if not spread:
             return None
@@ -157,9 +153,9 @@ class Misroundings:
         Kahan summation compares a sum with the right one. That sum is no result: its remainder is added elsewhere.
         """
         kept = given_back(operation)
-        if kept is None or value.drift <= max(ADDED * felt(value), 2 * kept.drift):
+        if kept is None or value.drift <= max(ADDED * effective_roundoff(value), 2 * kept.drift):
             return False
-        consumers = (reader for reader in self.readers.get(value, ()) if reader.base in SUMS)
+        consumers = (reader for reader in self.readers.get(value, ()) if reader.base in ops.SUMS)
         return not any(causes.moved(kept) is causes.moved(source) for reader in consumers for source in reader.inputs)
 
     def _difference(self, operation: Operation, value: Value, roundings: float) -> Misrounded | None:
@@ -170,7 +166,7 @@ class Misroundings:
             return None
         severity: Severity = "error" if shares or value in self._shown or averaged(value, self.readers) else "note"
         term = max(operation.inputs, key=causes.absolute)
-        cause = causes.lost_between(operation, term, self.causes) if causes.kin(operation) else None
+        cause = causes.lost_between(operation, term, self.causes) if causes.shares_operand(operation) else None
         if cause is None:  # a difference of near-equals is exact: what it is off by, its terms were off by when they were stored
             stored = self._storing(operation, term)
             handed = stored is not None and self._handed_over(stored, operation, term)
@@ -183,7 +179,7 @@ class Misroundings:
     def _before(self, operation: Operation, term: Value) -> Operation | None:
         """The difference that made the term of this one, if it has made the error larger by more. What both make of it is the product of the two."""
         first = causes.entered(term, self.causes)
-        if first is None or first is operation or first.base not in SUMS or not attribution.written(first):
+        if first is None or first is operation or first.base not in ops.SUMS or not attribution.written(first):
             return None
         return first if self.gain(first, first.outputs[0]) >= self.gain(operation, operation.outputs[0]) else None
 
@@ -224,7 +220,7 @@ class Misroundings:
     def _stored(self, cause: Operation) -> Operation:
         """`cause`, except for ops in float32. Of a difference in float32, which is exact, it is the op that stored its term low. Of any op in
         float32, it is one of torch's own modules where what that stored is most of the error."""
-        made, summed = cause.outputs[0], cause.base in SUMS
+        made, summed = cause.outputs[0], cause.base in ops.SUMS
         if made.low or not cause.inputs or attribution.own(cause, made) >= causes.HALF * made.drift:
             return cause
         term = max(cause.inputs, key=causes.absolute if summed else attribution.drift)
@@ -262,7 +258,7 @@ class Misroundings:
         Of n terms that became zero the norm says little and the sum everything: 2000 at 2^-11 beside a one are 2 % of the norm and half of the sum.
         """
         worst = operation.drifting
-        if operation.base not in REDUCTIONS or value.dead < GONE or worst is None or not worst.zeros or worst.zeroed < worst.drift / 2:
+        if operation.base not in ops.REDUCTIONS or value.dead < GONE or worst is None or not worst.zeros or worst.zeroed < worst.drift / 2:
             return []
         exact = all(source is worst or source.drift <= SUM_ROUNDINGS * source.roundoff for source in operation.inputs)
         return [worst] if exact and determined(operation, value) else []
@@ -289,7 +285,7 @@ class Misroundings:
     def _accumulating(operation: Operation, value: Value) -> float:
         """What a kernel may err that sums n terms in the low format: (1 + √n/2) u; beyond, it stagnates (numerics, 1.2)."""
         terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
-        return max(SUM_ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * felt(value)
+        return max(SUM_ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * effective_roundoff(value)
 
 
 def _of_few_terms(operation: Operation, value: Value) -> bool:

@@ -9,10 +9,10 @@ from typing import Any
 
 from precheck import formats
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import placed
+from precheck.analysis.provenance import placed
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.source import shortened
-from precheck.observe.shadow.steps import Backward, ScalerStep
+from precheck.observe.shadow.step_records import Backward, ScalerStep
 
 HALF_MAX = formats.FP16.max
 OFTEN = Limit(

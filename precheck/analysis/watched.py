@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from precheck.analysis import causes, codes, nonfinite, raised, zeros
+from precheck.analysis import causes, codes, exceptions, nonfinite, zeros
 from precheck.analysis.errors import Errors
 from precheck.analysis.facts import Fact, Part
-from precheck.analysis.lineage import Origins
+from precheck.analysis.provenance import Origins
 from precheck.analysis.recurrence import Recurrence
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
 
@@ -34,7 +34,7 @@ class Watched:
         found += self.recurrence.facts(observation, readers, spoiled | self.errors.explained())
         found += codes.facts(observation)
         if last:
-            found += [*zeros.starved_gradients(observation, spoiled), *raised.behind(observation)]
+            found += [*zeros.starved_gradients(observation, spoiled), *exceptions.behind(observation)]
         facts: dict[str, list[Fact]] = defaultdict(list)
         for fact in found:
             facts[fact.mechanism].append(fact)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import determined, half_tiniest, hands_on, landed, smallest_normal, zero_origin
+from precheck.analysis.provenance import determined, is_alias, rounded_bound, smallest_normal, underflow_threshold, zero_origin
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 LOST = Limit(0.5, "share of the norm", "that became zero, of a tensor or of what reads it, from which the tensor is lost")
@@ -24,11 +24,11 @@ class Missed(Fact):
 def missed(zero: Value, then: str) -> Missed:
     """The op that made a zero that the reference does not have. `then` says what came of it."""
     mechanism, cause = zero_origin(zero)
-    bound = landed(cause) if mechanism == "vanished-constant" else None
+    bound = rounded_bound(cause) if mechanism == "vanished-constant" else None
     if bound is not None and bound[1]:
         measured, limit = abs(bound[0] - bound[1]), cause.outputs[0].roundoff * abs(bound[1])
     else:
-        measured, limit = zero.largest_zeroed, half_tiniest(zero)
+        measured, limit = zero.largest_zeroed, underflow_threshold(zero)
     return Missed(mechanism=mechanism, operation=cause, measured=measured, limit=limit, zero=zero, then=then)
 
 
@@ -71,7 +71,7 @@ def _drowns(value: Value, readers: Readers) -> bool:
     while waiting:
         lost = waiting.pop()
         results = [made for reader in readers.get(lost, ()) for made in reader.outputs if made not in seen]
-        if not results and lost.alive and all(hands_on(reader, lost) for reader in readers.get(lost, ())):
+        if not results and lost.alive and all(is_alias(reader, lost) for reader in readers.get(lost, ())):
             return True
         for made in results:
             seen.add(made)
@@ -100,7 +100,7 @@ def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> l
         rule, cause = zero_origin(value)
         if rule == "cancellation":
             continue  # no scale would have kept it
-        if any(made.zeroed and made.largest_zeroed > 2 * half_tiniest(made) for made in cause.outputs):
+        if any(made.zeroed and made.largest_zeroed > 2 * underflow_threshold(made) for made in cause.outputs):
             continue  # the format could hold it: rounded terms have cancelled, or the run has come to where the gradient is zero
         found.append(
             Starved(

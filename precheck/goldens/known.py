@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from precheck.files import replace
 from precheck.findings import RULES
-from precheck.judge.ratchet import NEVER, Family, Known
+from precheck.judge.known_failures import NEVER, Family, Known
 from precheck.precisions import PRECISIONS
 
 if sys.version_info >= (3, 11):

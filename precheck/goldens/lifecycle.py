@@ -17,18 +17,18 @@ import torch
 
 from precheck import collector, interrupts
 from precheck.analysis import drift
-from precheck.analysis.placement import noise_for
+from precheck.analysis.noise_sites import noise_for
 from precheck.contents import parts
 from precheck.goldens.file import Golden, GoldenMissing, GoldenRecord, read, write
 from precheck.goldens.show import MEANINGFUL, describe, difference
-from precheck.observe.decisions import Tape
+from precheck.observe.containers import tensors
+from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.listeners import doing
 from precheck.observe.records import Record, Trace
 from precheck.observe.reduce import reduced
 from precheck.observe.run import low, reference, run
 from precheck.observe.sketch import distance
-from precheck.observe.structure import tensors
 from precheck.precisions import PRECISIONS, Placement, Precision
 from precheck.rules.golden_stale import rule as staleness
 from precheck.words import writable
@@ -124,7 +124,7 @@ def record(job: Job) -> Golden:
 
 def thinned(job: Job) -> Job:
     """The job, with what of its tensors a sample tells as much of as the whole does. Of every other, and of inputs, all is folded."""
-    return dataclasses.replace(job, sampled=frozenset(run(job, dataclasses.replace(low(_FLOAT32), weighs=True, functions=True)).even))
+    return dataclasses.replace(job, sampled=frozenset(run(job, dataclasses.replace(low(_FLOAT32), finds_sample_sizes=True, functions=True)).even))
 
 
 def float32(job: Job, *, functions: bool = False) -> Trace:
@@ -132,17 +132,17 @@ def float32(job: Job, *, functions: bool = False) -> Trace:
 
     `functions`: with what the user's functions return.
     """
-    tape = Tape()
-    run(job, low(_FLOAT32, records=tape))
-    return run(job, reference(torch.float32, follows=tape, functions=functions))
+    log = DecisionLog()
+    run(job, low(_FLOAT32, records=log))
+    return run(job, reference(torch.float32, follows=log, functions=functions))
 
 
 def errors(job: Job, trace: Trace) -> dict[str, float]:
     """By record key, how far `trace`, which `float32` gave, is from float64 on the same decisions. Empty where the model does not run in float64."""
-    tape = Tape()
-    run(job, low(_FLOAT32, records=tape))
+    log = DecisionLog()
+    run(job, low(_FLOAT32, records=log))
     try:
-        exact = run(job, reference(torch.float64, follows=tape, functions=True))
+        exact = run(job, reference(torch.float64, follows=log, functions=True))
     except Exception:
         return {}
     both = ((key, record, exact.records.get(key)) for key, record in trace.records.items())
@@ -154,17 +154,17 @@ def _floors(job: Job, precision: Precision, done: int) -> dict[str, float]:
 
     Empty where the model does not run under it (an op without a kernel for that dtype): checks then measure it afresh.
     """
-    tape = Tape()
+    log = DecisionLog()
     try:
-        seen = run(job, low(precision, records=tape))
+        seen = run(job, low(precision, records=log))
     except Exception:
         return {}
-    plain = run(job, reference(torch.float32, precision, follows=tape, functions=True))
+    plain = run(job, reference(torch.float32, precision, follows=log, functions=True))
     noises = []
     for number in range(NOISE_RUNS):
         with doing(f"noise run {done + number + 1} of {NOISE_RUNS * len(_PLACEMENTS)}"):
-            noise = noise_for(job.model, seen, tape, precision, seed=number + 1)
-            noises.append(run(job, reference(torch.float32, precision, follows=tape, disturbance=noise, functions=True)))
+            noise = noise_for(job.model, seen, log, precision, seed=number + 1)
+            noises.append(run(job, reference(torch.float32, precision, follows=log, disturbance=noise, functions=True)))
     return {key: spread / precision.roundoff for key, spread in drift.spreads(plain, noises).items()}
 
 

@@ -14,8 +14,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from precheck.observe import state
+from precheck.observe.containers import call, mapped, tensors
 from precheck.observe.job import Job
-from precheck.observe.structure import call, mapped, tensors
 from precheck.precisions import Precision
 
 _STEPS = 12

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from precheck.observe.containers import tensors
 from precheck.observe.job import InputError
-from precheck.observe.structure import tensors
 
 FEW = 8
 """Elements that are told from what their tensor is everywhere else, where that is not the most frequent number."""

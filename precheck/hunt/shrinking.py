@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from precheck.hunt.literals import FEW, differing
-from precheck.observe.structure import mapped, tensors
+from precheck.observe.containers import mapped, tensors
 
 _ROUNDS = 3
 """As tensors of one input get simpler, so may others; a third round has never changed anything but the last bit of work."""

@@ -15,19 +15,19 @@ import torch
 
 from precheck.analysis import drift
 from precheck.analysis.decisions import SHARE
+from precheck.closer_look import FIRST_LOOK
 from precheck.evidence import Evidence
 from precheck.findings import Finding, Report
 from precheck.goldens.lifecycle import digest
 from precheck.judge.traces import judged
 from precheck.measurement import Measurement, measure
-from precheck.observe.decisions import Tape
+from precheck.observe.containers import mapped, tensors
+from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import Job
-from precheck.observe.reach import Reach
+from precheck.observe.range_use import Reach
 from precheck.observe.records import Trace
 from precheck.observe.run import low, reference, run
-from precheck.observe.structure import mapped, tensors
 from precheck.precisions import Precision
-from precheck.scrutiny import FIRST_LOOK
 
 SEARCHED = ("overflow", "nan", "accumulated-drift", "decision-flip", "gradient-underflow", "missing-gradient", "scaler-collapse")
 """The rules whose errors an input can cause in a measurement without an optimizer."""
@@ -119,20 +119,20 @@ class Trials:
         return None if any(True for _ in lost) else rounded
 
     def _judged(self, job: Job) -> Verdict:
-        tape = Tape()
+        log = DecisionLog()
         with Reach(self.precision.compute) as reach:
-            seen = run(job, low(self.precision, records=tape))
+            seen = run(job, low(self.precision, records=log))
         dtype = torch.float32 if self.precision.is_low else torch.float64
-        plain = run(job, reference(dtype, self.precision, follows=tape, decides=Tape()))
+        plain = run(job, reference(dtype, self.precision, follows=log, decides=DecisionLog()))
         if not _sound(plain):
             return _UNSOUND
         rows = drift.compare(seen, plain, {}, self.precision, samples=FIRST_LOOK)
         bounds = _bounds(rows)
         report = judged(seen, plain, rows, self.precision)
-        fault = self._first(report, _PLAIN) or self._closer(job, (seen, tape), bounds, _flips(plain), report)
+        fault = self._first(report, _PLAIN) or self._closer(job, (seen, log), bounds, _flips(plain), report)
         return Verdict(fault, reach.bits, math.log2(max(bounds.values(), default=0.0) or 2.0**-10))
 
-    def _closer(self, job: Job, seen: tuple[Trace, Tape], bounds: Bounds, flips: Bounds, report: Report) -> Finding | None:
+    def _closer(self, job: Job, seen: tuple[Trace, DecisionLog], bounds: Bounds, flips: Bounds, report: Report) -> Finding | None:
         """What a measurement finds, if there is reason for one."""
         flipping = "decision-flip" in self.rules and self._suspicious(flips, SHARE * self.precision.roundoff)
         drifting = "accumulated-drift" in self.rules and self._suspicious(bounds, 1.0)

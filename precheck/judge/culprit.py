@@ -7,8 +7,8 @@ import dataclasses
 from precheck.analysis import attribution
 from precheck.analysis.attribution import Attribution
 from precheck.analysis.calls import OwnError
-from precheck.analysis.lineage import placed, via
 from precheck.analysis.nonfinite import Broken
+from precheck.analysis.provenance import placed, via
 from precheck.analysis.rounding import Misrounded
 from precheck.analysis.zeros import Missed
 from precheck.findings import Finding

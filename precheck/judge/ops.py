@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from precheck.analysis.facts import Fact, Part
-from precheck.analysis.lineage import placed, via
+from precheck.analysis.provenance import placed, via
 from precheck.analysis.watched import Watched
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value

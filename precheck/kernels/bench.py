@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from precheck.analysis import kernel_floor as floor
-from precheck.kernels import beside, families, memory, running, trials
+from precheck.kernels import memory, number_kinds, reference_error, running, trials
 from precheck.kernels.dimensions import Dimensions
 from precheck.kernels.examples import Example
-from precheck.kernels.judged import Fault, Judged, Reference, distances, form, values_of
 from precheck.kernels.noise import base_roundoff
 from precheck.kernels.poison import poisoned
 from precheck.kernels.running import Outcome, Wishes
+from precheck.kernels.trial_result import Fault, Judged, Reference, distances, form, values_of
 from precheck.kernels.trials import Made, Trial
 from precheck.observe.job import InputError
 from precheck.words import counted
@@ -50,7 +50,7 @@ class Bench:
 
     def wishes_of(self, trial: Trial) -> Wishes:
         """What is asked of the runs of a trial."""
-        special = trial.family in families.SPECIAL
+        special = trial.family in number_kinds.SPECIAL
         gradients = self.wishes.gradients and not special
         rows = tuple(place for place in range(len(self.example.leaves)) if self._expanded(trial, place))
         return dataclasses.replace(self.wishes, gradients=gradients, upstream=trial.upstream, only=trial.only, seed=trial.seed, expanded=rows)
@@ -168,7 +168,7 @@ class Bench:
             judged.skipped = "unchecked" if outcome.error is None else "refused by both"
         elif outcome.error is not None:
             self._raised(judged, outcome)
-        elif judged.trial.family in families.SPECIAL:
+        elif judged.trial.family in number_kinds.SPECIAL:
             self._contract(judged, outcome, judged.reference)
         else:
             judged.fault = form(outcome, native)
@@ -201,7 +201,7 @@ class Bench:
             if judged.trial.family == "NaN" and bool(lost.any()):  # a NaN that the reference hides, as torch 2.15's attention does
                 lost &= ~(got.isnan() & self._depends(judged.trial, name))
             if bool(lost.any()):
-                among, where = families.WORDS[judged.trial.family], counted(int(lost.sum()), "element")
+                among, where = number_kinds.WORDS[judged.trial.family], counted(int(lost.sum()), "element")
                 judged.fault = Fault("lost", name, f"{name}: not finite in {where} where the reference is, with {among} among the inputs")
                 return
             if judged.trial.family == "NaN":
@@ -232,9 +232,9 @@ class Bench:
                 judged.skipped = "which of two writes to one place comes last decides"
                 return
             judged.distances = distances(outcome, reference)
-            if judged.ratio > 1 and reference.runs >= sum(QUICK) and not reference.sampled and beside.may_tell(self, judged, reference):
+            if judged.ratio > 1 and reference.runs >= sum(QUICK) and not reference.sampled and reference_error.may_tell(self, judged, reference):
                 reference.sampled = True
-                beside.sampled(self, judged.trial, reference)
+                reference_error.sampled(self, judged.trial, reference)
                 judged.distances = distances(outcome, reference)
             if judged.ratio <= 1 or (reference.runs >= sum(QUICK) and judged.everywhere):
                 break

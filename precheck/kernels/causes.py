@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import torch
 
-from precheck.kernels import contents, families, lowering, masks, running
+from precheck.kernels import contents, lower_intermediates, masks, number_kinds, running
 from precheck.kernels.bench import QUICK, Bench
 from precheck.kernels.errors import blunt, differ, error_of, errors_of, explained, has_mask, inputs_of
 from precheck.kernels.examples import Example, Leaf
-from precheck.kernels.judged import Judged
 from precheck.kernels.states import State
+from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Made, Trial
 
 ROUND = (64, 128, 32, 16, 256)
@@ -147,8 +147,8 @@ class Search:
     def _valued(self, judged: Judged) -> Cause | None:
         trial, fault = judged.trial, judged.fault
         assert fault is not None
-        what = families.WORDS[trial.family]
-        if trial.family in families.SPECIAL:
+        what = number_kinds.WORDS[trial.family]
+        if trial.family in number_kinds.SPECIAL:
             masked = trial.family != "NaN" and fault.kind == "lost" and has_mask(self.bench, trial)
             return Cause("kernel-mask" if masked else "kernel-contract", f"there is {what} among the inputs")
         if trial.family == "plain" or not self.passes(trial.but(family="plain")):
@@ -156,7 +156,7 @@ class Search:
         if self._rounds(judged):
             rule = "kernel-accumulation" if self._grows(judged) else "kernel-rounding"
             return Cause(rule, f"with plain numbers it is right; here there are {what}")
-        if fault.kind == "lost" and trial.family in families.LARGE:
+        if fault.kind == "lost" and trial.family in number_kinds.LARGE:
             return Cause("kernel-rounding", f"an intermediate leaves the range of its format; with plain numbers it is right, here there are {what}")
         if fault.kind == "values" and not blunt(judged) and self._grows(judged):
             return Cause("kernel-accumulation", f"the error grows with the number of terms; with plain numbers it is right, here there are {what}")
@@ -175,9 +175,9 @@ class Search:
             return Cause("kernel-constant", "it gives the same whatever the inputs hold")
         if fault.kind in ("values", "lost") and self._rounds(judged):
             return Cause("kernel-accumulation" if self._grows(judged) else "kernel-rounding")
-        if fault.kind == "values" and lowering.explains(self.bench, judged):
+        if fault.kind == "values" and lower_intermediates.explains(self.bench, judged):
             return Cause("kernel-rounding", "intermediates in a lower format explain it")
-        cut = "" if fault.backward else lowering.otherwise(self.bench, judged)
+        cut = "" if fault.backward else lower_intermediates.otherwise(self.bench, judged)
         if cut:
             return Cause("kernel-rounding", f"whole numbers that are {cut} explain it")
         masked = "" if fault.backward else masks.explains(self.bench, judged)

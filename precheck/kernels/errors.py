@@ -8,7 +8,7 @@ import torch
 
 from precheck.kernels import masks, running
 from precheck.kernels.bench import Bench
-from precheck.kernels.judged import Judged
+from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Trial
 
 

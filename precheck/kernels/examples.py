@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from precheck.observe.containers import held, tensors
 from precheck.observe.job import InputError
-from precheck.observe.structure import held, tensors
 from precheck.precisions import Precision
 
 

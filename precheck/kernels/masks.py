@@ -12,7 +12,7 @@ from precheck import ops
 from precheck.kernels import contents, running
 from precheck.kernels.bench import Bench
 from precheck.kernels.exact import Exact, widened
-from precheck.kernels.judged import Judged
+from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Made
 from precheck.torch_internals import overload, schema
 

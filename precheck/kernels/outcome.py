@@ -9,8 +9,8 @@ from precheck.findings import Report
 from precheck.hunt import literals
 from precheck.kernels import running
 from precheck.kernels.bench import Bench
-from precheck.kernels.judged import Judged
 from precheck.kernels.session import Told
+from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Trial
 from precheck.observe.job import InputError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precheck.kernels import families, memory
+from precheck.kernels import memory, number_kinds
 from precheck.kernels.bench import Bench
 from precheck.kernels.trials import Trial
 
@@ -21,7 +21,7 @@ def near(bench: Bench) -> Iterator[Trial]:
     yield Trial(seed=1, fill="")
     yield Trial(seed=2)
     yield Trial(seed=3, only=-2)  # no gradient asked for: kernels have another path there
-    yield from (Trial(seed=4, family=name) for name in families.FAMILIES if name not in families.SPECIAL and name != "plain")
+    yield from (Trial(seed=4, family=name) for name in number_kinds.FAMILIES if name not in number_kinds.SPECIAL and name != "plain")
 
 
 def laid(bench: Bench) -> Iterator[Trial]:
@@ -41,7 +41,7 @@ def special(bench: Bench) -> Iterator[Trial]:
     """What is not finite, in one tensor at a time."""
     for place, leaf in enumerate(bench.example.leaves[:4]):
         if leaf.tensor.is_floating_point() and leaf.tensor.dim():
-            yield from (Trial(seed=9, family=name, leaf=place) for name in families.SPECIAL)
+            yield from (Trial(seed=9, family=name, leaf=place) for name in number_kinds.SPECIAL)
 
 
 def sized(bench: Bench) -> Iterator[Trial]:

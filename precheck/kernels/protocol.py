@@ -10,10 +10,10 @@ import torch
 
 from precheck.kernels import memory, running
 from precheck.kernels.bench import Bench
-from precheck.kernels.judged import Fault, Judged
-from precheck.kernels.profiled import profiled
+from precheck.kernels.call_profiling import profiled
+from precheck.kernels.trial_result import Fault, Judged
 from precheck.kernels.trials import Trial, buffers
-from precheck.observe.structure import call
+from precheck.observe.containers import call
 
 
 def in_place(bench: Bench) -> Iterator[Judged]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from precheck.kernels.bench import Bench
-from precheck.kernels.judged import Fault
+from precheck.kernels.trial_result import Fault
 from precheck.kernels.trials import Trial
 from precheck.torch_internals import CustomOpDef, OpOverload, OpOverloadPacket
 

@@ -16,7 +16,7 @@ from precheck.kernels.exact import Exact, widened
 from precheck.kernels.examples import Example, parameters
 from precheck.kernels.noise import Rounded
 from precheck.kernels.parts import Parts
-from precheck.observe.structure import call, tensors
+from precheck.observe.containers import call, tensors
 from precheck.precisions import Precision
 from precheck.torch_internals import without_modes
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 
-from precheck.kernels import beside, interpreted, plan, protocol, registration
+from precheck.kernels import plan, protocol, reference_error, registration, triton_interpreter
 from precheck.kernels.bench import MOST, Bench, compiled
 from precheck.kernels.causes import Cause, Search
 from precheck.kernels.clock import Clock
-from precheck.kernels.judged import Fault, Judged, distances
 from precheck.kernels.states import State
+from precheck.kernels.trial_result import Fault, Judged, distances
 from precheck.kernels.trials import Trial
 from precheck.observe.listeners import Progress, doing
 
@@ -66,7 +66,7 @@ class Session:
             ("long sums", lambda: self._trials(plan.long(self.bench))),
             ("how it is registered", self._registered),
         )
-        self.told.unjudged = interpreted.unjudged(self.bench)
+        self.told.unjudged = triton_interpreter.unjudged(self.bench)
         for words, stage in stages:
             with doing(words):
                 if self.told.unjudged or stage():
@@ -186,7 +186,7 @@ class Session:
         if compiled(self.bench.candidate) or judged.outcome is None or judged.reference is None:
             return False
         with self.state.restored():
-            if not beside.doubted(self.bench, judged.trial, judged.reference):
+            if not reference_error.doubted(self.bench, judged.trial, judged.reference):
                 return False
         return all(each.ratio <= 1 for each in distances(judged.outcome, judged.reference).values())
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from precheck import formats
-from precheck.kernels import contents, families, memory
+from precheck.kernels import contents, memory, number_kinds
 from precheck.kernels.dimensions import Dimensions
 from precheck.kernels.examples import Example
 
@@ -62,13 +62,13 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
     drawn, free = contents.like(tensor.detach().cpu(), dimensions.shape(place, sizes), generator, bounds(dimensions, sizes, tensor))
     if drawn.is_floating_point():
         fmt = formats.of_dtype(tensor.dtype)
-        special = trial.family in families.SPECIAL
+        special = trial.family in number_kinds.SPECIAL
         if free and not special:
-            drawn = families.FAMILIES[trial.family](drawn, generator, fmt)
+            drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt)
         if contents.shares(tensor):
             drawn = drawn.log_softmax(-1)
         if special and trial.leaf == place:
-            drawn = families.FAMILIES[trial.family](drawn, generator, fmt)
+            drawn = number_kinds.FAMILIES[trial.family](drawn, generator, fmt)
         if trial.family not in ("Inf", "-Inf"):
             drawn = torch.where(drawn.isfinite(), drawn.clamp(-fmt.max / 2, fmt.max / 2), drawn)
     return drawn.to(tensor.dtype).to(tensor.device)

@@ -20,13 +20,13 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from precheck import ops
-from precheck.observe.boundaries import LOW, Position
+from precheck.observe.containers import tensors
 from precheck.observe.decision_modes import DecisionMode
+from precheck.observe.kernel_fixes import SUBSTITUTED, substitute
 from precheck.observe.marks import Path, Storages, arguments
-from precheck.observe.programs import Program
+from precheck.observe.module_hooks import LOW, Position
+from precheck.observe.op_sequence import Program
 from precheck.observe.shadow.source import Frames
-from precheck.observe.structure import tensors
-from precheck.observe.substitutes import SUBSTITUTED, substitute
 from precheck.torch_internals import address, in_backward, once_an_op, overload, schema, storage_key
 
 aten = torch.ops.aten
@@ -34,7 +34,7 @@ Key = tuple[str, str, tuple[int, ...], int]
 
 
 @dataclasses.dataclass(slots=True)
-class Tape:
+class DecisionLog:
     """Decisions by place: module call, op, shape, and how often that occurred there before."""
 
     entries: dict[Key, tuple[torch.Tensor | None, ...]] = dataclasses.field(default_factory=dict)
@@ -46,7 +46,7 @@ class Tape:
     recorded: bool = False  # whether a run has filled it
     idle: set[tuple[torch.dtype, str]] = dataclasses.field(default_factory=set)  # in which passes a run of that dtype that followed had nothing to do
 
-    def draws(self) -> Tape:
+    def draws(self) -> DecisionLog:
         """The random draws alone, for a run that decides for itself."""
         return dataclasses.replace(self, entries={key: self.entries[key] for key in self.drawn})
 
@@ -106,14 +106,14 @@ class Places:
 
 
 class Recording(DecisionMode):
-    """Fills a tape from the low-precision run, and counts the results that each module call rounds to a low format."""
+    """Fills a log from the low-precision run, and counts the results that each module call rounds to a low format."""
 
-    def __init__(self, tape: Tape, position: Position, program: Program | None = None) -> None:
+    def __init__(self, log: DecisionLog, position: Position, program: Program | None = None) -> None:
         super().__init__()
-        self.tape, self.places, self.position = tape, Places(position), position
+        self.log, self.places, self.position = log, Places(position), position
         self.results = Places(position)
         self.program = program
-        tape.recorded = True
+        log.recorded = True
         self.frames = Frames()
         self.casts: dict[int, tuple[StorageWeakRef, str]] = {}  # what was cast low, by storage, and on which line
         self.narrow = Storages()  # gradients that were cast low
@@ -148,12 +148,12 @@ class Recording(DecisionMode):
         if not outputs:
             return result
         if mask is not None:
-            self.tape.entries[self.places.key(func, tuple(mask.shape))] = (mask,)
+            self.log.entries[self.places.key(func, tuple(mask.shape))] = (mask,)
         elif decides(func, args, outputs) or kind.draws:
             key = self.places.key(func, tuple(outputs[0].shape))
-            self.tape.entries[key] = discrete(func, outputs)
+            self.log.entries[key] = discrete(func, outputs)
             if kind.draws:
-                self.tape.drawn.add(key)
+                self.log.drawn.add(key)
         if not kind.moves and continuous(outputs[0]):
             self._count(func, kind, args, outputs[0])
             if func.overloadpacket is aten._to_copy and not in_backward():
@@ -196,7 +196,7 @@ class Recording(DecisionMode):
         elif source.dtype in LOW and output.dtype not in LOW and source.layout is torch.strided:
             known = self.casts.get(storage_key(source))
             if known is not None and not known[0].expired() and known[1] == self.frames.line(1)[0] and not _counts(source):
-                self.tape.meant.add((known[1], tuple(source.shape)))
+                self.log.meant.add((known[1], tuple(source.shape)))
 
     def _count(self, func: Any, kind: Nature, args: Any, output: torch.Tensor) -> None:
         key = self.results.key(func, tuple(output.shape))
@@ -204,13 +204,13 @@ class Recording(DecisionMode):
         if self.narrow and not kind.mutable and func.overloadpacket is not aten._to_copy and in_backward():
             places = tuple(place for place, arg in enumerate(args) if arg in self.narrow)
             if places:
-                self.tape.narrowed[key] = places
+                self.log.narrowed[key] = places
         if self.entered and kind.multiplies:
             paths = tuple(path for path, tensor in arguments(args) if tensor in self.entered)
             if paths:
-                self.tape.entered[key] = paths
+                self.log.entered[key] = paths
         if roundings:
-            self.tape.rounded.add(key)
+            self.log.rounded.add(key)
             if not in_backward():
                 self.position.count(roundings)
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from precheck.observe.structure import mapped
+from precheck.observe.containers import mapped
 
 ROWS, LENGTH = 4, 16
 """Of a batch, and of a sequence where the model allows as many."""

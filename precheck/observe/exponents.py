@@ -16,12 +16,12 @@ import numpy
 import torch
 
 from precheck.findings import Binades
-from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.deferred import Deferred
+from precheck.observe.shadow.loss_scales import Scales
 from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.replay import addressable
-from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.source import shortened
 from precheck.observe.shadow.statistics import FEW, sampled
 from precheck.torch_internals import no_dispatch
@@ -44,7 +44,7 @@ _PART = 1 << 16
 class Exponents:
     """The histograms of one shadow run, by what they are of."""
 
-    def __init__(self, memory: Memory, scales: Scales, later: Later) -> None:
+    def __init__(self, memory: Memory, scales: Scales, later: Deferred) -> None:
         self.memory, self.scales, self.later = memory, scales, later
         self.found: dict[tuple[Any, ...], Binades] = {}
         self.came: set[tuple[Any, ...]] = set()  # whose gradients have been counted

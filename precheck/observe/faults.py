@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from precheck import interrupts
-from precheck.observe.boundaries import Boundaries
+from precheck.observe.containers import mapped, tensors
 from precheck.observe.job import Job
+from precheck.observe.module_hooks import Boundaries
 from precheck.observe.records import Trace
-from precheck.observe.structure import mapped, tensors
 from precheck.torch_internals import in_backward, no_dispatch, overlapping
 
 Change = Callable[[torch.Tensor], None]

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from precheck.observe import profiling
+from precheck.observe.containers import tensors
 from precheck.observe.recorder import Recorder
 from precheck.observe.shadow.source import Frames
-from precheck.observe.structure import tensors
 from precheck.torch_internals import in_backward, is_transformed, version
 
 _PAUSES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

@@ -9,7 +9,7 @@ from typing import Any, Literal, NoReturn
 
 import torch
 
-from precheck.observe.structure import held, tensors
+from precheck.observe.containers import held, tensors
 
 Depth = Literal["ops", "boundaries"]
 """What of a run is looked at: every op beside float32, or modules, gradients and weights alone."""

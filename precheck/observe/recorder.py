@@ -19,7 +19,7 @@ import torch
 from precheck.observe import reduce
 from precheck.observe.records import Kind, Record, Trace
 from precheck.observe.reduce import SAMPLE, Sample, facts, real, thinned
-from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.statistics import sampled
 from precheck.observe.sketch import BLOCK, WIDTH
 from precheck.torch_internals import foreach_norm, foreach_sub, no_dispatch, set_grad_enabled
@@ -63,12 +63,12 @@ class Recorder:
     sample has are enough. `unmeasured`: records say what passed and in which format, and nothing of its numbers, which the witness looks at."""
 
     def __init__(
-        self, trace: Trace, *, sampled: Container[str] = (), weighs: bool = False, glance: bool = False, witness: Witness | None = None,
+        self, trace: Trace, *, sampled: Container[str] = (), finds_sample_sizes: bool = False, glance: bool = False, witness: Witness | None = None,
         unmeasured: bool = False,
     ) -> None:  # fmt: skip
-        self.trace, self.sampled, self.weighs, self.glance, self.witness = trace, sampled, weighs, glance, witness
+        self.trace, self.sampled, self.finds_sample_sizes, self.glance, self.witness = trace, sampled, finds_sample_sizes, glance, witness
         self.unmeasured = unmeasured
-        self.later = Later(fetched=sys.maxsize)
+        self.later = Deferred(fetched=sys.maxsize)
         self.parts: dict[str, _Part] = {}  # by record, to be reduced together
 
     def add(self, kind: Kind, name: str, step: int, tensor: torch.Tensor, roundings: int = 0, *, alone: bool = False) -> None:
@@ -195,7 +195,7 @@ class Recorder:
         self.trace.records[key].learn(found)
 
     def _weigh(self, key: str, tensor: torch.Tensor) -> None:
-        if self.weighs:
+        if self.finds_sample_sizes:
             with _Undisturbed(tensor):
                 if reduce.even(tensor):
                     self.trace.even.add(key)

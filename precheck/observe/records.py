@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     import numpy
 
-    from precheck.observe.programs import Step
+    from precheck.observe.op_sequence import Step
 
 Kind = Literal["input", "handed", "returned", "output", "gradient", "parameter-gradient", "loss", "update"]
 """`handed` is what a module's own code made and gives to another module. `returned` is what a function of the user's returns, and `output` a

@@ -14,23 +14,23 @@ import torch
 
 from precheck import contents, float32, interrupts, sparse
 from precheck.autocast import cuda_policy_on_cpu
-from precheck.observe import conversion, exemption, state
-from precheck.observe.boundaries import LOW, Boundaries, Disturbance, Position
-from precheck.observe.decisions import Recording, Tape
-from precheck.observe.following import Following
+from precheck.observe import conversion, float32_parts, state
+from precheck.observe.containers import tensors
+from precheck.observe.decision_replay import DecisionReplay
+from precheck.observe.decisions import DecisionLog, Recording
 from precheck.observe.job import Job, named
+from precheck.observe.kernel_fixes import substituted
 from precheck.observe.listeners import otherwise
-from precheck.observe.programs import Program
+from precheck.observe.module_hooks import LOW, Boundaries, Disturbance, Position
+from precheck.observe.op_sequence import Program
 from precheck.observe.recorder import Witness
 from precheck.observe.records import Trace
 from precheck.observe.selections import Selection, Selections
 from precheck.observe.shadow.mode import Shadow
+from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.operations import Observation
 from precheck.observe.shadow.reference import Reference
-from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.shadow.window import Judge
-from precheck.observe.structure import tensors
-from precheck.observe.substitutes import substituted
 from precheck.observe.training import Training
 from precheck.precisions import Precision
 from precheck.torch_internals import innermost_mode, no_dispatch, without_innermost_mode, without_modes
@@ -42,13 +42,13 @@ class Setting:
 
     dtype: torch.dtype | None
     precision: Precision | None = None  # None: a reference run, plain arithmetic in `dtype`
-    records: Tape | None = None
-    follows: Tape | None = None
+    records: DecisionLog | None = None
+    follows: DecisionLog | None = None
     disturbance: Disturbance | None = None
-    decides: Tape | None = None  # where to write what this run would have decided itself
-    rival: Tape | None = None  # whose decisions to count its own against; None: those of `follows`
+    decides: DecisionLog | None = None  # where to write what this run would have decided itself
+    rival: DecisionLog | None = None  # whose decisions to count its own against; None: those of `follows`
     shadow: Shadow | None = None  # what watches every op
-    weighs: bool = False  # whether to find out which records a sample could stand for
+    finds_sample_sizes: bool = False  # whether to find out which records a sample could stand for
     handed: bool = False  # whether to record what modules hand to one another too
     glance: bool = False  # whether to leave out gradients between modules, if all end in parameters, and in large tensors the number of zeros
     buffers: torch.dtype | None = None  # what the run compared with keeps its floating buffers in
@@ -63,8 +63,8 @@ class Setting:
     returned: list[torch.Tensor] | None = None  # where to keep what the model returned last, as its user would
 
 
-def low(precision: Precision, *, records: Tape | None = None) -> Setting:
-    """The run that a precision prescribes; with a tape, decisions and draws are written to it."""
+def low(precision: Precision, *, records: DecisionLog | None = None) -> Setting:
+    """The run that a precision prescribes; with a log, decisions and draws are written to it."""
     return Setting(None if precision.autocasts else precision.param_dtype, precision, records=records)
 
 
@@ -72,10 +72,10 @@ def reference(
     dtype: torch.dtype,
     precision: Precision | None = None,
     *,
-    follows: Tape | None = None,
+    follows: DecisionLog | None = None,
     disturbance: Disturbance | None = None,
-    decides: Tape | None = None,
-    rival: Tape | None = None,
+    decides: DecisionLog | None = None,
+    rival: DecisionLog | None = None,
     functions: bool = False,
 ) -> Setting:
     """A plain run in `dtype`, on the decisions of `follows`, disturbed where a noise run asks for it.
@@ -99,11 +99,12 @@ def run(job: Job, setting: Setting) -> Trace:
 
 def _ran(job: Job, setting: Setting) -> Trace:
     trace = Trace()
-    with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), rnn_kernels(job, setting), exemption.set_apart(job.model):
+    kept = float32_parts.set_apart(job.model)
+    with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), rnn_kernels(job, setting), kept:
         witness = setting.witness if setting.witness is not None or setting.shadow is None else setting.shadow.exponents
         boundaries = Boundaries(
             job.model, trace, disturbance=setting.disturbance, handed=setting.handed, glance=setting.glance, witness=witness,
-            sampled=job.sampled, weighs=setting.weighs, loss=job.loss, functions=setting.functions,
+            sampled=job.sampled, finds_sample_sizes=setting.finds_sample_sizes, loss=job.loss, functions=setting.functions,
             compiled=setting.compiled, unmeasured=setting.unmeasured,
         )  # fmt: skip
         tables = prepare(job, setting)
@@ -121,7 +122,7 @@ def _ran(job: Job, setting: Setting) -> Trace:
                     setting.returned += [each.detach() for _, each in tensors(training.result) if type(each) is torch.Tensor]
         judged = setting.shadow is None or setting.records is not None
         if setting.precision is not None and setting.disturbance is None and judged and not setting.unmeasured:
-            trace.aged = training.aged(lambda: Shadow(Whereabouts(None)))
+            trace.aged = training.aged(lambda: Shadow(ModuleTracker(None)))
     return trace
 
 
@@ -137,7 +138,7 @@ class Observed:
 def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: bool = False) -> Observed:
     """Runs `job` under shadow execution: every op, beside the reference precision. `judge` is asked for what a long run lets go. `refers`: the
     shadows of what is recorded are recorded too."""
-    where = Whereabouts(job.model)
+    where = ModuleTracker(job.model)
     wide = setting.precision is not None and setting.precision.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32}), judge=judge) if wide else Shadow(where, judge=judge)
     stored = setting.precision is not None and setting.precision.autocasts and not setting.precision.gemm
@@ -157,8 +158,8 @@ def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
     The buffers that it gives back are in float32 yet: their rounding is for a shadow to see.
     """
     copy = state.floats_to(setting.dtype) if setting.dtype is not None else (lambda value: value.detach().clone())
-    apart = exemption.kept(job.model)
-    kept = exemption.storage(apart) | conversion.left_alone(job.model, setting.buffers if setting.buffers in LOW else None)
+    apart = float32_parts.kept(job.model)
+    kept = float32_parts.storage(apart) | conversion.left_alone(job.model, setting.buffers if setting.buffers in LOW else None)
     wide = state.floats_to(torch.float32) if setting.dtype in LOW else copy
     disturb = setting.disturbance
     names = {} if disturb is None else {contents.place(param): name for name, param in job.model.named_parameters()}
@@ -182,7 +183,7 @@ def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
 
         state.refresh(job.model, parameter=parameter, buffer=buffer)
     if setting.dtype is not None:
-        exemption.converted(apart, setting.dtype)
+        float32_parts.converted(apart, setting.dtype)
     state.seed(job.seed)
     random.seed(job.seed)
     numpy = sys.modules.get("numpy")
@@ -192,7 +193,7 @@ def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
 
 
 @contextlib.contextmanager
-def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> Iterator[tuple[Recording | None, Following | None]]:
+def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> Iterator[tuple[Recording | None, DecisionReplay | None]]:
     """Enters the modes that watch, record and lead a run. Gives the one that records and the one that leads, if there are any."""
     recording, program = None, Program(position) if setting.steps else None
     with contextlib.ExitStack() as stack:
@@ -218,7 +219,7 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
         if setting.follows is not None and setting.dtype is not None:
             disturb = setting.disturbance.result if setting.disturbance and setting.disturbance.everywhere else None
             read = setting.disturbance.read if setting.disturbance is not None else None
-            mode = Following(
+            mode = DecisionReplay(
                 setting.follows, position, setting.dtype, disturb=disturb, read=read, own=setting.decides, rival=setting.rival, program=program
             )
             following = stack.enter_context(mode)

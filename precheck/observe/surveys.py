@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-from precheck.observe import exemption
+from precheck.observe import float32_parts
 from precheck.observe.job import Job
 from precheck.observe.run import Setting, run
 from precheck.recipes import Recipe
@@ -18,6 +18,6 @@ def surveyed(job: Job, recipes: Iterable[Recipe]) -> list[Place]:
     """The places of one float32 run of a job's first step. Layers that are kept in float32 are no recipe's."""
     mode = Survey(job.model, recipes)
     run(dataclasses.replace(job, optimizer=None, steps=1), Setting(torch.float32, beside=mode))
-    apart = {id(module) for kept in exemption.kept(job.model) for module in kept.modules()}
+    apart = {id(module) for kept in float32_parts.kept(job.model) for module in kept.modules()}
     left = {name for name, module in job.model.named_modules() if id(module) in apart}
     return [place for place in mode.places.values() if place.layer not in left]

@@ -10,18 +10,18 @@ from typing import Any
 import torch
 
 from precheck.observe import state
-from precheck.observe.boundaries import LOW, Boundaries
+from precheck.observe.containers import call, leaves, mapped, tensors
 from precheck.observe.decision_modes import undecided
+from precheck.observe.decision_replay import DecisionReplay
 from precheck.observe.decisions import Recording
-from precheck.observe.following import Following
 from precheck.observe.halvings import fewest
 from precheck.observe.job import EXAMPLE, InputError, Job, check_loss, nothing_to_compare
 from precheck.observe.listeners import doing
+from precheck.observe.module_hooks import LOW, Boundaries
 from precheck.observe.recorder import Moved
 from precheck.observe.reduce import thinned
-from precheck.observe.shadow import ageing
+from precheck.observe.shadow import optimizer_rollout
 from precheck.observe.shadow.statistics import finite, sampled
-from precheck.observe.structure import call, leaves, mapped, tensors
 from precheck.precisions import Precision
 from precheck.torch_internals import has_step_hooks, no_dispatch, storage_key
 
@@ -36,7 +36,7 @@ class Training:
 
     def __init__(
         self, job: Job, boundaries: Boundaries, *, storage: torch.dtype | None, precision: Precision | None, recording: Recording | None = None,
-        following: Following | None = None, early: bool = False, aside: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
+        following: DecisionReplay | None = None, early: bool = False, aside: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
     ) -> None:  # fmt: skip
         self.job, self.boundaries, self.recorder, self.trace = job, boundaries, boundaries.recorder, boundaries.trace
         self.recording, self.following, self.storage, self.precision, self.early = recording, following, storage, precision, early
@@ -255,7 +255,7 @@ class Training:
         pulled = [each for each in self.moved if each.parameter.grad is not None and each.parameter.grad.layout is torch.strided]
         low = [each for each in pulled if each.parameter.dtype in LOW and self._may_stand(each.name)]
         still = {id(each.parameter): each.name for each, (stuck, moving) in zip(low, self._standing(low), strict=True) if 2 * stuck > moving}
-        found = ageing.aged(self.optimizer, set(still), another)
+        found = optimizer_rollout.aged(self.optimizer, set(still), another)
         return {still[number]: (each.arrived, each.steps) for number, each in found.items()}
 
     def _may_stand(self, name: str) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from precheck.observe.containers import tensors
 from precheck.observe.recorder import Moved
-from precheck.observe.structure import tensors
 from precheck.torch_internals import no_dispatch
 
 Key = tuple[str, str, int]

@@ -11,13 +11,13 @@ import torch
 from precheck.analysis import noise
 from precheck.observe.listeners import doing
 from precheck.pairs.capture import Captured
+from precheck.pairs.compared_tensors import Subject, subjects
 from precheck.pairs.distances import apart
+from precheck.pairs.floors import Yardstick, ratio
 from precheck.pairs.matching import Matching
 from precheck.pairs.sides import Seen, Side, without_floats
 from precheck.pairs.steps import handed_on
-from precheck.pairs.subjects import Subject, subjects
 from precheck.pairs.verdicts import Judged, Sided, agreed, evident, judged, plain, unlike
-from precheck.pairs.yardstick import Yardstick, ratio
 from precheck.precisions import Precision
 from precheck.words import counted
 
@@ -112,7 +112,7 @@ class Comparison:
     def _within_noise(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
         """The same, by a floor with the noise of correct rounding. It is sixteen times what float32 itself rounds, and so needs no float64; but where
         either stores something in a lower format."""
-        if not self._float32 or self.model.tape.rounded or self.other.tape.rounded:
+        if not self._float32 or self.model.log.rounded or self.other.log.rounded:
             return {}
         near = Yardstick(self.precision, self.model.low(), open_)
         with doing("running the reference with noise"):

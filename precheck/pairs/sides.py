@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from precheck.analysis.placement import noise_for
+from precheck.analysis.noise_sites import noise_for
 from precheck.formats import FP64
-from precheck.observe.boundaries import Disturbance
-from precheck.observe.decisions import Tape
+from precheck.observe.containers import tensors
+from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import Job
+from precheck.observe.module_hooks import Disturbance
 from precheck.observe.profiling import UncompiledMode
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
-from precheck.observe.structure import tensors
 from precheck.pairs.callables import is_compiled
 from precheck.pairs.capture import Capture, Captured
 from precheck.pairs.steps import Steps
@@ -55,7 +55,7 @@ class Side:
         self.job, self.precision, self.around, self.keeps = job, precision, around, keeps
         self._noises: dict[tuple[torch.dtype, int, bool], Seen] = {}
         self.compiled = is_compiled(job.model)
-        self.tape = Tape()
+        self.log = DecisionLog()
         self.steps = Steps(job)  # of the run under the precision
         self._low: Seen | None = None
         self._once: Seen | None = None
@@ -64,10 +64,10 @@ class Side:
     def low(self) -> Seen:
         """The run under the precision, whose decisions and draws the exact runs follow."""
         if self._low is None:
-            setting = low(self.precision, records=None if self.compiled else self.tape)
+            setting = low(self.precision, records=None if self.compiled else self.log)
             with _torch_draws() if self.compiled else contextlib.nullcontext():
                 self._low = self._run(dataclasses.replace(setting, compiled=self.compiled), job=self.steps.followed())
-            self.tape.meant.clear()  # an exact run rounds nothing, on purpose or not
+            self.log.meant.clear()  # an exact run rounds nothing, on purpose or not
         return self._low
 
     def exact(self, dtype: torch.dtype, *, free: bool = False) -> Seen:
@@ -76,13 +76,13 @@ class Side:
         Raises what the model raises where it does not run in `dtype`.
         """
         self.low()
-        free = free and any(key not in self.tape.drawn for key in self.tape.entries)
+        free = free and any(key not in self.log.drawn for key in self.log.entries)
         if self.precision.name == "64-true" and not free:
             return self.low()
         key = dtype, free
         if key not in self._exact:
-            tape = self.tape.draws() if key[1] else self.tape
-            self._exact[key] = self._run(dataclasses.replace(reference(dtype, follows=tape), buffers=None))
+            log = self.log.draws() if key[1] else self.log
+            self._exact[key] = self._run(dataclasses.replace(reference(dtype, follows=log), buffers=None))
         return self._exact[key]
 
     def ran(self, dtype: torch.dtype) -> bool:
@@ -91,13 +91,13 @@ class Side:
 
     def once(self, dtype: torch.dtype, *, following: bool = False) -> Seen:
         """The first step alone in `dtype`, along its own decisions or `following` those of the run under the precision; to be watched with hooks."""
-        tape = self.tape if following else self.tape.draws()
-        self._once = self._run(reference(dtype, follows=tape), job=dataclasses.replace(self.job, optimizer=None, steps=1))
+        log = self.log if following else self.log.draws()
+        self._once = self._run(reference(dtype, follows=log), job=dataclasses.replace(self.job, optimizer=None, steps=1))
         return self._once
 
     def once_low(self) -> Seen:
         """The same under the precision."""
-        return self._run(low(self.precision, records=Tape()), job=dataclasses.replace(self.job, optimizer=None, steps=1))
+        return self._run(low(self.precision, records=DecisionLog()), job=dataclasses.replace(self.job, optimizer=None, steps=1))
 
     def once_captured(self) -> Captured:
         """What the last of these gave."""
@@ -116,16 +116,16 @@ class Side:
 
     def _noise(self, dtype: torch.dtype, number: int, *, everywhere: bool) -> Seen:
         seen = self.low()
-        disturbance = noise_for(self.job.model, seen.trace, self.tape, self.precision, seed=number + 1)
+        disturbance = noise_for(self.job.model, seen.trace, self.log, self.precision, seed=number + 1)
         if self.precision.compute is FP64:
             disturbance.roundoff = FLOAT64_ROUNDOFF
             disturbance.rounded = {record.key: max(1, record.roundings) for record in seen.trace.records.values() if record.kind == "output"}
-        tape = self.tape
+        log = self.log
         if everywhere or not any(True for _ in self.job.model.children()):
             disturbance.everywhere = True
             if not self.precision.is_low:
-                tape = dataclasses.replace(tape, rounded=_Everywhere())
-        setting = reference(dtype, follows=tape, disturbance=disturbance)
+                log = dataclasses.replace(log, rounded=_Everywhere())
+        setting = reference(dtype, follows=log, disturbance=disturbance)
         with self._disturbed_buffers(disturbance):
             return self._run(setting)
 

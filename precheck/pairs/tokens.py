@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from precheck.observe.structure import tensors
+from precheck.observe.containers import tensors
 from precheck.pairs.capture import Captured
 
 LEAST, MOST = 0.9, 1.1

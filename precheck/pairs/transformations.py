@@ -13,9 +13,9 @@ import torch
 from precheck import ops
 from precheck.pairs.comparison import REFUSALS, Comparison
 from precheck.pairs.distances import apart, size
+from precheck.pairs.first_difference import PARTED, Place
+from precheck.pairs.floors import ratio
 from precheck.pairs.intermediates import Made, View, alike
-from precheck.pairs.parting import PARTED, Place
-from precheck.pairs.yardstick import ratio
 from precheck.words import counted
 
 MASKED = 1e30

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from precheck.observe.job import InputError
-from precheck.pairs.asking import Ask, Language, Step, cropped, in_rows, plainly, reversed_rows, rows, unpacked
+from precheck.pairs.altered_calls import Ask, Language, Step, cropped, in_rows, plainly, reversed_rows, rows, unpacked
 from precheck.words import counted
 
 Around = Callable[[], contextlib.AbstractContextManager[None]]

@@ -14,9 +14,9 @@ import torch
 
 from precheck.analysis import noise
 from precheck.analysis.chance import ENOUGH, LUCK, largest
+from precheck.pairs.compared_tensors import Subject
 from precheck.pairs.distances import Squares, apart, every, lengths, place, same_bits, size, worst
-from precheck.pairs.subjects import Subject
-from precheck.pairs.yardstick import Floor, ratio
+from precheck.pairs.floors import Floor, ratio
 
 Verdict = Literal["bitwise", "rounding", "model less accurate", "undecidable", "less accurate", "different"]
 GRAVEST: tuple[Verdict, ...] = ("different", "less accurate", "undecidable", "model less accurate", "rounding", "bitwise")

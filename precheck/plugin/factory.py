@@ -156,7 +156,7 @@ def _derived(spec: str, model: Any) -> Any:
 
 
 def _told(inputs: Any) -> str:
-    from precheck.observe.structure import tensors
+    from precheck.observe.containers import tensors
 
     named = [(path.strip("[]") or "input", tensor) for path, tensor in tensors(inputs)]
     what = [f"{name} {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}" for name, tensor in named]
@@ -166,7 +166,7 @@ def _told(inputs: Any) -> str:
 def _moved(found: dict[str, Any], device: str) -> dict[str, Any]:
     import torch
 
-    from precheck.observe.structure import mapped
+    from precheck.observe.containers import mapped
 
     model = found["model"]
     if not isinstance(model, torch.nn.Module):

@@ -14,8 +14,8 @@ import pytest
 
 from precheck.findings import Report
 from precheck.goldens.known import Check, Failures, KnownError, read, write
-from precheck.judge import ratchet
-from precheck.judge.ratchet import NEVER, Known, Seen
+from precheck.judge import known_failures
+from precheck.judge.known_failures import NEVER, Known, Seen
 from precheck.plugin.ledger import Ledger, Ruling
 from precheck.plugin.naming import asked_for, golden_of_id, plain_id, shown
 from precheck.plugin.settings import KEY
@@ -44,13 +44,13 @@ class KnownFailures:
         known = self.failures.get(check, [])
         if not (known or (self.writing and report.errors)) or any(finding.rule in NEVER for finding in report.errors):
             return Ruling()
-        from precheck.judge.excess import seen
+        from precheck.judge.beyond_limits import seen
 
         found, today = seen(report), datetime.date.today()
-        worse = ratchet.expired(known, found, today) if self.writing else ratchet.worse(known, found, today)
+        worse = known_failures.expired(known, found, today) if self.writing else known_failures.worse(known, found, today)
         if report.errors and worse:
             return Ruling(worse=f"worse than known by {self.name}: " + "\n    ".join(worse))
-        now = ratchet.recorded(known, found) if self.writing else ratchet.present(known, found)
+        now = known_failures.recorded(known, found) if self.writing else known_failures.present(known, found)
         return Ruling(tuple(map(str, now)) if report.errors else (), told={"check": list(check), "seen": dataclasses.asdict(found)})
 
     def finish(self, config: pytest.Config, ledger: Ledger) -> None:
@@ -62,7 +62,7 @@ class KnownFailures:
             for each in told:
                 check, seen = Check(*each["check"]), Seen.of(each["seen"])
                 known = after.pop(check, [])
-                left = (ratchet.recorded if self.writing else ratchet.tightened)(known, seen)
+                left = (known_failures.recorded if self.writing else known_failures.tightened)(known, seen)
                 after |= {check: left} if left else {}
             gone = self._gone(config, ledger, after)
             if self.writing:

@@ -37,7 +37,7 @@ def limits_of(name: str) -> tuple[Row, ...]:
     return tuple(_row(limit) for limit in rule_of(name).limits)
 
 
-_TOOLS = frozenset({"limit", "facts", "labels", "lineage", "exemption"})
+_TOOLS = frozenset({"limit", "facts", "labels", "provenance", "exemption"})
 """Of the analyses those that tell nothing by themselves."""
 
 

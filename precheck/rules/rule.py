@@ -13,8 +13,8 @@ from precheck.analysis.drift import Comparison
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.labels import label, module_of, phase_of
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import percent, placed
 from precheck.analysis.nonfinite import Broken
+from precheck.analysis.provenance import percent, placed
 from precheck.analysis.recurrence import Repeated
 from precheck.analysis.rounding import Misrounded
 from precheck.analysis.zeros import Missed

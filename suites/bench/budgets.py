@@ -12,12 +12,12 @@ from ratios import Call, medians
 from sized import GPT, Trained, adamw, loss_of, made
 
 import precheck
-from precheck.analysis.placement import noise_for
+from precheck.analysis.noise_sites import noise_for
 from precheck.checking import Checking
 from precheck.goldens import lifecycle
 from precheck.goldens.file import Golden, encode
 from precheck.measurement import job_of
-from precheck.observe.decisions import Tape
+from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import Depth, Job
 from precheck.observe.run import low, reference, run
 from precheck.observe.timing.clocks import Clock
@@ -140,14 +140,14 @@ def checked(millions: int, kind: str, device: str, steps: int, *, depth: Depth =
 
 def noise(millions: int, kind: str, device: str) -> Contestant:
     """The reference and the noise runs from which a golden's floors are made."""
-    asked, precision, tape = lifecycle.thinned(job(millions, device)), resolve(kind), Tape()
-    seen = run(asked, low(precision, records=tape))
+    asked, precision, log = lifecycle.thinned(job(millions, device)), resolve(kind), DecisionLog()
+    seen = run(asked, low(precision, records=log))
 
     def recording() -> None:
-        run(asked, reference(torch.float32, precision, follows=tape))
+        run(asked, reference(torch.float32, precision, follows=log))
         for number in range(NOISE):
-            disturbance = noise_for(asked.model, seen, tape, precision, seed=number + 1)
-            run(asked, reference(torch.float32, precision, follows=tape, disturbance=disturbance))
+            disturbance = noise_for(asked.model, seen, log, precision, seed=number + 1)
+            run(asked, reference(torch.float32, precision, follows=log, disturbance=disturbance))
 
     return Contestant(recording, lambda: weights(asked.model))
 

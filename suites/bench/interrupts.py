@@ -33,7 +33,7 @@ from precheck import autocast
 from precheck.goldens import lifecycle
 from precheck.goldens.file import write
 from precheck.measurement import job_of
-from precheck.observe import substitutes
+from precheck.observe import kernel_fixes
 
 AGAIN = 0.002  # seconds, from the first interrupt to the second
 Verb = Callable[[], Any]
@@ -93,7 +93,7 @@ def process_state() -> dict[str, Any]:
             modules._global_forward_hooks, modules._global_forward_pre_hooks, modules._global_backward_hooks,
             optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks)],
         "wrapped methods": [owner.__dict__[name].__qualname__ + str(hasattr(owner.__dict__[name], "__wrapped__")) for owner, name in wrapped],
-        "overridden kernels": (autocast._policy._users, substitutes._overrides._users),
+        "overridden kernels": (autocast._policy._users, kernel_fixes._overrides._users),
         "swapping": torch.utils.swap_tensors.__module__,
         "warnings": len(warnings.filters),
         "handlers": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGALRM, signal.SIGTERM)],

@@ -91,7 +91,7 @@ def flushed(gradient: torch.Tensor) -> torch.Tensor:
 WRONG: dict[str, Wrong] = {"5 % too large": lambda gradient: gradient * 1.05, "truncated": truncated, "flushed": flushed, "lost": torch.zeros_like}
 
 
-def looked_at(report: Report) -> set[str]:
+def sample_size(report: Report) -> set[str]:
     return {row.kind for row in report.boundaries}
 
 
@@ -100,9 +100,9 @@ def test_gradients_that_end_in_weights_are_left_out(tmp_path: Path, precision: s
     refresh(tmp_path / "net", job_of(net(), inputs(), loss=loss))
     report = precheck.check(net(), inputs(), golden=tmp_path / "net", precision=precision, loss=loss, depth="boundaries")
     assert not report.errors
-    assert looked_at(report) == {"output", "loss", "parameter-gradient"}
+    assert sample_size(report) == {"output", "loss", "parameter-gradient"}
     whole = precheck.check(net(), inputs(), golden=tmp_path / "net", precision=precision, loss=loss, depth="boundaries", ops=True)
-    assert looked_at(whole) == {"output", "loss", "parameter-gradient", "gradient"}
+    assert sample_size(whole) == {"output", "loss", "parameter-gradient", "gradient"}
     both = {row.tensor: row.r for row in whole.boundaries if row.kind != "gradient"}
     assert both == pytest.approx({row.tensor: row.r for row in report.boundaries}, rel=1e-3)
 
@@ -131,7 +131,7 @@ def test_a_wrong_one_is_found_by_where_it_ends(tmp_path: Path, name: str, precis
     refresh(tmp_path / "net", job_of(net(), inputs(), loss=loss))
     report = precheck.check(net(WRONG[name]), inputs(), golden=tmp_path / "net", precision=precision, loss=loss, depth="boundaries")
     assert report.errors, report.summary()
-    assert "gradient" in looked_at(report)
+    assert "gradient" in sample_size(report)
     assert report.errors[0].phase == "backward"
     assert report.errors[0].module.startswith("1")
 
@@ -198,7 +198,7 @@ def test_those_that_end_in_nothing_compared_are_looked_at(tmp_path: Path, where:
     refresh(tmp_path / "net", job_of(model(torch.Tensor.clone), given(), loss=loss))
     healthy = precheck.check(model(torch.Tensor.clone), given(), golden=tmp_path / "net", precision="bf16-true", loss=loss, depth="boundaries")
     assert not healthy.errors
-    assert "gradient" in looked_at(healthy)
+    assert "gradient" in sample_size(healthy)
     report = precheck.check(model(flushed), given(), golden=tmp_path / "net", precision="bf16-true", loss=loss, depth="boundaries")
     assert report.errors, report.summary()
 
@@ -235,7 +235,7 @@ def test_those_of_float16_are_looked_at(tmp_path: Path) -> None:
     refresh(tmp_path / "net", job_of(net(), inputs(), loss=loss))
     report = precheck.check(net(), inputs(), golden=tmp_path / "net", precision="16-mixed", loss=loss, depth="boundaries")
     assert not report.errors
-    assert "gradient" in looked_at(report)
+    assert "gradient" in sample_size(report)
 
 
 class Deeper(nn.Module):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precheck.goldens.known import HEAD, Check, Failures, KnownError, read, text, write
-from precheck.judge.ratchet import Family, Known
+from precheck.judge.known_failures import Family, Known
 
 FAILURES: Failures = {
     Check("b.py::test_b[a\"\\x]", "16-true"): [

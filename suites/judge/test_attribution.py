@@ -80,30 +80,30 @@ def test_a_helper_that_is_given_low_numbers_is_not_to_be_mended(low: bool, call:
     assert (whose.difference(graph.observation.operations[0], functions) is graph.last) is found
 
 
-@pytest.mark.parametrize(("cut", "kin"), [(True, True), (False, False)])
-def test_a_remainder_that_is_written_out_is_kin_to_what_it_is_of(cut: bool, kin: bool) -> None:
+@pytest.mark.parametrize(("cut", "shares_operand"), [(True, True), (False, False)])
+def test_a_remainder_that_is_written_out_is_kin_to_what_it_is_of(cut: bool, shares_operand: bool) -> None:
     """x - b * round(x / b) loses no digit: x had lost them when it was stored. x - 0.9 x is a difference of two numbers."""
     graph = Graph()
     x = graph.op("_to_copy.default", given("float32"))
     turns = graph.op("div.Tensor", x, given())
     graph.op("sub.Tensor", x, graph.op("mul.Tensor", given(), graph.op("round.default", turns) if cut else turns))
-    assert causes.kin(graph.last) is kin
+    assert causes.shares_operand(graph.last) is shares_operand
 
 
-@pytest.mark.parametrize(("joins", "kin"), [("two products", False), ("a zero and a running sum", True)])
-def test_parts_of_what_was_joined_are_kin_where_one_tensor_was_joined_to_constants(joins: str, kin: bool) -> None:
+@pytest.mark.parametrize(("joins", "shares_operand"), [("two products", False), ("a zero and a running sum", True)])
+def test_parts_of_what_was_joined_are_kin_where_one_tensor_was_joined_to_constants(joins: str, shares_operand: bool) -> None:
     """A workspace of products that is reduced holds several numbers; a running sum with a zero before it holds one."""
     graph = Graph()
-    if kin:
+    if shares_operand:
         first = graph.op("zeros.default", makes={"shape": (1,)})
         other = graph.op("cumsum.default", given("float32"), makes={"shape": (7,)})
     else:
         first, other = (graph.op("mul.Tensor", given("float32"), makes={"shape": (4,)}) for _ in range(2))
     joined = graph.op("cat.default", first, other, makes={"shape": (8,)})
     total = graph.op("sub.Tensor", joined, joined, makes={"shape": (4,)})
-    assert causes.kin(graph.last) is kin
+    assert causes.shares_operand(graph.last) is shares_operand
     graph.op("sub.Tensor", total, joined, makes={"shape": (4,)})  # the next part of it
-    assert causes.kin(graph.last) is kin
+    assert causes.shares_operand(graph.last) is shares_operand
 
 
 def test_a_whole_that_was_joined_is_kin_to_what_is_made_of_it() -> None:
@@ -111,7 +111,7 @@ def test_a_whole_that_was_joined_is_kin_to_what_is_made_of_it() -> None:
     joined = graph.op("cat.default", *(graph.op("mul.Tensor", given("float32"), makes={"shape": (4,)}) for _ in range(2)), makes={"shape": (8,)})
     moved = graph.op("add.Tensor", joined, given("float32"), makes={"shape": (8,)})
     graph.op("sub.Tensor", moved, joined, makes={"shape": (8,)})
-    assert causes.kin(graph.last)
+    assert causes.shares_operand(graph.last)
 
 
 def test_parts_of_one_tensor_that_are_joined_are_parts_of_it_still() -> None:
@@ -123,4 +123,4 @@ def test_parts_of_one_tensor_that_are_joined_are_parts_of_it_still() -> None:
     joined = graph.op("cat.default", first, ends, makes={"shape": (5,)})
     graph.op("sub.Tensor", joined, joined, makes={"shape": (4,)})
     assert causes.moved(joined) is running
-    assert causes.kin(graph.last)
+    assert causes.shares_operand(graph.last)

@@ -51,20 +51,20 @@ def handed_on(graph: Graph, value: Any, name: str = "_to_copy.default") -> None:
     graph.last.outputs = (value,)
 
 
-@pytest.mark.parametrize(("beyonds", "negative", "alive", "accused"), [
+@pytest.mark.parametrize(("distinct_overflows", "negative", "alive", "accused"), [
     (nonfinite.FILLS, True, True, False), (nonfinite.FILLS + 1, True, True, True), (nonfinite.FILLS + 1, False, False, False),
     (1, False, True, True), (1, False, False, False), (0, False, True, False),
 ])  # fmt: skip
-def test_what_more_numbers_became_than_masks_have_or_one_above_zero_is_no_mask(beyonds: int, negative: bool, alive: bool, accused: bool) -> None:
+def test_more_numbers_than_masks_have_or_one_above_zero_are_no_mask(distinct_overflows: int, negative: bool, alive: bool, accused: bool) -> None:
     """Where only samples are looked at, nothing may be known of the numbers."""
     graph = Graph()
-    cast = graph.op("_to_copy.default", given("float32"), makes=INF | {"beyonds": beyonds, "negative": negative, "alive": alive})
+    cast = graph.op("_to_copy.default", given("float32"), makes=INF | {"beyonds": distinct_overflows, "negative": negative, "alive": alive})
     handed_on(graph, cast)
     assert (graph.rules() == [("overflow", 1)]) is accused
 
 
 @pytest.mark.parametrize(("facts", "accused"), [
-    ({"beyonds": 1, "negative": True}, False),
+    ({"distinct_overflows": 1, "negative": True}, False),
     ({"beyonds": 1, "negative": False}, True),
     ({"beyonds": nonfinite.FILLS + 1, "negative": True}, True),
 ])  # fmt: skip

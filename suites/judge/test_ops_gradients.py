@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from graph import Graph, above, given
 
+from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.operations import Value
-from precheck.observe.shadow.remarks import Summed
 from precheck.rules.accumulated_drift.rule import INDEPENDENT, ROUNDINGS
 
 U = 2.0**-8

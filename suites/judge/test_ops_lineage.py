@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from graph import Graph, above, below, given, value
 
-from precheck.analysis.lineage import Origins, descendants, determined, zero_origin
+from precheck.analysis.provenance import Origins, descendants, determined, zero_origin
 from precheck.observe.shadow.operations import Operation
 
 TINIEST = 2.0**-24

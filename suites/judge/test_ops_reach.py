@@ -8,7 +8,7 @@ import pytest
 from graph import Graph, above, below, given
 
 from precheck import formats
-from precheck.analysis import reach
+from precheck.analysis import output_impact
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 SPOILT = {"drift": 0.9, "dead": 0.9}
@@ -30,8 +30,8 @@ def through(*later: dict[str, Any], name: str = "exp.default") -> Graph:
 
 @pytest.mark.parametrize(("nudge", "found"), [(below, HEALED), (above, FOUND)])
 def test_an_end_shows_eight_roundings_or_a_hundredth_without_a_digit(nudge: Any, found: list[Any]) -> None:
-    assert accused(through({"drift": nudge(reach.ROUNDINGS * U)})) == found
-    assert accused(through({"drift": U, "dead": nudge(reach.DEAD)})) == found
+    assert accused(through({"drift": nudge(output_impact.ROUNDINGS * U)})) == found
+    assert accused(through({"drift": U, "dead": nudge(output_impact.DEAD)})) == found
 
 
 def test_an_end_that_is_not_finite_shows_whatever_the_rest_is() -> None:
@@ -80,7 +80,7 @@ def test_what_the_shadow_could_not_follow_is_an_end() -> None:
 
 @pytest.mark.parametrize(("nudge", "found"), [(below, HEALED), (above, FOUND)])
 def test_a_step_that_is_garbage_is_harm_however_large_its_weight(nudge: Any, found: list[Any]) -> None:
-    graph = through({"drift": 0.9, "dead": nudge(reach.GARBAGE)})
+    graph = through({"drift": 0.9, "dead": nudge(output_impact.GARBAGE)})
     step = graph.last.outputs[0]
     graph.op("sub_.Tensor", given(), step, makes={"drift": U / 8, "alive": True}, in_place=True)
     assert accused(graph) == found
@@ -89,7 +89,7 @@ def test_a_step_that_is_garbage_is_harm_however_large_its_weight(nudge: Any, fou
 def test_a_step_that_is_garbage_is_none_of_a_sum_that_the_block_uses_up() -> None:
     """A logarithm of a determinant near 1 that is added to a log-probability; the same into what stays is harm, however long it takes."""
     for alive, found in ((False, HEALED), (True, FOUND)):
-        graph = through({"drift": 0.9, "dead": above(reach.GARBAGE)})
+        graph = through({"drift": 0.9, "dead": above(output_impact.GARBAGE)})
         total = graph.op("add_.Tensor", given(), graph.last.outputs[0], makes={"drift": U / 8}, in_place=True)
         graph.op("mul_.Tensor", total, makes={"drift": U / 8, "alive": alive}, in_place=True)
         assert accused(graph) == found

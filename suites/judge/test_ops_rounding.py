@@ -9,7 +9,7 @@ from graph import Graph, above, below, given
 
 from precheck import formats
 from precheck.analysis import errors, rounding
-from precheck.observe.shadow.remarks import Renumbered
+from precheck.observe.shadow.op_notes import Renumbered
 
 U = formats.of_dtype("bfloat16").unit_roundoff
 ROUNDED = 0.42 * U  # what one rounding costs in relative L2
@@ -165,10 +165,10 @@ def test_a_few_numbers_are_too_few_for_a_share(size: int, accused: bool) -> None
 @AT_LEAST
 def test_what_float32_does_not_determine_is_a_note(nudge: Any, accused: bool) -> None:
     """A descendant most of which is dead wanders as far in float32, disturbed by 2^-20, as the run is off."""
-    for wander, dead, twin in ((nudge(errors.UNSTABLE), 0.5, 0.5), (0.9, nudge(errors.SHAKEN), 0.5), (0.9, 0.5, nudge(errors.DIGIT))):
+    for sensitivity, dead, twin in ((nudge(errors.UNSTABLE), 0.5, 0.5), (0.9, nudge(errors.SHAKEN), 0.5), (0.9, 0.5, nudge(errors.DIGIT))):
         graph = Graph()
         made = graph.op("sin.default", given(), makes={"drift": 0.9, "dead": 0.9})
-        graph.op("exp.default", made, makes={"drift": 1.0, "dead": dead, "wander": wander, "twin_drift": twin, "alive": True})
+        graph.op("exp.default", made, makes={"drift": 1.0, "dead": dead, "wander": sensitivity, "twin_drift": twin, "alive": True})
         (finding,) = graph.found()
         assert (finding.rule, finding.severity) == (("unstable-reference", "note") if accused else ("amplified-rounding", "error"))
 

@@ -7,7 +7,7 @@ from graph import Graph
 
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.steps import ScalingEvent
+from precheck.observe.shadow.step_records import ScalingEvent
 from precheck.rules.scaler_order.rule import AHEAD
 
 KINDS = {

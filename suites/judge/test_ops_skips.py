@@ -11,7 +11,7 @@ from precheck.analysis import scaling
 from precheck.formats import FP16
 from precheck.judge.ops import Verdict
 from precheck.observe.shadow.operations import Observation, Operation, Value
-from precheck.observe.shadow.steps import Backward, ScalerStep, ScalingEvent
+from precheck.observe.shadow.step_records import Backward, ScalerStep, ScalingEvent
 from precheck.rules.rule import Candidate
 from precheck.rules.scaler_skip.rule import IN_A_ROW as MOST_IN_A_ROW
 

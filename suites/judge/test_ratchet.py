@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import pytest
 
 from precheck.findings import Finding, Report, Row
-from precheck.judge.excess import CLEAR, seen
-from precheck.judge.ratchet import Fault, Known, Reach, Seen, expired, recorded, tightened, worse
+from precheck.judge.beyond_limits import CLEAR, seen
+from precheck.judge.known_failures import Fault, Known, Reach, Seen, expired, recorded, tightened, worse
 
 TODAY = datetime.date(2026, 11, 21)
 NOISE = 1.5

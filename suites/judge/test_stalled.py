@@ -9,7 +9,7 @@ import pytest
 from precheck.analysis import displacements
 from precheck.judge.ops import Verdict
 from precheck.observe.shadow.operations import Observation, Operation
-from precheck.observe.shadow.steps import State, Update
+from precheck.observe.shadow.step_records import State, Update
 from precheck.rules.lost_update.rule import Unarrived
 
 STEP = Operation(7, "step", "optimizer", "", "train.py:9", 1)

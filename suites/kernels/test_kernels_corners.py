@@ -10,7 +10,7 @@ import torch
 
 import precheck
 from precheck.analysis import kernel_floor as floor
-from precheck.kernels import clock, contents, lowering
+from precheck.kernels import clock, contents, lower_intermediates
 from precheck.kernels.noise import Rounded
 from precheck.kernels.parts import Parts
 
@@ -116,9 +116,9 @@ def test_a_table_that_holds_each_number_twice_keeps_doing_so(repeat: Callable[[t
 
 def test_an_error_is_no_rounding_of_which_more_is_needed_than_rounding_makes() -> None:
     error, other = torch.randn(40).double(), torch.randn(40).double()
-    assert lowering._share(error, [1.5 * error]) == pytest.approx(1)
-    assert lowering._share(error, [0.01 * error]) == 0
-    assert lowering._share(error, [other]) < lowering.SHARE
+    assert lower_intermediates._share(error, [1.5 * error]) == pytest.approx(1)
+    assert lower_intermediates._share(error, [0.01 * error]) == 0
+    assert lower_intermediates._share(error, [other]) < lower_intermediates.SHARE
 
 
 def test_a_gradient_that_is_nan_everywhere_is_not_judged_and_that_is_said() -> None:

@@ -8,7 +8,7 @@ import unseen_attention  # noqa: F401
 from rewrites import UNSEEN
 
 import precheck
-from precheck.kernels import dimensions, examples, noise, smaller
+from precheck.kernels import dimensions, examples, noise, reduced_example
 from precheck.kernels.bench import Bench
 from precheck.kernels.running import Wishes
 from precheck.kernels.trials import Trial
@@ -26,14 +26,14 @@ def chosen(x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
 
 def test_a_large_example_becomes_smaller_and_stays_what_it_is() -> None:
     x, ids = torch.randn(512, 1024), torch.randint(0, 1024, (512,))
-    small = smaller.smaller(bench(chosen, chosen, (x, ids)), None)
+    small = reduced_example.smaller(bench(chosen, chosen, (x, ids)), None)
     assert small is not None
     columns, places = (leaf.tensor for leaf in small.example.leaves)
-    assert columns.numel() <= smaller.ENOUGH
+    assert columns.numel() <= reduced_example.ENOUGH
     assert len(places) == len(columns)
     assert len(set(columns.shape)) == 2  # which would vary together if they were equal
     assert int(places.max()) < columns.shape[1]
-    assert smaller.smaller(bench(chosen, chosen, (x[:8], ids[:8])), None) is None
+    assert reduced_example.smaller(bench(chosen, chosen, (x[:8], ids[:8])), None) is None
 
 
 def test_a_size_that_has_to_stay_stays() -> None:
@@ -42,14 +42,14 @@ def test_a_size_that_has_to_stay_stays() -> None:
             raise ValueError(f"{x.shape[-1]} columns: 768 are needed")
         return x.softmax(-1)
 
-    small = smaller.smaller(bench(heads, heads, torch.randn(900, 768)), None)
+    small = reduced_example.smaller(bench(heads, heads, torch.randn(900, 768)), None)
     assert small is not None
     assert small.example.leaves[0].tensor.shape[0] < 900
 
 
 @pytest.mark.parametrize("affordable", [True, False])
 def test_the_example_is_judged_as_it_is_too_where_that_can_be_borne(monkeypatch: pytest.MonkeyPatch, affordable: bool) -> None:
-    monkeypatch.setattr(smaller, "_seconds", lambda bench: 0.0 if affordable else float(bench.example.leaves[0].tensor.numel()) ** 9)
+    monkeypatch.setattr(reduced_example, "_seconds", lambda bench: 0.0 if affordable else float(bench.example.leaves[0].tensor.numel()) ** 9)
 
     def wrong(x: torch.Tensor) -> torch.Tensor:
         return x * 2 + 1 if x.shape == (301, 600) else x * 2

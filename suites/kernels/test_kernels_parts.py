@@ -12,10 +12,10 @@ import precheck
 from precheck.analysis import kernel_floor
 from precheck.kernels import contents, dimensions, examples, masks, memory, protocol, running
 from precheck.kernels.bench import Bench
-from precheck.kernels.judged import Judged, Reference
 from precheck.kernels.running import Outcome, Wishes
 from precheck.kernels.session import Session
 from precheck.kernels.states import State
+from precheck.kernels.trial_result import Judged, Reference
 from precheck.kernels.trials import Trial, made
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import precheck
-from precheck.kernels import interpreted
+from precheck.kernels import triton_interpreter
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no triton here: pip install triton")
 KERNEL = """
@@ -121,7 +121,7 @@ def launcher(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.mark.parametrize(("proven", "verdict"), [(False, "not judged"), (True, "rounding")])
 def test_what_is_proven_is_judged(launcher: Any, monkeypatch: pytest.MonkeyPatch, proven: bool, verdict: str) -> None:
-    monkeypatch.setattr(interpreted, "_answers", [proven])
+    monkeypatch.setattr(triton_interpreter, "_answers", [proven])
 
     def candidate(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
@@ -136,7 +136,7 @@ def test_what_is_proven_is_judged(launcher: Any, monkeypatch: pytest.MonkeyPatch
 def test_the_command_ends_with_2(launcher: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from precheck import __main__, kernel_command
 
-    monkeypatch.setattr(interpreted, "_answers", [False])
+    monkeypatch.setattr(triton_interpreter, "_answers", [False])
     parts = {"candidate": lambda x: launcher(x, lambda x: None) or x * 2, "reference": lambda x: x + x, "inputs": torch.ones(3, 4).bfloat16()}
     monkeypatch.setattr(kernel_command, "found", lambda name: parts[name.partition(":")[2]])
     assert __main__.main(["kernel", "here:candidate", "here:reference", "--budget", "1"]) == 2

@@ -10,9 +10,9 @@ import torch
 from torch.nn import functional
 
 import precheck
-from precheck.analysis.placement import noise_for
+from precheck.analysis.noise_sites import noise_for
 from precheck.measurement import job_of
-from precheck.observe.decisions import Tape
+from precheck.observe.decisions import DecisionLog
 from precheck.observe.records import Trace
 from precheck.observe.run import low, reference, run
 from precheck.observe.sketch import distance
@@ -50,19 +50,19 @@ def test_a_gradient_that_cancels_after_a_cast_is_healthy(precision: str) -> None
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
 def test_noise_on_every_op_reaches_what_reads_it(precision: str) -> None:
     """Without the cast's noise a run of correct rounding is off by less than a third of what the low run is off by, with it by as much."""
-    job, chosen, tape = job_of(**arguments()), resolve(precision), Tape()
-    seen = run(job, low(chosen, records=tape))
-    assert any(name == "aten.sum" for _, name, _, _ in tape.narrowed), "the sum over queries reads what was cast after the softmax"
-    assert {place for place, *_ in tape.narrowed} == {"backward"}
-    plain = run(job, reference(torch.float32, chosen, follows=tape))
+    job, chosen, log = job_of(**arguments()), resolve(precision), DecisionLog()
+    seen = run(job, low(chosen, records=log))
+    assert any(name == "aten.sum" for _, name, _, _ in log.narrowed), "the sum over queries reads what was cast after the softmax"
+    assert {place for place, *_ in log.narrowed} == {"backward"}
+    plain = run(job, reference(torch.float32, chosen, follows=log))
 
     def off(trace: Trace) -> float:
         return distance(trace.records[SLOPE].sketch, plain.records[SLOPE].sketch)
 
-    def noisy(number: int, follows: Tape) -> float:
-        noise = dataclasses.replace(noise_for(job.model, seen, tape, chosen, seed=number), everywhere=True)
+    def noisy(number: int, follows: DecisionLog) -> float:
+        noise = dataclasses.replace(noise_for(job.model, seen, log, chosen, seed=number), everywhere=True)
         return off(run(job, reference(torch.float32, chosen, follows=follows, disturbance=noise)))
 
-    least = max(noisy(number, dataclasses.replace(tape, narrowed={})) for number in (1, 2, 3))
-    most = max(noisy(number, tape) for number in (1, 2, 3))
+    least = max(noisy(number, dataclasses.replace(log, narrowed={})) for number in (1, 2, 3))
+    most = max(noisy(number, log) for number in (1, 2, 3))
     assert least < off(seen) / 3 < most

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import precheck
-from precheck.analysis.placement import noise_for
-from precheck.observe.decisions import Tape
+from precheck.analysis.noise_sites import noise_for
+from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.run import low, reference, run
 from precheck.observe.sketch import distance
@@ -46,10 +46,10 @@ class Field(nn.Module):
 
 def moved(model: nn.Module, precision: str = "bf16-mixed") -> dict[str, float]:
     """How far a noise run is from the reference at each tensor, relative."""
-    job, tape, chosen = Job(model, torch.rand(64, 3, generator=generator())), Tape(), PRECISIONS[precision]
-    seen = run(job, low(chosen, records=tape))
-    noise = noise_for(model, seen, tape, chosen, seed=1)
-    plain, disturbed = (run(job, reference(torch.float32, chosen, follows=tape, disturbance=each, functions=True)) for each in (None, noise))
+    job, log, chosen = Job(model, torch.rand(64, 3, generator=generator())), DecisionLog(), PRECISIONS[precision]
+    seen = run(job, low(chosen, records=log))
+    noise = noise_for(model, seen, log, chosen, seed=1)
+    plain, disturbed = (run(job, reference(torch.float32, chosen, follows=log, disturbance=each, functions=True)) for each in (None, noise))
     pairs = ((record.name, distance(record.sketch, disturbed.records[key].sketch), record.norm) for key, record in plain.records.items())
     return {name: off / norm for name, off, norm in pairs}
 
@@ -93,12 +93,12 @@ class Twice(nn.Module):
 
 def test_an_input_is_rounded_once_whoever_reads_it() -> None:
     model, x = Twice(), torch.rand(64, 3, generator=generator())
-    job, tape, chosen = Job(model, x), Tape(), PRECISIONS["bf16-mixed"]
-    seen = run(job, low(chosen, records=tape))
-    noise = noise_for(model, seen, tape, chosen, seed=1)
+    job, log, chosen = Job(model, x), DecisionLog(), PRECISIONS["bf16-mixed"]
+    seen = run(job, low(chosen, records=log))
+    noise = noise_for(model, seen, log, chosen, seed=1)
     noise.rounded = {}
-    disturbed = run(job, reference(torch.float32, chosen, follows=tape, disturbance=noise))
-    plain = run(job, reference(torch.float32, chosen, follows=tape))
+    disturbed = run(job, reference(torch.float32, chosen, follows=log, disturbance=noise))
+    plain = run(job, reference(torch.float32, chosen, follows=log))
     assert disturbed.records[disturbed.results["[0]"]].norm == 0.0
     key = plain.results["[1]"]
     assert distance(disturbed.records[key].sketch, plain.records[key].sketch) > 1e-3 * plain.records[key].norm  # moved about, it is cast all the same
@@ -106,11 +106,11 @@ def test_an_input_is_rounded_once_whoever_reads_it() -> None:
 
 def test_whole_numbers_are_not_rounded() -> None:
     model = nn.Linear(3, 8)
-    job, tape, chosen = Job(model, torch.randint(0, 200, (64, 3), generator=generator()).float()), Tape(), PRECISIONS["bf16-mixed"]
-    seen = run(job, low(chosen, records=tape))
-    noise = noise_for(model, seen, tape, chosen, seed=1)
+    job, log, chosen = Job(model, torch.randint(0, 200, (64, 3), generator=generator()).float()), DecisionLog(), PRECISIONS["bf16-mixed"]
+    seen = run(job, low(chosen, records=log))
+    noise = noise_for(model, seen, log, chosen, seed=1)
     noise.rounded, noise.parameters = {}, frozenset()
-    disturbed, plain = (run(job, reference(torch.float32, chosen, follows=tape, disturbance=each)) for each in (noise, None))
+    disturbed, plain = (run(job, reference(torch.float32, chosen, follows=log, disturbance=each)) for each in (noise, None))
     (key,) = plain.records
     assert distance(disturbed.records[key].sketch, plain.records[key].sketch) == 0.0
 
@@ -160,10 +160,10 @@ def test_a_product_of_an_input_that_the_user_casts_is_disturbed() -> None:
             return self.direct(x.bfloat16())
 
     model, x = Cast(), torch.rand(64, 3, generator=generator())
-    job, tape, chosen = Job(model, x), Tape(), PRECISIONS["bf16-mixed"]
-    seen = run(job, low(chosen, records=tape))
-    noise = noise_for(model, seen, tape, chosen, seed=1)
+    job, log, chosen = Job(model, x), DecisionLog(), PRECISIONS["bf16-mixed"]
+    seen = run(job, low(chosen, records=log))
+    noise = noise_for(model, seen, log, chosen, seed=1)
     noise.rounded, noise.parameters = {}, frozenset()
-    disturbed, plain = (run(job, reference(torch.float32, chosen, follows=tape, disturbance=each)) for each in (noise, None))
+    disturbed, plain = (run(job, reference(torch.float32, chosen, follows=log, disturbance=each)) for each in (noise, None))
     key = plain.results[""]
     assert distance(disturbed.records[key].sketch, plain.records[key].sketch) > 1e-3 * plain.records[key].norm

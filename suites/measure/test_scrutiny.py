@@ -15,11 +15,11 @@ import precheck
 from precheck import measurement
 from precheck.analysis import noise
 from precheck.analysis.drift import UNDETERMINED, Comparison
+from precheck.closer_look import Scrutiny, certain, is_early, settled
 from precheck.measurement import Measurement, job_of
 from precheck.observe.records import Record
 from precheck.observe.run import Setting, run
 from precheck.precisions import resolve
-from precheck.scrutiny import Scrutiny, certain, is_early, settled
 
 
 class Cancels(nn.Module):

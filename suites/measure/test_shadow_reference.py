@@ -89,7 +89,7 @@ def seen(make: Callable[[], nn.Module], precision: str, steps: int = 1) -> Measu
 
 
 def run_alone(measured: Measurement) -> Trace:
-    return run(measured.job, reference(measured.dtype, measured.precision, follows=measured.tape, decides=measured.own, functions=measured.functions))
+    return run(measured.job, reference(measured.dtype, measured.precision, follows=measured.log, decides=measured.own, functions=measured.functions))
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])

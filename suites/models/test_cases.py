@@ -7,7 +7,7 @@ import torch
 from case import Case
 from registry import NEEDS, case
 
-from precheck.observe.structure import tensors
+from precheck.observe.containers import tensors
 
 
 def contents(it: Case) -> list[torch.Tensor]:

@@ -12,8 +12,8 @@ from planted import BUGS
 
 import precheck
 from precheck import measurement
-from precheck.judge.excess import seen
-from precheck.judge.ratchet import recorded, tightened, worse
+from precheck.judge.beyond_limits import seen
+from precheck.judge.known_failures import recorded, tightened, worse
 
 TODAY = datetime.date(2026, 1, 1)
 RUNS = [("rotary", "bf16-mixed"), ("norm", "bf16-mixed"), ("softmax", "16-true"), ("router", "16-mixed")]

@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 
 from precheck.observe.shadow.exchange import _Caught
 from precheck.observe.shadow.mode import Shadow
+from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.ranks import meet
 from precheck.observe.shadow.replay import plan
-from precheck.observe.shadow.whereabouts import Whereabouts
 
 # torch 2.9 knows these under their first names; 2.15 warns of those
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -140,7 +140,7 @@ def beside(case: Case) -> dict[str, Any]:
     """The case in bfloat16 plain and watched, its shadow, and the case in float32."""
     plain, exact = case(sent(torch.bfloat16)), case(sent())
     ranks, why = meet(torch.float32)
-    shadow = Shadow(Whereabouts())
+    shadow = Shadow(ModuleTracker())
     shadow.collectives.ranks = ranks
     with shadow:
         given = sent()

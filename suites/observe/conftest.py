@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.deferred import Deferred
 
 ASKING = ("item", "tolist", "__float__", "__int__", "__bool__", "__index__")
 
@@ -29,14 +29,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for name in ASKING:
         monkeypatch.setattr(torch.Tensor, name, noted(name, getattr(torch.Tensor, name)))
     monkeypatch.setattr(torch, "equal", noted("equal", torch.equal))
-    flush = Later.flush
+    flush = Deferred.flush
 
-    def fetch(self: Later) -> None:
+    def fetch(self: Deferred) -> None:
         fetching.append(True)
         try:
             flush(self)
         finally:
             fetching.pop()
 
-    monkeypatch.setattr(Later, "flush", fetch)
+    monkeypatch.setattr(Deferred, "flush", fetch)
     return told

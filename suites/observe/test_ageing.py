@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.optim import optimizer as optimizers
 
-from precheck.observe.shadow import ageing
+from precheck.observe.shadow import optimizer_rollout
 from precheck.observe.shadow.mode import Shadow
-from precheck.observe.shadow.whereabouts import Whereabouts
+from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.torch_internals import innermost_mode
 
 BF16 = torch.bfloat16
@@ -21,7 +21,7 @@ Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
 
 def another() -> Shadow:
-    return Shadow(Whereabouts(None))
+    return Shadow(ModuleTracker(None))
 
 
 def weight(start: float = 1.234375, size: int = 256, gradient: float = 1.0) -> nn.Parameter:
@@ -38,8 +38,8 @@ def stepped(make: Make, *parameters: nn.Parameter, times: int = 1) -> torch.opti
     return optimizer
 
 
-def arrived(optimizer: torch.optim.Optimizer, *parameters: nn.Parameter) -> list[ageing.Aged | None]:
-    found = ageing.aged(optimizer, {id(each) for each in parameters}, another)
+def arrived(optimizer: torch.optim.Optimizer, *parameters: nn.Parameter) -> list[optimizer_rollout.Aged | None]:
+    found = optimizer_rollout.aged(optimizer, {id(each) for each in parameters}, another)
     return [found.get(id(each)) for each in parameters]
 
 
@@ -88,7 +88,7 @@ def test_what_rounding_to_nearest_swallows_never_arrives(make: Make) -> None:
     (aged,) = arrived(stepped(make, own), own)
     assert aged is not None
     assert aged.arrived == 0.0
-    assert 100 < aged.steps <= ageing.HORIZON
+    assert 100 < aged.steps <= optimizer_rollout.HORIZON
 
 
 @pytest.mark.parametrize("kind", [Chance, Kahan])
@@ -198,14 +198,14 @@ def test_what_cannot_be_aged_is_left_out(spoil: str) -> None:
 ], ids=["AdamW", "SGD", "Kahan"])  # fmt: skip
 def test_what_goes_on_as_before_is_not_run(make: Make, own: int, shadowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of steps are asked for. Torch's optimizers lose for good what they lose; what keeps a remainder runs on, past the shadow."""
-    weights, stepping, calls, inside = weight(), ageing._Copy.step, [], []
+    weights, stepping, calls, inside = weight(), optimizer_rollout._Copy.step, [], []
 
     def step(it: Any) -> None:
         calls.append(1)
         inside.append(isinstance(innermost_mode(), Shadow))
         stepping(it)
 
-    monkeypatch.setattr(ageing._Copy, "step", step)
+    monkeypatch.setattr(optimizer_rollout._Copy, "step", step)
     (aged,) = arrived(stepped(make, weights), weights)
     assert aged is not None
     assert aged.steps > 150

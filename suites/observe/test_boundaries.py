@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from precheck.observe.boundaries import Boundaries, Position
+from precheck.observe.module_hooks import Boundaries, Position
 from precheck.observe.records import Trace
 from precheck.observe.reduce import reduced
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from precheck.observe.containers import call, tensors
 from precheck.observe.examples import LENGTH, ROWS, example
-from precheck.observe.structure import call, tensors
 
 
 class Says(nn.Module):

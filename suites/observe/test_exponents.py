@@ -18,9 +18,9 @@ from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
 from precheck.observe import exponents
 from precheck.observe.exponents import counted, tally
-from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.mode import Shadow
-from precheck.observe.shadow.whereabouts import Whereabouts
+from precheck.observe.shadow.module_tracker import ModuleTracker
 
 
 def binades(values: torch.Tensor, scale: float = 1.0) -> Binades:
@@ -260,8 +260,8 @@ class TestWatch:
 def later(*, always: bool) -> list[Binades]:
     torch.manual_seed(0)
     linear, inputs = torch.nn.Linear(16, 4, dtype=torch.float16), 300 * torch.ones(8, 16, dtype=torch.float16)
-    where = Whereabouts()
-    shadow = Shadow(where, later=Later(always=always))
+    where = ModuleTracker()
+    shadow = Shadow(where, later=Deferred(always=always))
     with where.followed(), shadow:
         (linear(inputs).sum() + (inputs * inputs).sum()).backward()
     return sorted(shadow.finish().exponents, key=lambda row: (row.kind, row.tensor))

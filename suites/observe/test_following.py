@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import precheck
-from precheck.observe.boundaries import Position
 from precheck.observe.decision_modes import UNDECIDED, undecided
-from precheck.observe.decisions import Recording, Tape
-from precheck.observe.following import Following
+from precheck.observe.decision_replay import DecisionReplay
+from precheck.observe.decisions import DecisionLog, Recording
+from precheck.observe.module_hooks import Position
 
 Model = Callable[[torch.Tensor], torch.Tensor]
 
@@ -29,14 +29,14 @@ LOW = torch.tensor([[1.00, 1.01, 0.5, -0.01], [0.3, 2.0, -0.02, 1.99]])
 HIGH = torch.tensor([[1.01, 1.00, 0.5, 0.01], [0.3, 1.99, 0.02, 2.0]])
 
 
-def recorded(model: Model, x: torch.Tensor) -> tuple[torch.Tensor, Tape]:
-    tape = Tape()
-    with Recording(tape, Position()):
-        return model(x), tape
+def recorded(model: Model, x: torch.Tensor) -> tuple[torch.Tensor, DecisionLog]:
+    log = DecisionLog()
+    with Recording(log, Position()):
+        return model(x), log
 
 
-def followed(model: Model, x: torch.Tensor, tape: Tape, *, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, Following]:
-    mode = Following(tape, Position(), dtype)
+def followed(model: Model, x: torch.Tensor, log: DecisionLog, *, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, DecisionReplay]:
+    mode = DecisionReplay(log, Position(), dtype)
     with mode:
         return model(x), mode
 
@@ -77,8 +77,8 @@ def test_sorted_numbers_stay_in_order(descending: bool) -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return x.sort(-1, descending)[0]
 
-    _, tape = recorded(model, LOW)
-    result, _ = followed(model, HIGH, tape)
+    _, log = recorded(model, LOW)
+    result, _ = followed(model, HIGH, log)
     assert torch.equal(result, model(HIGH))
     assert not torch.equal(result, HIGH.gather(-1, LOW.sort(-1, descending)[1]))
 
@@ -86,8 +86,8 @@ def test_sorted_numbers_stay_in_order(descending: bool) -> None:
 @pytest.mark.parametrize("name", DECISIONS)
 def test_decisions_are_taken_over_and_values_are_the_runs_own(name: str) -> None:
     model, expected = DECISIONS[name]
-    _, tape = recorded(model, LOW)
-    result, mode = followed(model, HIGH, tape)
+    _, log = recorded(model, LOW)
+    result, mode = followed(model, HIGH, log)
     assert torch.equal(result, expected(LOW, HIGH))
     assert not torch.equal(model(HIGH), result)  # left to itself it decides otherwise
     assert sum(flipped for flipped, _ in mode.flips.values()) > 0
@@ -96,8 +96,8 @@ def test_decisions_are_taken_over_and_values_are_the_runs_own(name: str) -> None
 @pytest.mark.parametrize("name", DECISIONS)
 def test_a_run_that_decides_alike_is_left_bit_for_bit_alone(name: str) -> None:
     model, _ = DECISIONS[name]
-    _, tape = recorded(model, HIGH)
-    result, mode = followed(model, HIGH, tape)
+    _, log = recorded(model, HIGH)
+    result, mode = followed(model, HIGH, log)
     assert torch.equal(result, model(HIGH))
     assert sum(flipped for flipped, _ in mode.flips.values()) == 0
 
@@ -118,9 +118,9 @@ STEPS: dict[str, Model] = {
 
 @pytest.mark.parametrize("name", STEPS)
 def test_every_spelling_of_a_step_function_is_followed(name: str) -> None:
-    low, tape = recorded(STEPS[name], LOW)
+    low, log = recorded(STEPS[name], LOW)
     assert not torch.equal(STEPS[name](HIGH), low)
-    assert torch.equal(followed(STEPS[name], HIGH, tape)[0], low)
+    assert torch.equal(followed(STEPS[name], HIGH, log)[0], low)
 
 
 GATED = {
@@ -142,8 +142,8 @@ def test_gradients_pass_where_they_passed_in_the_run(name: str) -> None:
         assert leaf.grad is not None
         return leaf.grad
 
-    own, tape = recorded(gradient, LOW)
-    result, _ = followed(gradient, HIGH, tape)
+    own, log = recorded(gradient, LOW)
+    result, _ = followed(gradient, HIGH, log)
     assert torch.equal(result, own)
     assert not torch.equal(gradient(HIGH), own)
 
@@ -166,9 +166,9 @@ DRAWS: dict[str, Model] = {
 def test_draws_are_those_of_the_low_run_although_its_format_draws_others(name: str) -> None:
     model, x = DRAWS[name], normal(16, 16)
     torch.manual_seed(0)
-    low, tape = recorded(model, x.bfloat16())
+    low, log = recorded(model, x.bfloat16())
     torch.manual_seed(1)
-    result, mode = followed(model, x.bfloat16().float(), tape)
+    result, mode = followed(model, x.bfloat16().float(), log)
     # one rounding of the low run's result, and one of each of its draws: 2 u of the greatest that it went through
     torch.testing.assert_close(result, low.float(), rtol=2 * 2**-8, atol=2 * 2**-8 * float(low.abs().max()))
     assert mode.flips == {}  # a draw is nobody's mistake
@@ -179,12 +179,12 @@ def test_draws_alone_can_be_followed() -> None:
         return (x + torch.rand(x.shape)).argmax(-1).float() * 100 + torch.rand(2)
 
     torch.manual_seed(0)
-    _, tape = recorded(model, LOW)
+    _, log = recorded(model, LOW)
     torch.manual_seed(0)
     alone = model(HIGH)
     torch.manual_seed(5)
-    assert torch.equal(followed(model, HIGH, tape.draws())[0], alone)
-    assert {key[1] for key in tape.draws().entries} == {"aten.rand"}
+    assert torch.equal(followed(model, HIGH, log.draws())[0], alone)
+    assert {key[1] for key in log.draws().entries} == {"aten.rand"}
 
 
 def test_what_the_code_says_lower_is_done_in_the_references_dtype() -> None:
@@ -193,23 +193,23 @@ def test_what_the_code_says_lower_is_done_in_the_references_dtype() -> None:
         return torch.zeros(2, 4, dtype=torch.float16).copy_(small).half() @ torch.eye(4, dtype=torch.float16)
 
     for dtype in (torch.float32, torch.float64):
-        result, _ = followed(model, LOW.to(dtype), Tape(), dtype=dtype)
+        result, _ = followed(model, LOW.to(dtype), DecisionLog(), dtype=dtype)
         assert result.dtype is dtype
         assert torch.equal(result, LOW.to(dtype) + torch.full((4,), 0.1, dtype=dtype))
 
 
 def test_another_shape_or_another_path_is_not_followed() -> None:
-    _, tape = recorded(lambda x: x.argmax(-1), LOW)
-    assert followed(lambda x: x.argmax(-1), HIGH[:1], tape)[0].tolist() == HIGH[:1].argmax(-1).tolist()
-    assert followed(lambda x: x.argmin(-1), HIGH, tape)[0].tolist() == HIGH.argmin(-1).tolist()
+    _, log = recorded(lambda x: x.argmax(-1), LOW)
+    assert followed(lambda x: x.argmax(-1), HIGH[:1], log)[0].tolist() == HIGH[:1].argmax(-1).tolist()
+    assert followed(lambda x: x.argmin(-1), HIGH, log)[0].tolist() == HIGH.argmin(-1).tolist()
 
 
 def test_the_same_op_twice_is_told_apart_by_order() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return torch.stack([x.argmax(-1), (-x).argmax(-1)])
 
-    low, tape = recorded(model, LOW)
-    assert torch.equal(followed(model, HIGH, tape)[0], low)
+    low, log = recorded(model, LOW)
+    assert torch.equal(followed(model, HIGH, log)[0], low)
 
 
 @settings(max_examples=50, deadline=None, database=None)
@@ -223,8 +223,8 @@ def test_a_chain_of_decisions_is_followed_whole(seed: int, dtype: torch.dtype) -
         out = torch.einsum("bi,bkij->bkj", x, experts.to(x.dtype)[chosen]).relu()
         return (out * weight[..., None]).sum(1)
 
-    low, tape = recorded(model, x.to(dtype))
-    result, _ = followed(model, x.to(dtype).float(), tape)
+    low, log = recorded(model, x.to(dtype))
+    result, _ = followed(model, x.to(dtype).float(), log)
     u = torch.finfo(dtype).eps / 2
     # some seven roundings follow each other; without following, a flipped route of 64 is off by 1/8 of the norm
     assert float((result - low.float()).norm() / result.norm()) < 7 * 2 * u
@@ -252,20 +252,20 @@ OPTIONS = {
 def test_optimizers_that_are_left_out_decide_and_draw_nothing(kind: type[torch.optim.Optimizer], low: torch.dtype) -> None:
     for options in [{}, {"foreach": True}, *OPTIONS.get(kind, [])]:
         weights = [torch.nn.Parameter(normal(4, 4, seed=seed).to(low)) for seed in range(2)]
-        optimizer, tape = kind(weights, **options), Tape()
+        optimizer, log = kind(weights, **options), DecisionLog()
         for seed in range(3):
             for weight in weights:
                 weight.grad = normal(4, 4, seed=seed).to(low)
-            with Recording(tape, Position()):
+            with Recording(log, Position()):
                 optimizer.step()
-        assert not tape.entries, (options, tape.entries.keys())
+        assert not log.entries, (options, log.entries.keys())
 
 
 def test_who_leads_a_run_lets_such_a_step_pass_and_leads_again() -> None:
     """With another mode before it, as the shadow is, it stays where it is and does nothing."""
     weight = torch.nn.Parameter(normal(4))
-    for around in (contextlib.nullcontext(), Recording(Tape(), Position())):
-        with Following(Tape(), Position(), torch.float32) as following, around:
+    for around in (contextlib.nullcontext(), Recording(DecisionLog(), Position())):
+        with DecisionReplay(DecisionLog(), Position(), torch.float32) as following, around:
             with undecided(torch.optim.SGD([weight]), following, None):
                 passed = normal(3).to(torch.bfloat16)
             with undecided(torch.optim.Rprop([weight]), following):
@@ -278,13 +278,13 @@ def test_a_step_of_rprop_decides_and_is_recorded_and_the_mode_comes_back() -> No
     weight = torch.nn.Parameter(normal(4, 4))
     weight.grad = normal(4, 4, seed=1)
     for kind, decides in ((torch.optim.Rprop, True), (torch.optim.SGD, False)):
-        tape = Tape()
-        with Recording(tape, Position()) as recording:
+        log = DecisionLog()
+        with Recording(log, Position()) as recording:
             with undecided(kind([weight]), recording):
                 kind([weight]).step()
-            assert bool(tape.entries) is decides
+            assert bool(log.entries) is decides
             assert (normal(3) > 0).shape == (3,)
-        assert ("aten.gt", (3,)) in {key[1:3] for key in tape.entries}, "the mode is back"
+        assert ("aten.gt", (3,)) in {key[1:3] for key in log.entries}, "the mode is back"
 
 
 @pytest.mark.parametrize(
@@ -300,13 +300,13 @@ def test_a_step_of_rprop_decides_and_is_recorded_and_the_mode_comes_back() -> No
 )
 def test_a_pass_in_which_there_was_nothing_to_do_is_not_led_again(model: Model, idle: set[str]) -> None:
     x, low = normal(4, 4).requires_grad_(), normal(4, 4).to(torch.bfloat16).requires_grad_()
-    tape = Tape()
-    with Recording(tape, Position()):
+    log = DecisionLog()
+    with Recording(log, Position()):
         model(low).backward()
     results = []
     for _ in range(2):
         x.grad = None
-        with Following(tape, Position(), torch.float32) as following:
+        with DecisionReplay(log, Position(), torch.float32) as following:
             with following.during("forward"):
                 loss = model(x)
             forward = set(following.met)
@@ -315,20 +315,20 @@ def test_a_pass_in_which_there_was_nothing_to_do_is_not_led_again(model: Model, 
         results.append((loss.detach(), x.grad))
         led = forward | (following.met & {"backward"})
         following.ended()
-    assert tape.idle == {(torch.float32, place) for place in idle}
+    assert log.idle == {(torch.float32, place) for place in idle}
     assert led == {"forward", "backward"} - idle, "the second run"
     assert all(torch.equal(first, second) for first, second in zip(*results, strict=True))
 
 
 def test_a_run_in_float64_is_led_where_one_in_float32_had_nothing_to_do() -> None:
-    tape = Tape(idle={(torch.float32, "forward")})
-    with Following(tape, Position(), torch.float64) as following, following.during("forward"):
+    log = DecisionLog(idle={(torch.float32, "forward")})
+    with DecisionReplay(log, Position(), torch.float64) as following, following.during("forward"):
         assert torch.zeros(3, dtype=torch.float32).dtype is torch.float64
     assert following.met == {"forward"}
 
 
 def test_a_pass_that_is_disturbed_is_led() -> None:
-    tape = Tape(idle={(torch.float32, "forward")})
-    with Following(tape, Position(), torch.float32, disturb=lambda tensor: None) as following, following.during("forward"):
+    log = DecisionLog(idle={(torch.float32, "forward")})
+    with DecisionReplay(log, Position(), torch.float32, disturb=lambda tensor: None) as following, following.during("forward"):
         normal(3).add(1)
     assert following.met == {"forward"}

@@ -12,16 +12,16 @@ from torch import nn
 
 from precheck.findings import Finding
 from precheck.judge import ops
-from precheck.observe.shadow import later
-from precheck.observe.shadow.later import Later
+from precheck.observe.shadow import deferred
+from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.mode import Shadow
+from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.operations import Observation
-from precheck.observe.shadow.whereabouts import Whereabouts
 
 
 def observed(code: Callable[[], Any], *, always: bool) -> Observation:
-    where = Whereabouts()
-    shadow = Shadow(where, later=Later(always=always))
+    where = ModuleTracker()
+    shadow = Shadow(where, later=Deferred(always=always))
     with where.followed(), shadow.scalers.watched(), shadow:
         kept = code()
     seen = shadow.finish()
@@ -79,16 +79,16 @@ def test_the_fixture_sees_who_asks(asked: list[str]) -> None:
 
 def test_a_transfer_serves_many_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     transfers: list[int] = []
-    flush = Later.flush
+    flush = Deferred.flush
 
-    def counted(self: Later) -> None:
+    def counted(self: Deferred) -> None:
         transfers.append(len(self.waiting))
         flush(self)
 
-    monkeypatch.setattr(Later, "flush", counted)
+    monkeypatch.setattr(Deferred, "flush", counted)
     seen = observed(training(), always=True)
-    assert len(transfers) <= 2 + 4 * seen.shadowed // later.FETCHED, "an op leaves its numbers, its row, its accumulator and little else"
-    assert max(transfers) == later.FETCHED
+    assert len(transfers) <= 2 + 4 * seen.shadowed // deferred.FETCHED, "an op leaves its numbers, its row, its accumulator and little else"
+    assert max(transfers) == deferred.FETCHED
 
 
 def overflow() -> Any:
@@ -161,7 +161,7 @@ def test_inf_outside_the_sample_is_counted() -> None:
 
 def test_what_waits_is_a_copy() -> None:
     answers: list[list[float]] = []
-    waiting = Later(always=True)
+    waiting = Deferred(always=True)
     tensor = torch.ones(2)
     waiting([tensor], lambda seen: answers.append(seen.tolist()))
     tensor.zero_()
@@ -172,9 +172,9 @@ def test_what_waits_is_a_copy() -> None:
 
 def test_answers_come_in_order_whatever_the_dtypes() -> None:
     order: list[int] = []
-    waiting = Later(always=True)
-    for number in range(later.FETCHED + 3):
+    waiting = Deferred(always=True)
+    for number in range(deferred.FETCHED + 3):
         dtype = (torch.float32, torch.bfloat16, torch.bool, torch.int64)[number % 4]
         waiting([torch.ones(number % 3 + 1, dtype=dtype), torch.zeros(2)], functools.partial(lambda number, *seen: order.append(number), number))
     waiting.flush()
-    assert order == list(range(later.FETCHED + 3))
+    assert order == list(range(deferred.FETCHED + 3))

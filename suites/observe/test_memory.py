@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import precheck
 from precheck.observe.shadow import memory, window
-from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.window import Window
@@ -166,7 +166,7 @@ def test_ops_that_nobody_judges_are_let_go_and_hold_no_lineage(monkeypatch: pyte
     """Or the first op would live as long as the last value made of it."""
     monkeypatch.setattr(window, "LONGEST", 100)
     observation, chain = Observation(), value()
-    kept = Window(observation, Memory(), Later(), None)
+    kept = Window(observation, Memory(), Deferred(), None)
     first = None
     for number in range(window.LONGEST + 2):
         operation = Operation(number, "mul.Tensor", "forward", "", "", 1, (chain,))
@@ -195,7 +195,7 @@ def test_weak_references_do_not_keep_memory() -> None:
 def test_a_shadow_that_is_somebody_elses_is_copied() -> None:
     """A cast to the dtype a tensor has is no copy: the next in-place op on the shadow would reach the tensor it was made of."""
     cells, x, foreign = Memory(), torch.zeros(4, dtype=torch.bfloat16), torch.ones(4)
-    cells.keep(x, foreign.to(torch.float32), value(), twin=None, written=False, foreign=[foreign])
+    cells.keep(x, foreign.to(torch.float32), value(), perturbed=None, written=False, foreign=[foreign])
     cell = cells.find(x)
     assert cell is not None
     cells.view(cell, x).add_(1)

@@ -13,12 +13,12 @@ from torch import nn
 
 from precheck.measurement import job_of
 from precheck.observe import reduce
-from precheck.observe.decisions import Tape
+from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.records import Record, Trace
 from precheck.observe.reduce import facts, numbers, reduced, told
 from precheck.observe.run import low, run
-from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.deferred import Deferred
 from precheck.precisions import resolve
 
 
@@ -86,12 +86,12 @@ def job(**changes: Any) -> Job:
 @pytest.fixture
 def deferring(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A CPU in an accelerator's place; and who asked a tensor for a number outside the transfers."""
-    monkeypatch.setattr(Later, "defers", lambda self, tensor: True)
+    monkeypatch.setattr(Deferred, "defers", lambda self, tensor: True)
     return asked
 
 
 def traced(asked: Job, precision: str) -> Trace:
-    return run(asked, low(resolve(precision), records=Tape()))
+    return run(asked, low(resolve(precision), records=DecisionLog()))
 
 
 def differences(a: Trace, b: Trace) -> list[str]:
@@ -119,7 +119,7 @@ def test_the_trace_is_the_same(precision: str, changes: dict[str, Any], monkeypa
     else:
         asked = job(**changes)
     plain = traced(asked, precision)
-    monkeypatch.setattr(Later, "defers", lambda self, tensor: True)
+    monkeypatch.setattr(Deferred, "defers", lambda self, tensor: True)
     deferred = traced(asked, precision)
     assert len(deferred.records) >= len(list(Net().children()))
     assert not differences(deferred, plain)

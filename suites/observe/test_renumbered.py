@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from precheck.observe.shadow.flips import renumbered
+from precheck.observe.shadow.op_notes import Renumbered
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.remarks import Renumbered
 
 HALF, LOW = 2.0**-11, 2.0**-8
 

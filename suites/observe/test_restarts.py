@@ -11,14 +11,14 @@ import torch
 from torch import nn
 
 from precheck.observe.shadow.mode import Shadow
+from precheck.observe.shadow.module_tracker import ModuleTracker
 from precheck.observe.shadow.operations import Observation, Operation
-from precheck.observe.shadow.whereabouts import Whereabouts
 
 LOW = torch.bfloat16
 
 
 def observed(code: Callable[[], Any]) -> Observation:
-    where = Whereabouts()
+    where = ModuleTracker()
     shadow = Shadow(where)
     with where.followed(), shadow:
         kept = code()

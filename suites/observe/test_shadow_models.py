@@ -16,8 +16,8 @@ from beside import off, same, seen, shadow_now
 from torch import nn
 
 import precheck
+from precheck.observe.containers import tensors
 from precheck.observe.run import trains_recurrent
-from precheck.observe.structure import tensors
 from precheck.precisions import resolve
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))

@@ -17,9 +17,9 @@ from precheck.observe.shadow.statistics import DOUBTFUL, SAMPLE, compare, finite
 BF16 = 2.0**-8
 
 
-def measured(run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None = None, *, low: bool = True) -> Value:
+def measured(run: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None = None, *, low: bool = True) -> Value:
     value = Value(None, tuple(run.shape), "bfloat16", BF16, low, low)
-    compare(value, run, shadow, twin)
+    compare(value, run, shadow, perturbed)
     return value
 
 
@@ -62,14 +62,14 @@ def test_a_handful_is_told_of_as_more_are(
 ) -> None:
     shadow = normal(many).to(torch.float64 if dtype is torch.float64 else torch.float32)
     shadow[: len(odd)] = torch.tensor(odd)[:many]
-    run, twin = (shadow * (1 + off * normal(many, seed=1))).to(dtype), shadow * (1 + 0.1 * normal(many, seed=2)) if twinned else None
+    run, perturbed = (shadow * (1 + off * normal(many, seed=1))).to(dtype), shadow * (1 + 0.1 * normal(many, seed=2)) if twinned else None
     low = dtype in (torch.bfloat16, torch.float16)
     values = []
     for handful in (statistics.HANDFUL, -1):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(statistics, "HANDFUL", handful)
             value = Value(None, (many,), "bfloat16" if low else "float32", BF16 if low else 0.0, low, low)
-            compare(value, run, shadow, twin, zeros=handed)
+            compare(value, run, shadow, perturbed, zeros=handed)
             values.append(value)
     few, more = values
     for field in (
@@ -190,8 +190,8 @@ def test_a_rounding_kills_nothing() -> None:
 def test_a_twin_says_whether_float32_determines_the_value() -> None:
     shadow = normal(1000)
     run = shadow * (1 + 0.1 * normal(1000, seed=1))
-    assert measured(run, shadow, shadow * (1 + 2**-20)).wander < 1e-4
-    assert measured(run, shadow, shadow * (1 + 0.1 * normal(1000, seed=2))).wander == pytest.approx(1, rel=0.2)
+    assert measured(run, shadow, shadow * (1 + 2**-20)).sensitivity < 1e-4
+    assert measured(run, shadow, shadow * (1 + 0.1 * normal(1000, seed=2))).sensitivity == pytest.approx(1, rel=0.2)
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 4), ()], ids=str)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precheck.observe.structure import call, mapped, tensors
+from precheck.observe.containers import call, mapped, tensors
 
 brief = settings(max_examples=150, deadline=None, database=None)
 

@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from precheck.measurement import job_of
-from precheck.observe.decisions import Tape
+from precheck.observe.decisions import DecisionLog
+from precheck.observe.kernel_fixes import SUBSTITUTED, substituted
 from precheck.observe.records import Record
 from precheck.observe.run import low, run
-from precheck.observe.substitutes import SUBSTITUTED, substituted
 from precheck.precisions import resolve
 
 UNIT = 2.0**-8  # unit roundoff of bfloat16
@@ -150,7 +150,7 @@ def test_a_run_of_which_nothing_is_recorded_is_the_run_that_is(precision: str) -
         net = Net()
     ids = torch.arange(600).view(4, 150) % 7
     job = job_of(net, ids, loss=lambda out: out.float().square().mean(), optimizer=lambda them: torch.optim.SGD(them, lr=0.1))
-    plain, recorded = run(job, low(resolve(precision))), run(job, low(resolve(precision), records=Tape()))
+    plain, recorded = run(job, low(resolve(precision))), run(job, low(resolve(precision), records=DecisionLog()))
     assert list(plain.records) == list(recorded.records)
     assert any(record.kind == "parameter-gradient" for record in plain.records.values())
     for one, other in zip(plain.records.values(), recorded.records.values(), strict=True):

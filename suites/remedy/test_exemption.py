@@ -11,7 +11,7 @@ import torch
 from faulty import Stack, job, measured
 from torch import nn
 
-from precheck.observe import exemption
+from precheck.observe import float32_parts
 
 Pair = namedtuple("Pair", "first second")
 LOW = (torch.bfloat16, torch.float16)
@@ -46,7 +46,7 @@ class Given(nn.Module):
 def kept(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     """`module`, kept in float32 in a model stored in `dtype`, in which there are other weights."""
     model = nn.Sequential(nn.Linear(4, 4), module)
-    exemption.in_float32(model, ["1"])
+    float32_parts.in_float32(model, ["1"])
     model.to(dtype)
     return module
 
@@ -80,7 +80,7 @@ def test_it_may_be_kept_before_or_after_the_conversion(first: str) -> None:
     exact = model[1].linear.weight.detach().clone()
     if first == "convert":
         model.bfloat16()
-    exemption.in_float32(model, ["1"])
+    float32_parts.in_float32(model, ["1"])
     if first == "keep":
         model.bfloat16()
     assert model(torch.randn(2, 4).bfloat16()).dtype is torch.bfloat16
@@ -96,7 +96,7 @@ def test_modules_without_floating_arguments_answer_in_the_models_format() -> Non
 
 def test_a_model_turned_back_to_float32_answers_in_it() -> None:
     model = nn.Sequential(nn.Linear(4, 4), Seeing())
-    exemption.in_float32(model, ["1"])
+    float32_parts.in_float32(model, ["1"])
     assert model.half().float()(torch.randn(2, 4)).dtype is torch.float32
 
 
@@ -150,7 +150,7 @@ def test_copies_and_state_dicts_work() -> None:
     """A copy runs on its own weights, not on those it was copied from."""
     model = Stack([])
     names = list(model.state_dict())
-    exemption.in_float32(model, ["blocks.1.norm"])
+    float32_parts.in_float32(model, ["blocks.1.norm"])
     twin = copy.deepcopy(model).half()
     with torch.no_grad():
         model.blocks[1].norm.weight.zero_()
@@ -186,7 +186,7 @@ def test_an_exempted_model_is_afterwards_what_it_was() -> None:
         pass
 
     def inside() -> None:
-        with exemption.exempted(model, ["blocks.2", "head"]):
+        with float32_parts.exempted(model, ["blocks.2", "head"]):
             assert model.head.weight.dtype is torch.float32
             model.head.weight.data.zero_()
             raise StopError
@@ -204,9 +204,9 @@ def test_an_exempted_model_is_afterwards_what_it_was() -> None:
 
 def test_an_unknown_module_is_refused_before_anything_is_changed() -> None:
     model = Stack([])
-    with pytest.raises(AttributeError, match="nrom"), exemption.exempted(model, ["blocks.0.norm", "blocks.0.nrom"]):
+    with pytest.raises(AttributeError, match="nrom"), float32_parts.exempted(model, ["blocks.0.norm", "blocks.0.nrom"]):
         pass
-    assert exemption.kept(model) == []
+    assert float32_parts.kept(model) == []
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true", "bf16-master"])
@@ -246,7 +246,7 @@ class Steps(nn.Module):
 
 def partly(module: nn.Module, functions: list[str], dtype: torch.dtype) -> nn.Module:
     model = nn.Sequential(nn.Linear(4, 4), module)
-    exemption.functions_in_float32(model, ["1"], functions)
+    float32_parts.functions_in_float32(model, ["1"], functions)
     model.to(dtype)
     return module
 
@@ -300,8 +300,8 @@ def test_a_result_that_leaves_the_module_is_in_the_models_format_wherever_it_is_
 
 def test_a_model_with_widened_functions_is_afterwards_what_it_was() -> None:
     model = Stack([2])
-    with exemption.exempted(model, ["blocks.2.norm"], ["mul"]):
-        assert isinstance(model.blocks[2].norm, exemption.PartlyInFloat32)
+    with float32_parts.exempted(model, ["blocks.2.norm"], ["mul"]):
+        assert isinstance(model.blocks[2].norm, float32_parts.PartlyInFloat32)
     assert type(model.blocks[2].norm).__mro__[1] is nn.Module
 
 

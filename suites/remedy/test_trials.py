@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn import functional
 
 import precheck
-from precheck.analysis.placement import noise_for
-from precheck.observe import exemption
-from precheck.observe.decisions import Tape
+from precheck.analysis.noise_sites import noise_for
+from precheck.observe import float32_parts
+from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import Job
 from precheck.observe.run import low, reference, run
 from precheck.precisions import resolve
@@ -40,14 +40,14 @@ class Picky(Norm):
 @pytest.fixture
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """The modules of each trial that kept whole modules, in order."""
-    seen, exempted = [], exemption.exempted
+    seen, exempted = [], float32_parts.exempted
 
     def remembered(model: nn.Module, names: Sequence[str], functions: Container[str] = ()) -> AbstractContextManager[None]:
         if functions == ():
             seen.append(tuple(names))
         return exempted(model, names, functions)
 
-    monkeypatch.setattr(exemption, "exempted", remembered)
+    monkeypatch.setattr(float32_parts, "exempted", remembered)
     return seen
 
 
@@ -228,11 +228,11 @@ def test_weights_that_are_kept_are_neither_rounded_nor_disturbed(precision: str)
     def weight_in(noisy: bool) -> torch.Tensor:
         trace = run(it, low(chosen))
         if noisy:
-            run(it, reference(torch.float32, chosen, disturbance=noise_for(it.model, trace, Tape(), chosen, seed=1)))
+            run(it, reference(torch.float32, chosen, disturbance=noise_for(it.model, trace, DecisionLog(), chosen, seed=1)))
         return seen["weight"]
 
     assert weight_in(False).dtype is chosen.compute_dtype
     assert not torch.equal(weight_in(True), exact)
-    with exemption.exempted(it.model, ["0"]):
+    with float32_parts.exempted(it.model, ["0"]):
         assert torch.equal(weight_in(False), exact)
         assert torch.equal(weight_in(True), exact)

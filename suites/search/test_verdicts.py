@@ -12,7 +12,7 @@ from hazards import NarrowNorm, WideNorm
 from precheck.formats import BF16, FP16
 from precheck.hunt.trials import Trials
 from precheck.measurement import job_of
-from precheck.observe.reach import Reach
+from precheck.observe.range_use import Reach
 from precheck.precisions import resolve
 
 

@@ -14,9 +14,9 @@ from precheck.checking import check
 from precheck.findings import Loss
 from precheck.goldens.lifecycle import refresh
 from precheck.measurement import job_of
-from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.mode import Shadow
-from precheck.observe.shadow.whereabouts import Whereabouts
+from precheck.observe.shadow.module_tracker import ModuleTracker
 
 
 def trained(dtype: torch.dtype, steps: int, sign: float = 1.0, given: torch.dtype = torch.bfloat16) -> list[float]:
@@ -145,8 +145,8 @@ class TestWatch:
 def later(*, always: bool) -> list[Loss]:
     model, inputs = task()
     model, inputs = model.bfloat16(), inputs.bfloat16()
-    where = Whereabouts()
-    shadow = Shadow(where, later=Later(always=always))
+    where = ModuleTracker()
+    shadow = Shadow(where, later=Deferred(always=always))
     with where.followed(), shadow:
         for _ in range(3):
             model(inputs).square().mean().backward()

@@ -11,7 +11,7 @@ import torch
 
 import precheck
 from precheck.findings import Report
-from precheck.observe.shadow import numbers
+from precheck.observe.shadow import python_numbers
 
 LOW, HALF, WIDE = torch.bfloat16, torch.float16, torch.float32
 
@@ -103,9 +103,9 @@ def test_data_from_a_file_are_as_they_are() -> None:
 def test_what_precheck_reads_of_a_tensor_itself_is_nothing_that_the_user_was_given() -> None:
     with precheck.watch():
         (torch.randn(64, dtype=LOW).float() * 3).exp().sum().to(LOW)
-        assert not numbers._thread.known
+        assert not python_numbers._thread.known
         given = torch.tensor(0.3).item()
-        assert list(numbers._thread.known) == [given]
+        assert list(python_numbers._thread.known) == [given]
 
 
 def test_whoever_is_not_watched_has_torchs_own_functions_back() -> None:

@@ -12,7 +12,7 @@ import torch
 
 import precheck
 from precheck.findings import Report
-from precheck.observe.shadow import parts
+from precheck.observe.shadow import partial_writes
 
 LOW, HALF = torch.bfloat16, torch.float16
 
@@ -129,19 +129,19 @@ def test_what_is_apart_is_apart(one: Callable[[torch.Tensor], torch.Tensor], oth
     base = torch.arange(3 * 4 * 5).reshape(3, 4, 5)
     first, second = one(base), other(base)
     common = set(first.flatten().tolist()) & set(second.flatten().tolist())
-    if parts.apart(parts.region(first), parts.region(second)):
+    if partial_writes.apart(partial_writes.region(first), partial_writes.region(second)):
         assert not common
-    if parts.covers(parts.region(first), parts.region(second)):
+    if partial_writes.covers(partial_writes.region(first), partial_writes.region(second)):
         assert set(second.flatten().tolist()) <= set(first.flatten().tolist())
 
 
 def test_columns_and_halves_of_rows_are_told_apart() -> None:
     base = torch.zeros(4, 6)
     for one, other in ((base[:, 0], base[:, 5]), (base[:, :3], base[:, 3:]), (base[0], base[1]), (base[:, 1:3], base[:, 4])):
-        assert parts.apart(parts.region(one), parts.region(other))
-        assert parts.apart(parts.region(other), parts.region(one))
-    assert not parts.apart(parts.region(base[:, :3]), parts.region(base[:, 2:]))
-    assert not parts.apart(parts.region(base[:, 1]), parts.region(base[2]))
+        assert partial_writes.apart(partial_writes.region(one), partial_writes.region(other))
+        assert partial_writes.apart(partial_writes.region(other), partial_writes.region(one))
+    assert not partial_writes.apart(partial_writes.region(base[:, :3]), partial_writes.region(base[:, 2:]))
+    assert not partial_writes.apart(partial_writes.region(base[:, 1]), partial_writes.region(base[2]))
 
 
 def powered(exponent: float, x: float = 300.0) -> torch.Tensor:

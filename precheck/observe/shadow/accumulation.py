@@ -15,9 +15,9 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow import additions, stores
+from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.factors import Factors
 from precheck.observe.shadow.gradients import Gradients
-from precheck.observe.shadow.later import Later
 from precheck.observe.shadow.memory import Cell, Memory
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.observe.shadow.statistics import norm, ratio, sampled, share
@@ -49,7 +49,7 @@ class Accumulator:
 class Accumulation:
     """Follows the accumulators of a run."""
 
-    def __init__(self, memory: Memory, later: Later) -> None:
+    def __init__(self, memory: Memory, later: Deferred) -> None:
         self.memory, self.later, self.stores, self.gradients = memory, later, stores.Stores(), Gradients(later)
         self.factors = Factors()
 

@@ -14,18 +14,18 @@ from typing import Any
 import torch
 
 from precheck.formats import FP16
-from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.deferred import Deferred
+from precheck.observe.shadow.loss_scales import Scales
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Value
 from precheck.observe.shadow.replay import tensors_in
-from precheck.observe.shadow.scales import Scales
-from precheck.observe.shadow.steps import Backward
+from precheck.observe.shadow.step_records import Backward
 
 
 class Backwards:
     """Follows one backward pass after another; `now` is the one that the next step will be made of."""
 
-    def __init__(self, memory: Memory, later: Later, scales: Scales) -> None:
+    def __init__(self, memory: Memory, later: Deferred, scales: Scales) -> None:
         self.memory, self.later, self.scales = memory, later, scales
         self.now = Backward()
 

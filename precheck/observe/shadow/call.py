@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import casts, draws, flips, masked, measuring, parts, twins
-from precheck.observe.shadow.identities import is_parameter
+from precheck.observe.shadow import casts, draws, flips, masks, measuring, partial_writes, perturbation
 from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Phase, Value
 from precheck.observe.shadow.replay import OpPlan, addressable, continuous, tensors_in, with_written, written_in
+from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.statistics import compare
 from precheck.torch_internals import backward_node, in_backward, nesting, storage_key
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.accumulation import Samples
+    from precheck.observe.shadow.function_replay import Called
     from precheck.observe.shadow.mode import Shadow
-    from precheck.observe.shadow.restarts import Called
 
 EPSILONS = {torch.finfo(dtype).eps for dtype in (torch.bfloat16, torch.float16)}
 
@@ -90,14 +90,14 @@ class Call:
             if is_parameter(tensor):
                 cell.parameter = mode.where.identity(tensor)
                 mode.where.saw(tensor)
-            inputs.append(parts.read(self, cell, tensor, id(tensor) in written and planned.base in ops.OVERWRITING))
+            inputs.append(partial_writes.read(self, cell, tensor, id(tensor) in written and planned.base in ops.OVERWRITING))
             self.shadows[id(tensor)] = (mode.memory.written_view if id(tensor) in written else mode.memory.view)(cell, tensor)
         self.inputs = tuple(inputs)
         self.operation = self.described()
-        if self.written and mode.twins and any(cell is not None and cell.twin is not None for cell in self.cells):
+        if self.written and mode.any_perturbed and any(cell is not None and cell.perturbed is not None for cell in self.cells):
             for tensor, cell in zip(self.floats, self.cells, strict=True):
-                if cell is not None and id(tensor) in written and cell.twin is None:
-                    cell.twin = cell.flat.clone()
+                if cell is not None and id(tensor) in written and cell.perturbed is None:
+                    cell.perturbed = cell.flat.clone()
         self.before = mode.accumulation.before(self.operation, planned, self.floats, self.cells, written)
         self.held = measuring.held(self)
         if mode.outdated.made:
@@ -156,10 +156,10 @@ class Call:
             return
         if not (planned.packet in ops.WHOLE_COPIES and self.floats and (casts.meant(self, outputs[0]) or casts.moved(self, outputs[0]))):
             shadows = self._replayed(outputs)
-            seconds = twins.of(self, outputs) if shadows is not None and mode.twins else None
+            seconds = perturbation.of(self, outputs) if shadows is not None and mode.any_perturbed else None
             self.store(outputs, shadows, seconds)
         if planned.base == "mul" and outputs:
-            masked.multiplied(self, outputs[0])
+            masks.multiplied(self, outputs[0])
             if self.written and operation.scalars:
                 mode.accumulation.factors.multiplied(self)
         if planned.packet == "_to_copy" and self.floats:
@@ -253,7 +253,7 @@ class Call:
         return None if drawn is None else [drawn]
 
     def store(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor] | None, seconds: list[torch.Tensor] | None) -> None:
-        """Gives outputs their shadows, and `seconds` for twins; without shadows these start again from what the run has."""
+        """Gives outputs their shadows, and `seconds` for perturbed shadows; without shadows these start again from what the run has."""
         operation, mode = self.operation, self.mode
         values: list[Value] = []
         for place, output in enumerate(outputs):
@@ -264,8 +264,8 @@ class Call:
                     mode.memory.entrust(output, shadows[place])
                 continue
             shadow = shadows[place] if shadows is not None and place < len(shadows) else None
-            twin = seconds[place] if seconds is not None and place < len(seconds) else None
-            values.append(self._settle(place, output, shadow, twin))
+            perturbed = seconds[place] if seconds is not None and place < len(seconds) else None
+            values.append(self._settle(place, output, shadow, perturbed))
         operation.outputs = tuple(values)
         if shadows is None and not operation.opaque and not self.plan.tagged and not self.plan.steps:
             operation.opaque = "not followed"
@@ -275,7 +275,7 @@ class Call:
         if values and shadows is not None:
             mode.accumulation.after(self, outputs, values)
 
-    def _settle(self, place: int, output: torch.Tensor, shadow: torch.Tensor | None, twin: torch.Tensor | None) -> Value:
+    def _settle(self, place: int, output: torch.Tensor, shadow: torch.Tensor | None, perturbed: torch.Tensor | None) -> Value:
         """The value of one output, and its cell."""
         mode, memory = self.mode, self.mode.memory
         value, written = measuring.fresh(self, output), bool(self.written) and any(output is tensor for tensor in self.written)
@@ -288,12 +288,12 @@ class Call:
                 memory.seed(output, wide.to_real() if wide.is_complex else wide, value)
             return value
         shadow = shadow.to(mode.replay.wide(output.dtype))
-        measuring.measure(self, value, output, shadow, twin, place)
+        measuring.measure(self, value, output, shadow, perturbed, place)
         draws.tail(self, output, shadow)
-        if twin is None and not mode.later.defers(output) and measuring.suspicious(self.operation, value):
-            mode.twins, twin = True, twins.shaken(self, place)
-            twin = twins.disturbed(mode, shadow) if twin is None else twin
-            compare(value, output, shadow, twin)
+        if perturbed is None and not mode.later.defers(output) and measuring.suspicious(self.operation, value):
+            mode.any_perturbed, perturbed = True, perturbation.shaken(self, place)
+            perturbed = perturbation.disturbed(mode, shadow) if perturbed is None else perturbed
+            compare(value, output, shadow, perturbed)
         foreign = [*self.floats, *(cell.held for cell in self.cells if cell is not None)]
-        memory.keep(output, shadow, value, twin=twin, written=written, foreign=foreign)
+        memory.keep(output, shadow, value, perturbed=perturbed, written=written, foreign=foreign)
         return value

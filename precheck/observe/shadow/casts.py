@@ -58,8 +58,8 @@ def moved(call: Call, output: torch.Tensor) -> bool:
     before: Value = call.inputs[0]
     if output.dtype in mode.low and output.dtype != source.dtype:
         value = measuring.fresh(call, output)
-        twin = None if cell.twin is None else mode.memory.twin_view(cell, source)
-        measuring.cast(call, value, output, mode.memory.view(cell, source), twin)
+        perturbed = None if cell.perturbed is None else mode.memory.perturbed_view(cell, source)
+        measuring.cast(call, value, output, mode.memory.view(cell, source), perturbed)
     else:
         value = before
     call.operation.outputs = (value,)

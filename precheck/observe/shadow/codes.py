@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import rounded, zero_points
-from precheck.observe.shadow.extents import Flat, Storages, plain, whole
+from precheck.observe.shadow import code_rounding, zero_points
+from precheck.observe.shadow.code_copies import AGREE, ALTERNATIVES, Track, alternatives, distance, neutral, uncancelled
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.parts import region
+from precheck.observe.shadow.partial_writes import region
 from precheck.observe.shadow.replay import OpPlan, tensors_in
-from precheck.observe.shadow.scaled import CHAIN, Scaled, Scales, begins, counts, scale_of
-from precheck.observe.shadow.tracks import AGREE, ALTERNATIVES, Track, alternatives, distance, neutral, uncancelled
+from precheck.observe.shadow.scaled_tensors import CHAIN, Scaled, Scales, begins, counts, scale_of
+from precheck.observe.shadow.storages import Flat, Storages, plain, whole
 from precheck.torch_internals import in_backward, storage_key
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Codes:
     def __init__(self, mode: Shadow) -> None:
         self.mode, self.scales, self.off = mode, Scales(), False
         self.scaled: Storages[Scaled] = Storages()
-        self.origins: Storages[rounded.Origin] = Storages()
-        self.casts = rounded.Casts(self)
+        self.origins: Storages[code_rounding.Origin] = Storages()
+        self.casts = code_rounding.Casts(self)
         self.tracks: Storages[Track] = Storages(self.ended)
 
     def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
@@ -95,11 +95,11 @@ class Codes:
         elif planned.base in ("mul", "div") and len(results) == 1:
             self._scaled(planned.base, args, results[0])
         elif self.scaled and self.scaled.get(inputs[0]) is not None:
-            rounded.followed(self, planned, args, kwargs, inputs, results[0])
+            code_rounding.followed(self, planned, args, kwargs, inputs, results[0])
         elif self.origins and any(self.origins.get(each) is not None for each in inputs):
-            rounded.looked_up(self, planned, inputs, results[0])
+            code_rounding.looked_up(self, planned, inputs, results[0])
         elif planned.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
-            rounded.followed(self, planned, args[1:], kwargs, inputs[1:], results[0])
+            code_rounding.followed(self, planned, args[1:], kwargs, inputs[1:], results[0])
         self.scales.follow(planned.base, inputs, results)
 
     def _scaled(self, base: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
@@ -264,8 +264,8 @@ class Codes:
         moved = zip(track.plains, track.units, strict=True)
         self._put(result, [track], exact, [each.seen(source) + (exact - before) * unit.seen(source) for each, unit in moved])
         self._measured(track, source, result)
-        low, high = (rounded.bound(planned, args, kwargs, name) for name in ("min", "max"))
-        rounded.clipped(self, source, result, before, before.clamp(low - 0.5, high + 0.5))
+        low, high = (code_rounding.bound(planned, args, kwargs, name) for name in ("min", "max"))
+        code_rounding.clipped(self, source, result, before, before.clamp(low - 0.5, high + 0.5))
 
     def _put(self, result: torch.Tensor, tracks: list[Track], exact: torch.Tensor, plains: list[torch.Tensor]) -> None:
         for track in tracks:

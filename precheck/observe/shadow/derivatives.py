@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from precheck.observe.shadow.numbers import _Wrapped
+from precheck.observe.shadow.python_numbers import _Wrapped
 from precheck.torch_internals import backward_node, script_builtin, without_modes
 
 _lock = threading.Lock()

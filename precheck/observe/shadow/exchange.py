@@ -91,7 +91,7 @@ class Exchange:
         for output in call.written:
             cell = mode.memory.find(output)
             if cell is not None:
-                cell.twin = None  # which other ranks may not have
+                cell.perturbed = None  # which other ranks may not have
         call.store(outputs, [shadow.to(output.device) for shadow, output in zip(shadows, outputs, strict=True)], None)
         mode.record(call.operation)
         mode.later.flush()

@@ -12,7 +12,7 @@ import torch
 
 from precheck.observe.shadow.optimizers import decays
 from precheck.observe.shadow.statistics import sampled
-from precheck.observe.shadow.steps import Undone
+from precheck.observe.shadow.step_records import Undone
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call

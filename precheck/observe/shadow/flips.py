@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from precheck import ops
-from precheck.observe.shadow import draws, masked
+from precheck.observe.shadow import draws, masks
+from precheck.observe.shadow.op_notes import Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Flips, Operation
-from precheck.observe.shadow.remarks import Recut, Renumbered, Wrapped
 from precheck.observe.shadow.replay import OpPlan, chosen, continuous
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
 
@@ -102,7 +102,7 @@ def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow
 
 def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
     """Values that an op chose by index follow the run's indices, and masked rows the run's; `inputs` are what `shadows` were made of."""
-    masked.followed(call, outputs, shadows)
+    masks.followed(call, outputs, shadows)
     if len(outputs) < 2 or not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.base in ops.PAYLOADS:
         return
     if inputs is call.shadows:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from precheck.observe.shadow import parts
-from precheck.observe.shadow.later import Later
-from precheck.observe.shadow.remarks import Summed
+from precheck.observe.shadow import partial_writes
+from precheck.observe.shadow.deferred import Deferred
+from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.statistics import norm, ratio
 from precheck.torch_internals import storage_key
 
@@ -39,7 +39,7 @@ class Sum:
     gradients."""
 
     storage: StorageWeakRef
-    where: parts.Region
+    where: partial_writes.Region
     value: Value
     exact: torch.Tensor
     terms: int
@@ -48,7 +48,7 @@ class Sum:
 class Gradients:
     """The sums of a backward pass, by storage."""
 
-    def __init__(self, later: Later) -> None:
+    def __init__(self, later: Deferred) -> None:
         self.later = later
         self.sums: dict[int, Sum] = {}
 
@@ -63,7 +63,7 @@ class Gradients:
             both = zip(call.floats, known, strict=True)
             sums = [(each.exact, each.terms) if each else (grid(tensor).to(torch.float64), 1) for tensor, each in both]
             exact, terms = sums[0][0] + sums[1][0], sums[0][1] + sums[1][1]
-        self.sums[storage_key(output)] = Sum(StorageWeakRef(output.untyped_storage()), parts.region(output), value, exact, terms)
+        self.sums[storage_key(output)] = Sum(StorageWeakRef(output.untyped_storage()), partial_writes.region(output), value, exact, terms)
         if len(self.sums) > KEPT:
             self.sums = {key: each for key, each in self.sums.items() if not each.storage.expired()}
         if terms >= TERMS:
@@ -72,7 +72,7 @@ class Gradients:
     def _known(self, tensor: torch.Tensor, held: Value) -> Sum | None:
         """The sum that a tensor holds, if it holds one still, and not a part of it."""
         found = self.sums.pop(storage_key(tensor), None)
-        return found if found is not None and found.value is held and found.where == parts.region(tensor) else None
+        return found if found is not None and found.value is held and found.where == partial_writes.region(tensor) else None
 
 
 def _resolved(operation: Operation, terms: int, low: torch.Tensor, exact: torch.Tensor) -> None:

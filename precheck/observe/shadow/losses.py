@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from precheck.findings import Loss
-from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.deferred import Deferred
+from precheck.observe.shadow.loss_scales import Scales
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.replay import addressable
-from precheck.observe.shadow.scales import Scales
 from precheck.observe.shadow.source import shortened
 
 _NEAR = 8  # Python frames between autograd's and here: function modes add some
@@ -31,7 +31,7 @@ from its reference."""
 class Losses:
     """One after the other, in the order of the run."""
 
-    def __init__(self, memory: Memory, scales: Scales, later: Later) -> None:
+    def __init__(self, memory: Memory, scales: Scales, later: Deferred) -> None:
         self.memory, self.scales, self.later = memory, scales, later
         self.found: list[Loss] = []
         self.each = 1  # how many backward passes one of these stands for

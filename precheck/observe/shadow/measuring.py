@@ -10,7 +10,7 @@ import torch
 
 from precheck import emulation, ops
 from precheck.formats import FORMATS
-from precheck.observe.shadow.later import SAMPLE as LATER
+from precheck.observe.shadow.deferred import SAMPLE as LATER
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
 SUSPECT = 0.01
-"""Share of elements without a digit from which a value gets a twin, to tell whether float32 determines what follows."""
+"""Share of elements without a digit from which a value gets a perturbed shadow, to tell whether float32 determines what follows."""
 GLANCE = 4096
 """Elements of a wide tensor looked at in an optimizer step, whose arithmetic is as far off as the gradients it is given."""
 ONE_ROUNDING = 0.42
@@ -59,7 +59,7 @@ def suspicious(operation: Operation, value: Value) -> bool:
     return value.dead >= SUSPECT and operation.phase == "forward" and not value.zeros
 
 
-def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None, place: int) -> None:
+def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None, place: int) -> None:
     """Fills in the value of the output that a call has at that place."""
     operation, inputs = call.operation, call.inputs
     if call.plan.packet.startswith("_amp_"):  # the scaler's own arithmetic: what is not finite stays so
@@ -68,7 +68,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
             value.nonfinite, value.nans, value.beyond = before.nonfinite, before.nans, before.beyond
         return
     if call.mode.later.defers(output):
-        _measure_later(call, value, output, shadow, twin)
+        _measure_later(call, value, output, shadow, perturbed)
         return
     if operation.in_optimizer and not value.low and not any(source.nonfinite or source.zeros for source in inputs):
         if output.numel() > GLANCE and not isinstance(output, torch.nn.Parameter):
@@ -79,7 +79,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
     if not value.low and not any(source.drift or source.nonfinite for source in inputs):
         return  # the same op on the same numbers
     run = _turned(call, output, shadow, place)
-    compare(value, run, shadow, twin, zeros=any(source.zeros for source in inputs), limit=_limit(operation, output))
+    compare(value, run, shadow, perturbed, zeros=any(source.zeros for source in inputs), limit=_limit(operation, output))
     if value.drift > DOUBTFUL * value.roundoff and value.drift > DOUBTFUL * operation.drift_in:
         operation.parts = _in_parts(call, value)
     call.mode.exponents.opened(operation, value, shadow)
@@ -123,24 +123,25 @@ def _limit(operation: Operation, output: torch.Tensor) -> int:
     return LATER if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
 
 
-def cast(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
+def cast(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
     """Of a cast: what rounding alone did."""
-    (_measure_later if call.mode.later.defers(output) else _measure_now)(call, value, output, shadow, twin)
+    (_measure_later if call.mode.later.defers(output) else _measure_now)(call, value, output, shadow, perturbed)
 
 
-def _measure_now(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
-    compare(value, output, shadow, twin)
+def _measure_now(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
+    compare(value, output, shadow, perturbed)
     call.mode.exponents.opened(call.operation, value, shadow)
 
 
-def _measure_later(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None) -> None:
+def _measure_later(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
     """The same from samples that are fetched later. What an op would do on the inputs that it had is not asked then: they are gone."""
     operation, mode = call.operation, call.mode
     if operation.in_optimizer and not value.low and not isinstance(output, torch.nn.Parameter):
         mode.later.after(lambda: setattr(value, "drift", operation.drift_in))
         return
     if output.is_complex():
-        output, shadow, twin = torch.view_as_real(output), torch.view_as_real(shadow), None if twin is None else torch.view_as_real(twin)
+        output, shadow = torch.view_as_real(output), torch.view_as_real(shadow)
+        perturbed = None if perturbed is None else torch.view_as_real(perturbed)
     elements = output.numel()
 
     def resolved(low: torch.Tensor, wide: torch.Tensor, outside: torch.Tensor, *second: torch.Tensor) -> None:
@@ -152,7 +153,7 @@ def _measure_later(call: Call, value: Value, output: torch.Tensor, shadow: torch
         if suspicious(operation, value):
             mode.suspect(value)
 
-    second = [] if twin is None else [sampled(twin, LATER)]
+    second = [] if perturbed is None else [sampled(perturbed, LATER)]
     mode.later([sampled(output, LATER), sampled(shadow, LATER), _outside_format(output, shadow), *second], resolved)
 
 

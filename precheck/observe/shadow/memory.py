@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from precheck.observe.shadow import parts
+from precheck.observe.shadow import partial_writes
 from precheck.observe.shadow.operations import Value
 from precheck.torch_internals import address, storage_at, storage_key
 
@@ -23,9 +23,9 @@ CELL = 1 << 10
 
 
 class Cell:
-    """The shadow of one storage. `flat` and `twin` are 1-D; cells made by a cast share `flat` until one of them is written."""
+    """The shadow of one storage. `flat` and `perturbed` are 1-D; cells made by a cast share `flat` until one of them is written."""
 
-    __slots__ = ("_flat", "accumulator", "bytes", "dtype", "held", "parameter", "parts", "payload", "reference", "shared", "twin", "value")
+    __slots__ = ("_flat", "accumulator", "bytes", "dtype", "held", "parameter", "parts", "payload", "perturbed", "reference", "shared", "value")
 
     def __init__(self, storage: torch.UntypedStorage, held: torch.Tensor, dtype: torch.dtype, value: Value) -> None:
         """`held` is the content of the whole storage: 1-D, or the result of an op as it is, since most results are read in the form in which they
@@ -33,12 +33,12 @@ class Cell:
         self.reference, self.held, self.dtype, self.value = StorageWeakRef(storage), held, dtype, value
         self._flat = held if held.dim() == 1 else None
         self.bytes = storage.nbytes()  # of the run's storage when `flat` was made
-        self.twin: torch.Tensor | None = None
+        self.perturbed: torch.Tensor | None = None
         self.shared = [1]  # how many cells hold `flat`, or more
         self.parameter = 0  # identity of the parameter that lives here
         self.accumulator: Any = None
         self.payload: torch.Tensor | None = None
-        self.parts: list[tuple[parts.Region, Value]] | None = None  # what was written last where; None: as a whole
+        self.parts: list[tuple[partial_writes.Region, Value]] | None = None  # what was written last where; None: as a whole
 
     @property
     def flat(self) -> torch.Tensor:
@@ -54,8 +54,8 @@ class Cell:
     @property
     def cost(self) -> int:
         """Bytes, its part of what is shared."""
-        twin = 0 if self.twin is None else self.twin.untyped_storage().nbytes()
-        return CELL + self.held.untyped_storage().nbytes() // self.shared[0] + twin
+        perturbed = 0 if self.perturbed is None else self.perturbed.untyped_storage().nbytes()
+        return CELL + self.held.untyped_storage().nbytes() // self.shared[0] + perturbed
 
     def own(self) -> None:
         """Before it is written: from now on this cell's flat is nobody else's."""
@@ -89,7 +89,7 @@ class Memory:
         cell.own()
         cell.bytes = tensor.untyped_storage().nbytes()
         old = _reals(cell.flat)
-        cell.flat, cell.twin, cell.accumulator = _contents(tensor).to(old.dtype, copy=True), None, None
+        cell.flat, cell.perturbed, cell.accumulator = _contents(tensor).to(old.dtype, copy=True), None, None
         kept = min(old.numel(), cell.flat.numel())
         cell.flat[:kept] = old[:kept]
         self._count(cell)
@@ -106,43 +106,43 @@ class Memory:
         """The same for what is about to be written: a view of its own, since an op may give it another size."""
         return _seen_as(cell.flat, tensor)
 
-    def twin_view(self, cell: Cell, tensor: torch.Tensor) -> torch.Tensor:
-        return _seen_as(cell.flat if cell.twin is None else cell.twin, tensor)
+    def perturbed_view(self, cell: Cell, tensor: torch.Tensor) -> torch.Tensor:
+        return _seen_as(cell.flat if cell.perturbed is None else cell.perturbed, tensor)
 
-    def put(self, tensor: torch.Tensor, shadow: torch.Tensor, value: Value, *, twin: torch.Tensor | None = None) -> Cell:
+    def put(self, tensor: torch.Tensor, shadow: torch.Tensor, value: Value, *, perturbed: torch.Tensor | None = None) -> Cell:
         """A new cell for the tensor's storage. `shadow` must be the shadow's own: no part of the watched run may change it."""
         storage = tensor.untyped_storage()
         cell = self.cells[address(storage)] = Cell(storage, self._whole(tensor, shadow), tensor.dtype, value)
-        if twin is not None:
-            cell.twin = _flattened(self._whole(tensor, twin))
+        if perturbed is not None:
+            cell.perturbed = _flattened(self._whole(tensor, perturbed))
         self._count(cell)
         return cell
 
     def keep(
-        self, tensor: torch.Tensor, shadow: torch.Tensor, value: Value, *, twin: torch.Tensor | None, written: bool, foreign: list[torch.Tensor]
+        self, tensor: torch.Tensor, shadow: torch.Tensor, value: Value, *, perturbed: torch.Tensor | None, written: bool, foreign: list[torch.Tensor]
     ) -> None:
         """The shadow of a result: written into the cell it has, or a cell of its own. `foreign` is what it must not share memory with."""
         cell = self.find(tensor) if written else None
         if cell is None:
             if storage_key(shadow) in map(storage_key, (tensor, *foreign)):
                 shadow = shadow.clone()  # a cast to the dtype a tensor has is no copy, and the next in-place op would reach the user's
-            self.put(tensor, shadow, value, twin=None if twin is None else twin.clone())
+            self.put(tensor, shadow, value, perturbed=None if perturbed is None else perturbed.clone())
             return
         if not _same_storage(shadow, cell.held):
             cell.own()
             _write(cell.flat, tensor, shadow)
-        if twin is not None:
-            if cell.twin is None:
-                cell.twin = cell.flat.clone()
-            if not _same_storage(twin, cell.twin):
-                _write(cell.twin, tensor, twin)
-        parts.written(cell, tensor, value)
+        if perturbed is not None:
+            if cell.perturbed is None:
+                cell.perturbed = cell.flat.clone()
+            if not _same_storage(perturbed, cell.perturbed):
+                _write(cell.perturbed, tensor, perturbed)
+        partial_writes.written(cell, tensor, value)
 
     def share(self, tensor: torch.Tensor, source: Cell, value: Value) -> Cell:
         """A cell whose shadow is another's: the content was moved or cast, which the reference does not notice."""
         storage = tensor.untyped_storage()
         cell = Cell(storage, source.held, tensor.dtype, value)
-        cell.twin = None if source.twin is None else source.twin.clone()
+        cell.perturbed = None if source.perturbed is None else source.perturbed.clone()
         source.shared[0] += 1  # first: whatever interrupts this, no count is too small
         cell.shared = source.shared
         self.cells[address(storage)] = cell
@@ -177,7 +177,7 @@ class Memory:
     def holding(self, values: set[Value]) -> list[Value]:
         """Those of `values` that a storage holds still."""
         here = (cell for cell in self.cells.values() if not values.isdisjoint(each for _, each in cell.parts or ((None, cell.value),)))
-        return [value for cell in here if not _gone(cell) for value in parts.present(cell) if value in values]
+        return [value for cell in here if not _gone(cell) for value in partial_writes.present(cell) if value in values]
 
     def made_since(self, number: int, elements: int) -> list[torch.Tensor]:
         """The storages of that many elements whose content was made by a later op than that, as flat tensors of the run."""

@@ -18,29 +18,29 @@ from precheck import emulation
 from precheck.observe.exponents import Exponents
 from precheck.observe.listeners import Progress
 from precheck.observe.profiling import UncompiledMode
-from precheck.observe.shadow import derivatives, numbers, outdated, parts, twins
+from precheck.observe.shadow import derivatives, partial_writes, perturbation, python_numbers, stale_casts
 from precheck.observe.shadow.accumulation import Accumulation
-from precheck.observe.shadow.amounts import Amounts
 from precheck.observe.shadow.backward import Backwards
 from precheck.observe.shadow.call import Call
 from precheck.observe.shadow.codes import Codes
 from precheck.observe.shadow.collectives import Collectives
-from precheck.observe.shadow.identities import is_parameter
-from precheck.observe.shadow.late_scales import LateScales
-from precheck.observe.shadow.later import Later
+from precheck.observe.shadow.deferred import Deferred
+from precheck.observe.shadow.delayed_scales import LateScales
+from precheck.observe.shadow.function_replay import FunctionReplay
+from precheck.observe.shadow.integer_amounts import IntegerAmounts
+from precheck.observe.shadow.integer_places import Places
+from precheck.observe.shadow.loss_scales import Scales
 from precheck.observe.shadow.losses import Losses
 from precheck.observe.shadow.measuring import named
 from precheck.observe.shadow.memory import Memory
+from precheck.observe.shadow.module_tracker import ModuleTracker
+from precheck.observe.shadow.op_notes import Refused
 from precheck.observe.shadow.operations import Observation, Operation, Value
-from precheck.observe.shadow.places import Places
-from precheck.observe.shadow.remarks import Refused
 from precheck.observe.shadow.replay import LOW, PLAIN, OpPlan, Replay, addressable, continuous, floats_in, local, plan, tensors_in, wraps, written_in
-from precheck.observe.shadow.restarts import Restarts
-from precheck.observe.shadow.scales import Scales
-from precheck.observe.shadow.scaling import Scalers
+from precheck.observe.shadow.scaler_hooks import Scalers
 from precheck.observe.shadow.source import Lines
+from precheck.observe.shadow.stable_ids import is_parameter
 from precheck.observe.shadow.updates import Updates
-from precheck.observe.shadow.whereabouts import Whereabouts
 from precheck.observe.shadow.window import Judge, Turn, Window
 from precheck.torch_internals import OpOverload, active_modes, call_kernel, kernel_key, nesting, no_dispatch, without_modes
 
@@ -55,28 +55,28 @@ class Shadow(UncompiledMode):
     supports_higher_order_operators = True
 
     def __init__(
-        self, where: Whereabouts, *, reference: torch.dtype = torch.float32, low: frozenset[torch.dtype] = LOW, later: Later | None = None,
+        self, where: ModuleTracker, *, reference: torch.dtype = torch.float32, low: frozenset[torch.dtype] = LOW, later: Deferred | None = None,
         judge: Judge | None = None,
     ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]
         self.where, self.replay, self.low = where, Replay(reference, low), low
         self.memory, self.lines, self.observation = Memory(), Lines(), Observation()
         self.observation.functions, self.observation.exact = self.lines.frames.functions, reference is torch.float64
-        self.restarts = Restarts(self.lines.frames)
+        self.restarts = FunctionReplay(self.lines.frames)
         self.scales, self.progress = Scales(), Progress()
-        self.later = later or Later()
+        self.later = later or Deferred()
         self.window = Window(self.observation, self.memory, self.later, judge)
         self.backwards = Backwards(self.memory, self.later, self.scales)
         self.exponents = Exponents(self.memory, self.scales, self.later)
         self.losses = Losses(self.memory, self.scales, self.later)
         self.scalers = Scalers(where, self.scales, self.backwards, self.described)
-        self.updates = Updates(self.memory, self.later, low, where.identity, lambda: Shadow(Whereabouts(None), reference=reference, low=low))
+        self.updates = Updates(self.memory, self.later, low, where.identity, lambda: Shadow(ModuleTracker(None), reference=reference, low=low))
         self.lock = threading.RLock()
         self.noise: dict[torch.device, torch.Generator] = {}
-        self.outdated = outdated.Casts(self)
+        self.outdated = stale_casts.Casts(self)
         self.accumulation = Accumulation(self.memory, self.later)
         self.collectives, self.codes, self.late_scales = Collectives(self), Codes(self), LateScales(self)
-        self.amounts, self.places, self.twins = Amounts(), Places(), False  # the last: whether any cell has one
+        self.amounts, self.places, self.any_perturbed = IntegerAmounts(), Places(), False  # the last: whether any cell has one
         self.trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # what casts there and back gave last, by module, line and shape
         self.through: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # who runs the user's ops; None: torch
         where.on_gradient = self.gradient
@@ -102,7 +102,7 @@ class Shadow(UncompiledMode):
                 self.where.saw(args[0])  # a linear layer's weight is only ever read through a view
             result = self.run(func, args, kwargs)
             if planned.packet == "lift_fresh":
-                numbers.entered(self, result)
+                python_numbers.entered(self, result)
             return result
         with self.lock:
             if planned.packet == "ones_like":
@@ -220,7 +220,7 @@ class Shadow(UncompiledMode):
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Inside, what no op shows is told of calls: scalers, optimizers, schedules, numbers that become tensors."""
-        with self.scalers.watched(), numbers.told(self), derivatives.usual():
+        with self.scalers.watched(), python_numbers.told(self), derivatives.usual():
             yield
 
     def _step_begins(self, optimizer: Any) -> None:
@@ -266,7 +266,7 @@ class Shadow(UncompiledMode):
             cell = self.memory.find(mine)
             self.exponents.gradient(name, self.where.step, mine, number)
             if cell is not None:
-                value = parts.found(cell, mine)[0]
+                value = partial_writes.found(cell, mine)[0]
                 self.later.after(self.observation.came_as, number, name, value, self.where.scale)
                 self.backwards.came(name, value)
 
@@ -277,10 +277,10 @@ class Shadow(UncompiledMode):
         self.window.grew()
 
     def suspect(self, value: Value) -> None:
-        """Starts a twin for a value found suspicious only now, if it is still what its storage holds."""
+        """Starts a perturbed shadow for a value found suspicious only now, if it is still what its storage holds."""
         for cell in self.memory.cells.values():
-            if value in parts.present(cell) and cell.twin is None:
-                self.twins, cell.twin = True, twins.disturbed(self, cell.flat)
+            if value in partial_writes.present(cell) and cell.perturbed is None:
+                self.any_perturbed, cell.perturbed = True, perturbation.disturbed(self, cell.flat)
 
     def finish(self) -> Observation:
         """Marks what is still alive; the block has ended."""
@@ -289,7 +289,7 @@ class Shadow(UncompiledMode):
         self.updates.finish(self.observation, self.where.parameter_names)
         self.observation.undone = self.accumulation.factors.undone
         for cell in self.memory.alive():
-            for value in parts.present(cell):
+            for value in partial_writes.present(cell):
                 value.alive = True
         self.memory.cells.clear()
         self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from precheck.findings import Binades, Loss
-from precheck.observe.shadow.remarks import Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
-from precheck.observe.shadow.remarks_of_codes import Clipped, Late, Skewed, Uncancelled
+from precheck.observe.shadow.code_notes import Clipped, Late, Skewed, Uncancelled
+from precheck.observe.shadow.op_notes import Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.source import Function, shortened
-from precheck.observe.shadow.steps import ScalerStep, ScalingEvent, Undone, Update
+from precheck.observe.shadow.step_records import ScalerStep, ScalingEvent, Undone, Update
 from precheck.ops import names_of
 
 Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
@@ -39,15 +39,15 @@ class Value:
     nonfinite: int = 0  # Inf or NaN here, finite in the shadow; or NaN here, and Inf there
     nans: int = 0  # of these, NaN
     beyond: float = 0.0  # greatest |shadow| among these
-    beyonds: int = 0  # how many different numbers these are in the shadow
+    distinct_overflows: int = 0  # how many different numbers these are in the shadow
     negative: bool = False  # whether all of them are negative there
     zeros: int = 0  # zero here, not in the shadow, among so many
-    looked_at: int = 0
+    sample_size: int = 0
     zeroed: float = 0.0  # share of the shadow's norm that lies there
     largest_zeroed: float = 0.0  # greatest |shadow| there
     dead: float = 0.0  # off by more than a quarter of max(|shadow|, root mean square): not one digit left
-    wander: float = 0.0  # |twin - shadow| / |run - shadow|: 1 where float32 does not determine the value either
-    twin_drift: float = 0.0  # |twin - shadow| / |shadow|, where there is a twin
+    sensitivity: float = 0.0  # |perturbed shadow - shadow| / |run - shadow|: 1 where float32 does not determine the value either
+    perturbed_drift: float = 0.0  # |perturbed shadow - shadow| / |shadow|, where there is a perturbed shadow
     wholes_moved: int = 0  # distinct whole numbers that the format could not hold
     peak: float = 0.0  # greatest |shadow|, where whole numbers moved
     restarted: float = 0.0  # the error that the call of a user's function has made itself, relative

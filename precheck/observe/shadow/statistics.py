@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy
 import torch
 
-from precheck.observe.shadow.lending import ROOM, Numbers, lent, scratch
+from precheck.observe.shadow.numpy_views import ROOM, Numbers, lent, scratch
 from precheck.observe.shadow.operations import Value
 
 SAMPLE = 1 << 16
@@ -111,29 +111,29 @@ def share(mask: torch.Tensor) -> float:
 
 
 def compare(
-    value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None = None, *, zeros: bool = False, limit: int = SAMPLE
+    value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None = None, *, zeros: bool = False, limit: int = SAMPLE
 ) -> None:
-    """Fills in `value` for a tensor of the run and its shadow (same shape), and its twin if it has one, from `limit` elements.
+    """Fills in `value` for a tensor of the run and its shadow (same shape), and its perturbed shadow if it has one, from `limit` elements.
 
     Zeros that the shadow does not have are looked for in low tensors, and where `zeros` says that they may have been handed on.
     """
-    if run.numel() <= HANDFUL and run.dtype not in NARROW and not run.is_complex() and _compared(value, run, shadow, twin, zeros):
+    if run.numel() <= HANDFUL and run.dtype not in NARROW and not run.is_complex() and _compared(value, run, shadow, perturbed, zeros):
         return
-    _compare(value, run, shadow, twin, zeros, limit)
+    _compare(value, run, shadow, perturbed, zeros, limit)
 
 
-def _compared(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None, zeros: bool) -> bool:
+def _compared(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None, zeros: bool) -> bool:
     """`compare` of a handful of real numbers. False where more than their distance is of interest."""
     mine, exact = lent(run, torch.float64).tolist(), lent(shadow, torch.float64).tolist()
     off, size = math.dist(mine, exact), math.hypot(*exact)
-    astray = 0.0 if twin is None else math.dist(lent(twin, torch.float64).tolist(), exact)
+    astray = 0.0 if perturbed is None else math.dist(lent(perturbed, torch.float64).tolist(), exact)
     if not math.isfinite(off) or not math.isfinite(astray) or size > MASKED or (value.low and size > 1 / value.roundoff):
         return False
     if off and (value.low or zeros) and 0.0 in mine:
         return False
     value.norm, value.drift = size, ratio(off, size)
-    if off and twin is not None:
-        value.wander, value.twin_drift = min(1e9, ratio(astray, off)), ratio(astray, size)
+    if off and perturbed is not None:
+        value.sensitivity, value.perturbed_drift = min(1e9, ratio(astray, off)), ratio(astray, size)
     few = max(len(exact), 1)
     least = NO_DIGIT * max(size / math.sqrt(few), _TINY)
     if value.drift > DOUBTFUL * value.roundoff and off > least:
@@ -143,13 +143,13 @@ def _compared(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch
 
 
 @numpy.errstate(all="ignore")
-def _compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.Tensor | None, zeros: bool, limit: int) -> None:
+def _compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None, zeros: bool, limit: int) -> None:
     if run.numel() == 0:
         return
     if run.is_complex():
         run = run.clone() if run.is_conj() else run  # carries the bit out, which arithmetic this far down does not honour
         run, shadow = torch.view_as_real(run), torch.view_as_real(shadow)
-        twin = None if twin is None else torch.view_as_real(twin)
+        perturbed = None if perturbed is None else torch.view_as_real(perturbed)
     if run.dtype in NARROW:
         run = run.to(shadow.dtype)  # torch promotes neither of these formats
     alike = run.numel() <= limit and run.shape == shadow.shape
@@ -180,9 +180,9 @@ def _compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, twin: torch.
     floor = max(size / math.sqrt(exact.size), _TINY)
     if value.drift > DOUBTFUL * value.roundoff and off > NO_DIGIT * floor:
         value.dead = _dead(error, exact, floor)
-    if twin is not None:
-        astray = _astray(lent(twin if twin.numel() == exact.size else sampled(twin, limit), dtype, "twin"), exact)
-        value.wander, value.twin_drift = min(1e9, ratio(astray, off)), ratio(astray, size)
+    if perturbed is not None:
+        astray = _astray(lent(perturbed if perturbed.numel() == exact.size else sampled(perturbed, limit), dtype, "twin"), exact)
+        value.sensitivity, value.perturbed_drift = min(1e9, ratio(astray, off)), ratio(astray, size)
     if value.low and size > 1 / value.roundoff:
         _wholes(value, mine[:WHOLES], exact[:WHOLES])
 
@@ -196,9 +196,9 @@ def _dead(error: Numbers, exact: Numbers, floor: float) -> float:
     return int(numpy.count_nonzero(dead)) / exact.size
 
 
-def _astray(twin: Numbers, exact: Numbers) -> float:
-    """How far a twin lies from the shadow, what is not finite left out."""
-    stray = twin - exact
+def _astray(perturbed: Numbers, exact: Numbers) -> float:
+    """How far a perturbed shadow lies from the shadow, what is not finite left out."""
+    stray = perturbed - exact
     length = _length(stray)
     return length if math.isfinite(length) else _length(numpy.nan_to_num(stray, nan=0.0, posinf=0.0, neginf=0.0))
 
@@ -226,7 +226,7 @@ def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor, limit: int
     if value.nonfinite:
         value.nans = int((torch.isnan(low) & bad).sum())
         lost = wide[bad]
-        value.beyond, value.beyonds, value.negative = float(lost.abs().max()), lost[:WHOLES].unique().numel(), bool((lost < 0).all())
+        value.beyond, value.distinct_overflows, value.negative = float(lost.abs().max()), lost[:WHOLES].unique().numel(), bool((lost < 0).all())
     both = known & torch.isfinite(low)
     mine, exact = torch.where(both, low, 0.0), torch.where(both, wide, 0.0)
     return (mine - exact).numpy(), torch.where(known, low, 0.0).numpy(), exact.numpy()
@@ -237,7 +237,7 @@ def _zeros(value: Value, mine: Numbers, exact: Numbers, size: float) -> None:
     if not zero.any():
         return
     gone = zero & (exact != 0)
-    value.zeros, value.looked_at = int(numpy.count_nonzero(gone)), mine.size
+    value.zeros, value.sample_size = int(numpy.count_nonzero(gone)), mine.size
     if value.zeros:
         lost = exact[gone]
         value.zeroed, value.largest_zeroed = ratio(_length(lost), size), float(numpy.abs(lost).max())

@@ -16,16 +16,16 @@ from typing import Any
 import torch
 
 from precheck import formats, ops
-from precheck.observe.shadow import ageing
-from precheck.observe.shadow.identities import Identities, Reference
-from precheck.observe.shadow.later import SAMPLE as LATER
-from precheck.observe.shadow.later import Later
+from precheck.observe.shadow import optimizer_rollout
+from precheck.observe.shadow.deferred import SAMPLE as LATER
+from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.optimizers import decays, parameters, rate, states
 from precheck.observe.shadow.replay import addressable, local
+from precheck.observe.shadow.stable_ids import Identities, Reference
 from precheck.observe.shadow.statistics import norm, ratio, sampled, share
-from precheck.observe.shadow.steps import State, Update
+from precheck.observe.shadow.step_records import State, Update
 from precheck.torch_internals import storage_key
 
 Samples = tuple[torch.Tensor, torch.Tensor]
@@ -118,7 +118,7 @@ class _Before:
 class Updates:
     """Follows low-format parameters through their steps."""
 
-    def __init__(self, memory: Memory, later: Later, low: frozenset[torch.dtype], identity: Identities, another: Callable[[], Any]) -> None:
+    def __init__(self, memory: Memory, later: Deferred, low: frozenset[torch.dtype], identity: Identities, another: Callable[[], Any]) -> None:
         self.memory, self.later, self.low = memory, later, low
         self.identity, self.another = identity, another  # the latter makes a shadow of its own
         self.seen: dict[int, _Seen] = {}
@@ -170,7 +170,7 @@ class Updates:
     def _aged(self, unsure: list[_Seen]) -> None:
         for optimizer in {id(made): made for each in unsure if each.optimizer and (made := each.optimizer()) is not None}.values():
             own = {id(made): each for each in unsure if each.optimizer and each.optimizer() is optimizer and (made := each.parameter()) is not None}
-            for number, aged in ageing.aged(optimizer, set(own), self.another).items():
+            for number, aged in optimizer_rollout.aged(optimizer, set(own), self.another).items():
                 own[number].update.aged, own[number].update.horizon = aged.arrived, aged.steps
 
     def _by_hand(self, parameter: torch.Tensor, was: _Before, name: str) -> None:
@@ -270,8 +270,8 @@ def _unsure(update: Update) -> bool:
     if not update.wanted or (not update.held and share > CERTAIN):
         return False
     spacing, length = torch.finfo(getattr(torch, update.dtype)).eps * update.size, math.sqrt(update.wanted * update.steps)
-    conclusive = length >= ageing.SPACINGS * spacing or (not update.held and share + 4 * math.sqrt(spacing / (length * update.sampled)) < 1)
-    return not conclusive
+    long_enough = length >= optimizer_rollout.SPACINGS * spacing
+    return not (long_enough or (not update.held and share + 4 * math.sqrt(spacing / (length * update.sampled)) < 1))
 
 
 def _made_of(new: Value, old: Value | None, seen: int) -> set[Value]:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Protocol
 
-from precheck.observe.shadow import parts
-from precheck.observe.shadow.later import Later
+from precheck.observe.shadow import partial_writes
+from precheck.observe.shadow.deferred import Deferred
 from precheck.observe.shadow.memory import Cell, Memory
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
 
@@ -58,7 +58,7 @@ class Judge(Protocol):
 class Window:
     """The operations of a run that are kept. Without a judge they are let go unjudged, and only at `LONGEST`."""
 
-    def __init__(self, observation: Observation, memory: Memory, later: Later, judge: Judge | None) -> None:
+    def __init__(self, observation: Observation, memory: Memory, later: Deferred, judge: Judge | None) -> None:
         self.observation, self.memory, self.later, self.judge = observation, memory, later, judge
         self.kind = Turn.CALL
         self.turns: list[int] = []  # how many ops had run at the end of each
@@ -107,7 +107,7 @@ class Window:
     def _judged(self, judge: Judge, count: int, cells: list[Cell]) -> None:
         """Has the oldest operations judged. Raises nothing: it is in the middle of the user's run."""
         observation = self.observation
-        alive = [value for cell in cells for value in parts.present(cell)]
+        alive = [value for cell in cells for value in partial_writes.present(cell)]
         for value in alive:
             value.alive = True
         observation.closing = count
@@ -122,7 +122,7 @@ class Window:
 
     def _let_go(self, old: set[Operation], cells: list[Cell]) -> None:
         """Cuts the lineage of all that lies behind the window: what no live value and no later op hangs on is then free."""
-        reached = {value for cell in cells for value in parts.present(cell)} | {value for _, value, _ in self.observation.gradients.values()}
+        reached = {value for cell in cells for value in partial_writes.present(cell)} | {value for _, value, _ in self.observation.gradients.values()}
         reached.update(value for operation in self.observation.operations for value in operation.inputs)
         reached |= self.judge.unsettled() if self.judge is not None else set()
         whole: set[Operation] = set()

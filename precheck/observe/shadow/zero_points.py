@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from precheck.observe.shadow.tracks import Track
+from precheck.observe.shadow.code_copies import Track
 
 if TYPE_CHECKING:
     from precheck.observe.shadow.codes import Codes

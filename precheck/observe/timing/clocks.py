@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import torch
 
+from precheck.observe.containers import tensors
 from precheck.observe.job import InputError, Job
-from precheck.observe.structure import tensors
 from precheck.torch_internals import start_memory_profile, stop_memory_profile
 
 Call = Callable[[], object]

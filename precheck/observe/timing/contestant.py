@@ -10,12 +10,12 @@ import torch
 
 from precheck import float32
 from precheck.formats import TF32
-from precheck.observe import exemption, state
-from precheck.observe.boundaries import Boundaries, interpreted
+from precheck.observe import float32_parts, state
+from precheck.observe.containers import call, mapped, tensors
 from precheck.observe.job import Job
+from precheck.observe.module_hooks import Boundaries, interpreted
 from precheck.observe.records import Trace
 from precheck.observe.run import low, prepare, rnn_kernels, undisturbed
-from precheck.observe.structure import call, mapped, tensors
 from precheck.observe.training import Training
 from precheck.precisions import Precision
 
@@ -30,7 +30,7 @@ def borrowed(job: Job) -> Iterator[None]:
     A model of torch.compile is compiled for each precision. TorchScript runs op by op, since code that it compiles for one precision breaks under
     another.
     """
-    with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), exemption.set_apart(job.model), interpreted():
+    with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), float32_parts.set_apart(job.model), interpreted():
         yield
 
 

@@ -16,7 +16,7 @@ from precheck.analysis.causes import SWALLOWED
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Part, Readers
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import CONSTANTS, MOVING, PRODUCTS, elements, felt, hands_on, percent, read_at
+from precheck.analysis.provenance import CONSTANTS, MOVING, PRODUCTS, effective_roundoff, elements, is_alias, percent, read_at
 from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.rules.absorption.about import ABOUT
@@ -73,7 +73,7 @@ class Absorption(Rule):
 
 
 def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers) -> Candidate | None:
-    u = felt(value)
+    u = effective_roundoff(value)
     if not value.low:
         return None  # float32 absorbs what is 2^-24 of it, which no reference would tell
     if operation.parameter and operation.in_optimizer:
@@ -108,7 +108,7 @@ def _needed(operation: Operation, seen: Absorbed) -> int:
     """By how many steps it would be known, if it goes on as it has: after `UPDATES` additions that would move it by `INTENDED`."""
     first = operation.step if seen.first is None else seen.first.step
     each = seen.additions / (operation.step - first + 1)  # additions a step
-    needed = max(UPDATES, INTENDED * felt(operation.outputs[0]) * seen.additions / seen.intended)
+    needed = max(UPDATES, INTENDED * effective_roundoff(operation.outputs[0]) * seen.additions / seen.intended)
     return first - 1 + math.ceil(needed / each)
 
 
@@ -152,4 +152,4 @@ def remainder_kept(value: Value, readers: Readers) -> bool:
 
 
 def _weighs(reader: Operation, value: Value) -> bool:
-    return hands_on(reader, value) or reader.base in MOVING or (reader.base in PRODUCTS and reader.inputs[-1] is value)
+    return is_alias(reader, value) or reader.base in MOVING or (reader.base in PRODUCTS and reader.inputs[-1] is value)

@@ -17,13 +17,13 @@ from precheck.analysis.drift import Comparison, Sorted, share
 from precheck.analysis.facts import Fact, Part, Readers
 from precheck.analysis.labels import label, module_of
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import percent, read_at
 from precheck.analysis.noise import FAIL, REASSOCIATED, WARN
+from precheck.analysis.provenance import percent, read_at
 from precheck.analysis.recurrence import Carried
 from precheck.analysis.rounding import GONE, RECURRENT, Misrounded
 from precheck.findings import Finding, Severity
+from precheck.observe.shadow.op_notes import Summed
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.remarks import Summed
 from precheck.precisions import Precision
 from precheck.rules.accumulated_drift.about import ABOUT
 from precheck.rules.rule import Candidate, Compared, Rule, at

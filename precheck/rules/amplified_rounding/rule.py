@@ -14,12 +14,12 @@ from precheck.analysis.errors import DIGIT, SHAKEN, UNSTABLE
 from precheck.analysis.exponentials import FEW, Exponent
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import elements, percent, placed
-from precheck.analysis.reach import DEAD as SHOWN
-from precheck.analysis.reach import GARBAGE, ROUNDINGS
+from precheck.analysis.output_impact import DEAD as SHOWN
+from precheck.analysis.output_impact import GARBAGE, ROUNDINGS
+from precheck.analysis.provenance import elements, percent, placed
 from precheck.analysis.recurrence import COHERENT, Repeated
 from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_ROUNDINGS, RECURRENT, Misrounded
-from precheck.analysis.steep import Steep
+from precheck.analysis.steep_functions import Steep
 from precheck.rules.amplified_rounding.about import ABOUT
 from precheck.rules.rule import HEALED, Candidate, Rule, repeated
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 from precheck.analysis.codes import BY_CHANCE, SKEWED, Miscoded
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
-from precheck.observe.shadow.remarks_of_codes import Skewed
+from precheck.observe.shadow.code_notes import Skewed
 from precheck.rules.biased_rounding.about import ABOUT
 from precheck.rules.rule import Rule
 

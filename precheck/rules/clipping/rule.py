@@ -10,8 +10,8 @@ from typing import ClassVar
 from precheck.analysis.codes import CLIPPED, GROWS, MOSTLY, SEEN, Miscoded
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import percent
-from precheck.observe.shadow.remarks_of_codes import Clipped, Late
+from precheck.analysis.provenance import percent
+from precheck.observe.shadow.code_notes import Clipped, Late
 from precheck.rules.clipping.about import ABOUT
 from precheck.rules.rule import Rule
 

@@ -15,11 +15,11 @@ from precheck.analysis.decisions import CHANCE, Place
 from precheck.analysis.decisions import SHARE as OF_DECISIONS
 from precheck.analysis.facts import Part
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import Origins, elements, placed
 from precheck.analysis.noise import FAIL
+from precheck.analysis.provenance import Origins, elements, placed
 from precheck.findings import Finding, Severity
+from precheck.observe.shadow.op_notes import Skew
 from precheck.observe.shadow.operations import Flips, Operation
-from precheck.observe.shadow.remarks import Skew
 from precheck.precisions import Precision
 from precheck.rules.decision_flip.about import ABOUT
 from precheck.rules.rule import Candidate, Rule

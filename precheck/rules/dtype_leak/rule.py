@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-from precheck.analysis import islands, promotion
+from precheck.analysis import float32_islands, promotion
 from precheck.analysis.errors import BorrowedEpsilon
+from precheck.analysis.exceptions import Mixed
 from precheck.analysis.facts import Fact, Part
-from precheck.analysis.islands import LARGE, Island
+from precheck.analysis.float32_islands import LARGE, Island
 from precheck.analysis.labels import label, module_of
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import placed
 from precheck.analysis.promotion import Lowered, Widened
-from precheck.analysis.raised import Mixed
+from precheck.analysis.provenance import placed
 from precheck.analysis.rounding import SUM_ROUNDINGS
 from precheck.findings import Finding
 from precheck.rules.dtype_leak.about import ABOUT
@@ -27,7 +27,7 @@ class DtypeLeak(Rule):
 
     def among(self, part: Part) -> list[Candidate]:
         """What the analysis has found, and formats that spread by type promotion."""
-        spread = [*promotion.leaks(part.observation), *islands.islands(part.observation, part.readers)]
+        spread = [*promotion.leaks(part.observation), *float32_islands.islands(part.observation, part.readers)]
         return [*super().among(part), *(self.candidate(fact) for fact in spread)]
 
     def words(self, fact: Fact) -> str:

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import placed
-from precheck.analysis.wholes import FRACTIONAL, SEVERAL, Cut, MadeInteger, Moved, Passed
+from precheck.analysis.provenance import placed
+from precheck.analysis.whole_numbers import FRACTIONAL, SEVERAL, Cut, MadeInteger, Moved, Passed
 from precheck.rules.integer_rounding.about import ABOUT
 from precheck.rules.rule import Rule
 

@@ -11,7 +11,7 @@ from precheck.analysis.drift import Comparison
 from precheck.analysis.facts import Fact
 from precheck.analysis.labels import label
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import percent
+from precheck.analysis.provenance import percent
 from precheck.analysis.rounding import SUM_ROUNDINGS, Misrounded
 from precheck.findings import Finding
 from precheck.observe.records import Trace

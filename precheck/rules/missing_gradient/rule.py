@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Set
 
 from precheck.analysis.facts import Part
 from precheck.analysis.labels import module_of
-from precheck.analysis.lineage import MOVING
+from precheck.analysis.provenance import MOVING
 from precheck.findings import Finding
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.rules.missing_gradient.about import ABOUT

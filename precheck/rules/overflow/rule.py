@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from precheck.analysis.boundaries import NEAR
+from precheck.analysis.exceptions import Unstorable
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.nonfinite import FILLS, WRONG, Broken
-from precheck.analysis.raised import Unstorable
 from precheck.findings import Finding
 from precheck.rules.overflow.about import ABOUT
 from precheck.rules.rule import Compared, Rule, broken_boundary

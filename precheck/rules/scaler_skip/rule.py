@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from precheck.analysis.facts import Part
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import placed
+from precheck.analysis.provenance import placed
 from precheck.analysis.scaling import HALF_MAX, OFTEN, burst, count, held, longest, power, safe, updates
 from precheck.observe.shadow.operations import Observation
-from precheck.observe.shadow.steps import ScalerStep
+from precheck.observe.shadow.step_records import ScalerStep
 from precheck.rules.rule import Candidate, Rule
 from precheck.rules.scaler_skip.about import ABOUT
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from precheck.analysis.facts import Part
-from precheck.analysis.lineage import percent, placed
+from precheck.analysis.provenance import percent, placed
+from precheck.observe.shadow.op_notes import Outdated
 from precheck.observe.shadow.operations import Operation
-from precheck.observe.shadow.remarks import Outdated
 from precheck.rules.rule import Candidate, Rule
 from precheck.rules.stale_cast.about import ABOUT
 

@@ -12,11 +12,11 @@ from precheck.analysis.calls import ADDED, COARSE, OWN, OWNED, ROUNDED, OwnError
 from precheck.analysis.displacements import placed_at
 from precheck.analysis.facts import Fact, Part
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import percent, placed
 from precheck.analysis.nonfinite import WRONG, Broken
+from precheck.analysis.provenance import percent, placed
 from precheck.analysis.rounding import FAIR, GONE, PLAIN, PLAIN_ROUNDINGS, STARVED, Misrounded
 from precheck.analysis.zeros import LOST, Flooded
-from precheck.observe.shadow.steps import Update
+from precheck.observe.shadow.step_records import Update
 from precheck.rules.rule import HEALED, Candidate, Rule
 from precheck.rules.underflow.about import ABOUT
 

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import landed, percent, placed
 from precheck.analysis.nonfinite import WRONG, Broken
+from precheck.analysis.provenance import percent, placed, rounded_bound
 from precheck.analysis.recurrence import COHERENT, Repeated
 from precheck.analysis.rounding import FELT, PLAIN, RECURRENT, SUM_ROUNDINGS, Misrounded
 from precheck.analysis.zeros import Missed
@@ -33,7 +33,7 @@ class VanishedConstant(Rule):
     @staticmethod
     def _constant(fact: Fact) -> str:
         made = fact.operation.outputs[0]
-        bound = landed(fact.operation)
+        bound = rounded_bound(fact.operation)
         if bound is not None and bound[1]:
             return f"{bound[0]:.6g} is {bound[1]:g} in {made.dtype}"
         return f"{min(abs(each) for each in fact.operation.scalars if each):.3g} is zero in {made.dtype}"

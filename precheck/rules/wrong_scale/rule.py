@@ -11,9 +11,9 @@ from precheck.analysis.codes import CANCELLED, Miscoded
 from precheck.analysis.facts import Fact
 from precheck.analysis.kernels import KERNEL
 from precheck.analysis.limit import Limit
-from precheck.analysis.lineage import percent
+from precheck.analysis.provenance import percent
 from precheck.analysis.weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
-from precheck.observe.shadow.remarks_of_codes import Uncancelled
+from precheck.observe.shadow.code_notes import Uncancelled
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 from precheck.rules.wrong_scale.about import ABOUT

@@ -1,0 +1,103 @@
+"""Stretches of float32 inside an autocast region that nobody asked for. A float32 table, mask or scale makes activations float32, until the next
+product casts them back.
+
+They cost memory and time, and the digits that they add are gone at the cast. Some float32 was asked for: ops that autocast runs in float32 (norms,
+softmaxes), casts of the user, layers with float32 weights, and a residual stream that is float32 already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from precheck import ops
+from precheck.analysis.facts import Fact, Readers
+from precheck.analysis.limit import Limit
+from precheck.analysis.provenance import PRODUCTS, REDUCTIONS, elements
+from precheck.autocast import FLOAT32, FLOAT32_UNLESS_DTYPE
+from precheck.observe.shadow.operations import Observation, Operation, Value
+
+WIDE = frozenset({"float32", "float64"})
+LOW = frozenset({"bfloat16", "float16"})
+WIDENED = frozenset(name.partition(".")[0] for name in (*FLOAT32, *FLOAT32_UNLESS_DTYPE))
+"""Ops that autocast has in float32."""
+GATHERING = PRODUCTS | REDUCTIONS | ops.SOFTMAXES | ops.CENTRED | ops.AVERAGES | ops.DECOMPOSED | ops.EXPONENTIALS | ops.LOGARITHMS | WIDENED
+"""Ops whose result is not made element by element, or is float32 under autocast."""
+LARGE = Limit(
+    0.05, "share of the elements", "of all that the forward pass has made, which lie in such a stretch, from which it is worth a word: one in twenty"
+)  # fmt: skip
+NEAR = 64
+"""Ops looked through between where it begins and where it is cast back."""
+
+
+@dataclasses.dataclass(slots=True, eq=False, kw_only=True)
+class Island(Fact):
+    """`operation` meets a wide tensor, and what it makes is float32 until autocast casts it for a product."""
+
+    low: Value
+    wide: Value
+    stretch: int  # ops
+    cast: Operation
+
+
+def islands(observation: Observation, readers: Readers) -> list[Island]:
+    """In order. Of ops in a stretch that has been told none is told again."""
+    forward = [operation for operation in observation.judged if operation.phase == "forward" and operation.outputs]
+    made = sum(elements(operation.outputs[0]) for operation in forward if not operation.parameter)
+    found, told = list[Island](), set[Operation]()
+    for operation in forward:
+        met = _met(operation) if operation.autocast and operation not in told else None
+        way = _cast_back(operation, readers) if met is not None else None
+        if met is None or way is None:
+            continue
+        stretch, cast = way
+        told |= stretch
+        share = sum(elements(each.outputs[0]) for each in stretch) / made
+        if share >= LARGE:
+            found.append(Island(
+                mechanism="dtype-leak", operation=operation, measured=share, limit=LARGE, severity="warning", low=met[0], wide=met[1],
+                stretch=len(stretch), cast=cast,
+            ))  # fmt: skip
+    return found
+
+
+def _met(operation: Operation) -> tuple[Value, Value] | None:
+    """The low tensor and the wide one that an op makes float32 of, if the wide one is given, no weight, and no larger."""
+    low = next((value for value in operation.inputs if value.dtype in LOW and value.shape), None)
+    wide = next((value for value in operation.inputs if value.dtype in WIDE and value.shape), None)
+    if low is None or wide is None or not operation.mixed or operation.parameter or operation.outputs[0].dtype not in WIDE:
+        return None
+    return (low, wide) if wide.maker is None and operation.base not in GATHERING and elements(wide) <= elements(low) else None
+
+
+def _cast_back(operation: Operation, readers: Readers) -> tuple[set[Operation], Operation] | None:
+    """The ops of the stretch, and the cast by autocast that ends it. None where anything else reads what it makes, or the user has it."""
+    stretch, casts, waiting = {operation}, list[Operation](), [operation]
+    while waiting and len(stretch) < NEAR:
+        value = waiting.pop(0).outputs[0]
+        consumers = [reader for reader in readers.get(value, ()) if reader.phase == "forward"]
+        if not consumers:
+            return None
+        for reader in consumers:
+            if _cast_for_a_product(reader, readers):
+                casts.append(reader)
+            elif reader.base in GATHERING or not reader.outputs or not _alone(reader, value):
+                return None
+            elif reader not in stretch:
+                stretch.add(reader)
+                waiting.append(reader)
+    return (stretch, casts[0]) if casts and not waiting else None
+
+
+def _cast_for_a_product(reader: Operation, readers: Readers) -> bool:
+    """Whether autocast has cast it on the line of the product that reads it."""
+    cast = reader.autocast and reader.base in ops.CASTS and bool(reader.outputs) and reader.outputs[0].dtype in LOW
+    return cast and any(product.base in PRODUCTS and product.source == reader.source for product in readers.get(reader.outputs[0], ()))
+
+
+def _alone(reader: Operation, value: Value) -> bool:
+    """Whether a reader works element by element, and neither a weight in float32 nor another tensor as large that is wide for its own sake goes
+    into it."""
+    if elements(reader.outputs[0]) != elements(value):
+        return False
+    others = [source for source in reader.inputs if source is not value and source.dtype in WIDE]
+    return not reader.parameter and all(source.maker is None and elements(source) < elements(value) for source in others)

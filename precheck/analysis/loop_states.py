@@ -1,0 +1,179 @@
+"""States that a loop carries on: which op stored the same state a turn before, and how often it has done so.
+
+A state is what an op stores low, and makes by adding to, scaling, moving or cutting what it stored itself: a running sum, a sampler's latents, the
+state of a recurrent cell. A hidden state that passes a matrix product or an activation on its way is none: these bound its error. A state that is
+kept wide is followed from where it is off by as much as harms: what scales it may have been rounded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Set
+
+from precheck import ops
+from precheck.analysis.causes import ADDING, moved, only_moved, taken
+from precheck.analysis.provenance import PRODUCTS, SUMS, elements
+from precheck.analysis.rounding import FELT
+from precheck.observe.shadow.additions import takes_back
+from precheck.observe.shadow.operations import Operation, Value
+
+SCALING = ops.SCALING | frozenset({"lerp"})
+LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)
+DIRECT = ADDING | SCALING | LARGEST | frozenset(ops.FUSED_SUMS) | ops.SCATTERING | {"scatter"}
+"""Ops that make a state of the state before, element by element, or of its largest elements. They keep an error that all elements have."""
+ADDED_TO = frozenset(ops.FUSED_SUMS) & ops.PRODUCTS
+"""Products that are added to their first operand."""
+BEHIND = 64
+"""Values looked through for the turn before."""
+TURN = 512
+"""Ops looked at of one turn."""
+
+Key = tuple[str, str, str]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class State:
+    """What is known of a state: `lines` are those that carry it on."""
+
+    stores: int  # how often a line has carried it on; a turn may do so more than once
+    passed: dict[int, int]  # how often each place of the program has
+    before: Value  # the same state, a turn before
+    lines: frozenset[str]
+    scaled: bool  # multiplied, or mixed with something, on its way
+    compensated: bool  # a remainder of a sum, or made with one
+    network: bool  # a turn adds what a layer of a network has made of it
+    weights: frozenset[int]  # of a module that the last turn has called, by which it adds to the state; empty where it is no such turn
+
+    @property
+    def turns(self) -> int:
+        """Of the loop."""
+        return max(self.passed.values())
+
+
+@dataclasses.dataclass(slots=True)
+class _Way:
+    value: Value
+    operations: tuple[Operation, ...]
+
+
+class Turns:
+    """The states of a run, followed in order, in as many parts as it is judged in."""
+
+    def __init__(self) -> None:
+        self.seen: set[Key] = set()
+        self.states: dict[Value, State] = {}
+
+    def follow(self, operations: Iterable[Operation]) -> None:
+        for operation in operations:
+            value = operation.outputs[0] if operation.outputs else None
+            if value is None or value.maker is not operation or operation.base not in DIRECT or not (value.low or value.drift >= FELT):
+                continue
+            key = _key(operation)
+            if key not in self.seen:
+                self.seen.add(key)
+            elif not operation.in_optimizer and not operation.derived and not only_moved(operation, value):
+                self._turned(operation, value)
+
+    def _turned(self, operation: Operation, value: Value) -> None:
+        way = _back(operation, value)
+        if way is None:
+            return
+        last, old = way.value, self.states.get(way.value)
+        products = list(_products(operation, last))
+        called = _called(operation, products)
+        another = old is not None and bool(old.weights) and old.weights != called
+        passed = old.passed if old else {last.maker.instruction: 1} if last.maker is not None else {}
+        self.states[value] = State(
+            (old.stores if old else 0) + 1, {**passed, operation.instruction: passed.get(operation.instruction, 0) + 1}, last,
+            (old.lines if old else frozenset()) | {each.blamed for each in way.operations},
+            bool(old and old.scaled) or any(each.base in SCALING for each in way.operations),
+            bool(old and old.compensated) or any(_with_remainder(each) for each in way.operations),
+            bool(old and old.network) or (bool(products) and not called) or (bool(called) and another),
+            called,
+        )  # fmt: skip
+
+    def ended(self) -> Iterable[list[Value]]:
+        """The states as their loops have left them, so far: those of each op, the latest last. A loop may carry on many, as a list of sums."""
+        carried = {state.before for state in self.states.values()}
+        found: dict[Key, list[Value]] = {}
+        for value in self.states:
+            if value not in carried and value.maker is not None:
+                found.setdefault(_key(value.maker), []).append(value)
+        return found.values()
+
+    def keep(self, values: Set[Value]) -> None:
+        """Only these are left."""
+        self.states = {value: state for value, state in self.states.items() if value in values}
+
+
+def _key(operation: Operation) -> Key:
+    return operation.module, operation.source, operation.name
+
+
+def _with_remainder(operation: Operation) -> bool:
+    """Whether it makes a remainder, or is made with one."""
+    return _remainder(operation) or any(source.maker is not None and _remainder(source.maker) for source in operation.inputs)
+
+
+def _remainder(operation: Operation) -> bool:
+    """Whether it subtracts from a sum one of its terms, or from a number its own rounding.
+
+    (A sum of n parts of one storage adds the same value to a sum that it went into, and takes nothing from it.)
+    """
+    if operation.base not in SUMS or (operation.base == "add" and not any(scalar < 0 for scalar in operation.scalars)):
+        return False
+    terms = {moved(value) for value in operation.inputs}
+    return takes_back(operation) or (len(operation.inputs) == 2 and len(terms) == 1)
+
+
+def _handed(operation: Operation, size: int) -> Iterator[Value]:
+    """The inputs of which an op makes its result element by element, and those that it spreads out before it reduces them again."""
+    inputs = operation.inputs[:1] if operation.base in ADDED_TO else taken(operation)
+    return (source for source in inputs if elements(source) >= size)
+
+
+def _back(operation: Operation, value: Value) -> _Way | None:
+    """The way back to what the same op made a turn before, of which this value is made."""
+    size, key = elements(value), _key(operation)
+    waiting = [_Way(source, (operation,)) for source in _handed(operation, size)]
+    seen = {way.value for way in waiting}
+    while waiting and len(seen) < BEHIND:
+        way = waiting.pop(0)
+        maker = way.value.maker
+        if maker is None or maker is operation:
+            continue
+        if _key(maker) == key and elements(way.value) == size:
+            return way
+        if maker.base in DIRECT:
+            fresh = [each for each in _handed(maker, size) if each not in seen]
+            seen.update(fresh)
+            waiting += [_Way(each, (*way.operations, maker)) for each in fresh]
+    return None
+
+
+def _products(operation: Operation, last: Value) -> Iterator[Operation]:
+    """Products of the state before that something of a turn is made of: a layer of a network, or all of one."""
+    since = last.maker.number if last.maker is not None else 0
+    waiting, between = [operation], {operation}
+    while waiting and len(between) < TURN:
+        for source in waiting.pop().inputs:
+            maker = source.maker
+            if maker is not None and maker.number > since and maker not in between:
+                between.add(maker)
+                waiting.append(maker)
+    made = {last}
+    for each in sorted(between, key=lambda each: each.number):
+        if any(source in made for source in taken(each)):
+            if each.base in PRODUCTS and (each.base not in ADDED_TO or any(source in made for source in each.inputs[1:])):
+                yield each
+            made.update(each.outputs)
+
+
+def _called(operation: Operation, products: list[Operation]) -> frozenset[int]:
+    """The weights of a network that a loop around it calls: the loop is in no module, and the products are. Empty where it is not so.
+
+    A sampler calls the same network in each turn. A stream of residuals passes other layers.
+    """
+    if operation.module or not all(each.module and each.parameter for each in products):
+        return frozenset()
+    return frozenset(each.parameter for each in products)

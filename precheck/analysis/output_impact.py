@@ -1,0 +1,162 @@
+"""How far an error gets: whether the results of a watched run show it, or whether its readers heal it on the way.
+
+The next op may undo a rounding that one op amplifies. An error of a logarithm is absolute, and the exponential that follows makes it relative
+again. A sum of many terms averages it out. A step is small beside its weight. The ends of a run count: results, gradients, numbers that Python
+reads.
+"""
+
+from __future__ import annotations
+
+from precheck import ops
+from precheck.analysis.limit import Limit
+from precheck.analysis.provenance import LOGARITHMS, MOVING, PRODUCTS, REDUCTIONS, SUMS, effective_roundoff, is_alias
+from precheck.observe.shadow.operations import Observation, Operation, Value
+
+ROUNDINGS = Limit(8.0, "unit roundoffs", "of an end's error, that a few ordinary ops cost as well: what `rounding.SUM_ROUNDINGS` is to a difference")
+DEAD = Limit(
+    0.01, "share of the elements",
+    """Share of an end's elements without a digit from which it shows.""",
+)  # fmt: skip
+COMPARED = ops.COMPARED
+"""Ops that give a yes or no for each element. Other results without floats, as indices are, are ends: the shadow takes them over."""
+GARBAGE = Limit(
+    0.5, "share of the elements",
+    "of a step without a digit, which is harm however large the weight is that it is added to: the weight shows it after many steps only",
+)  # fmt: skip
+AVERAGES = ops.AVERAGES
+"""Ops that make one number of many."""
+NEAR = 64
+"""Values looked at on the way from an exponential to its normalisation."""
+WRONG = Limit(0.5, "relative error", "Drift of a number from which it is off by more than half of itself.")
+
+
+def shown(observation: Observation) -> set[Value]:
+    """The values of which something that they end up in is off by more than ordinary rounding: one pass over the run, from its end.
+
+    Ends are values that no op reads, that Python reads, that become whole numbers, or that the shadow could not follow, and gradients of
+    parameters. What is only compared is a decision of the run, which the shadow takes over; flips are judged by themselves.
+    """
+    reading = [operation for operation in observation.operations if operation.base not in ops.FRESH]
+    read = {value for operation in reading for value in operation.inputs if value not in operation.outputs}  # a copy is no reader
+    dropped = _dropped(observation)
+    found = {value for _, value in observation.made() if value not in read and value not in dropped and _shows(value)}
+    found |= {value for _, value, _ in observation.gradients.values() if _shows(value)}
+    lasting: set[Value] = set()  # what ends alive, and what was there before it in its place
+    for operation in reversed(reading):
+        lasting.update(value for value in operation.outputs if value.alive)
+        if operation.in_place and operation.inputs and any(value in lasting for value in operation.outputs):
+            lasting.add(operation.inputs[0])
+        onwards = any(value in found for value in operation.outputs)
+        last = _ends(operation)
+        thrown = operation.parameter or operation.in_optimizer or (operation.inputs and operation.inputs[0] in lasting)
+        found.update(value for value in operation.inputs if onwards or (last and _shows(value)) or (thrown and _thrown_off(operation, value)))
+    return found
+
+
+def _dropped(observation: Observation) -> set[Value]:
+    """What a forward pass made and nothing took: no op, not even a copy, no gradient, and not the user. This counts only in a run that went on to
+    gradients."""
+    if not observation.gradients:
+        return set()
+    taken = {value for operation in observation.operations for value in operation.inputs}
+    return {value for operation, value in observation.made() if operation.phase == "forward" and not value.alive and value not in taken}
+
+
+def _ends(reader: Operation) -> bool:
+    return bool(reader.reads or reader.opaque or (not reader.outputs and reader.base not in COMPARED))
+
+
+def _shows(value: Value) -> bool:
+    return bool(value.nonfinite) or value.drift >= ROUNDINGS * effective_roundoff(value) or value.dead >= DEAD
+
+
+def _thrown_off(reader: Operation, step: Value) -> bool:
+    """Whether it adds a step most of which is garbage."""
+    return reader.in_place and reader.base in SUMS and step.dead >= GARBAGE and step is not reader.inputs[0]
+
+
+def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Value]:
+    """What a difference becomes as an exponent, scaled at most."""
+    waiting, seen = [value], {value}
+    found: list[Value] = []
+    while waiting:
+        for reader in readers.get(waiting.pop(), ()):
+            if reader.base in ops.EXPONENTIALS:
+                found += reader.outputs
+            elif reader.base in MOVING or (reader.base == "mul" and reader.phase == "forward"):
+                fresh = {made for made in reader.outputs if made not in seen}
+                seen |= fresh
+                waiting += fresh
+    return found
+
+
+def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether something made of it is divided by something else made of it, or its sum is taken the logarithm of: a softmax written out.
+
+    A ratio that is left alone is another matter. Near one it is right to a rounding, whatever the difference was, and its message is by how much it
+    is not one.
+    """
+    reached, waiting = {exponential}, [exponential]
+    while waiting and len(reached) < NEAR:
+        for reader in readers.get(waiting.pop(0), ()):
+            if reader.phase not in ("forward", "data"):
+                continue  # an optimizer divides what a ratio led to as well
+            summed = any(source.maker is not None and source.maker.base in REDUCTIONS for source in reader.inputs)
+            if (reader.base in LOGARITHMS and summed) or (reader.base == "div" and len(reader.inputs) == 2 and reached.issuperset(reader.inputs)):
+                return True
+            fresh = [made for made in reader.outputs if made not in reached]
+            reached.update(fresh)
+            waiting += fresh
+    return False
+
+
+def averaged(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether half of its elements have no digit yet where a forward pass sums or averages them.
+
+    A mean over tokens heals nothing: what it adds up is a statistic, and is wrong. The inverse of the op that lost the digits does heal, as an
+    exponential after a logarithm. Its result is right again, and is not followed.
+    """
+    waiting, seen = [value] if value.dead >= GARBAGE else [], {value}
+    while waiting:
+        for reader in readers.get(waiting.pop(), ()):
+            if reader.phase == "forward" and not reader.in_optimizer:
+                if reader.base in AVERAGES:
+                    return True
+                spoilt = {made for made in reader.outputs if made.dead >= GARBAGE and made not in seen}
+                seen |= spoilt
+                waiting += spoilt
+    return False
+
+
+def measured(value: Value, readers: dict[Value, list[Operation]], *, weighed: bool) -> bool:
+    """Whether all that read whole numbers read them as measures, pixels or products that happen to be whole, and not as positions or counts.
+
+    `weighed`: in the forward pass only products with weights do. (A table of frequencies is no weight.)
+    """
+    consumers = [reader for reader in readers.get(value, ()) if not weighed or reader.phase == "forward"]
+    counted = any(not reader.outputs or any(made.drift >= ROUNDINGS * value.roundoff for made in reader.outputs) for reader in consumers)
+    return bool(consumers) and not counted and (not weighed or all(_weighed(reader, value) for reader in consumers))
+
+
+def _weighed(reader: Operation, value: Value) -> bool:
+    weights = [source.maker for source in reader.inputs if source is not value and source.maker is not None]
+    return reader.base in PRODUCTS and (bool(reader.parameter) or any(maker.parameter for maker in weights))
+
+
+def dominated(reader: Operation, result: Value) -> bool:
+    """Whether a sum makes a small difference good, beside which what is added to it is large."""
+    return reader.base in SUMS and result.drift < ROUNDINGS * effective_roundoff(result) and result.dead < DEAD
+
+
+def ends_wrong(value: Value, readers: dict[Value, list[Operation]]) -> bool:
+    """Whether a number that Python reads, or a result that nothing reads and the user keeps, is off by more than half of itself."""
+    waiting, seen = [value], {value}
+    while waiting:
+        made = waiting.pop()
+        consumers = [reader for reader in readers.get(made, ()) if reader.phase == "forward" and not is_alias(reader, made)]
+        if made.drift > WRONG and (any(reader.reads for reader in consumers) or (made.alive and not consumers)):
+            return True
+        fresh = {result for reader in consumers for result in reader.outputs if result not in seen}
+        seen |= fresh
+        waiting += fresh
+    return False

@@ -1,0 +1,250 @@
+"""Where in a watched run a fault came from: the op that rounded, the op that made a zero, who read a value."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+
+from precheck import formats, ops
+from precheck.analysis.limit import Limit
+from precheck.observe.shadow.operations import Observation, Operation, Value
+from precheck.observe.shadow.source import packaged, shortened
+from precheck.observe.shadow.window import LONGEST
+
+SUMS = ops.SUMS
+MOVING = ops.MOVING
+REDUCTIONS = ops.REDUCTIONS
+PRODUCTS = ops.PRODUCTS
+CONSTANTS = ops.CONSTANTS
+GUARDS = ops.GUARDS
+LOGARITHMS = ops.LOGARITHMS
+DRAWN = ops.DRAWN
+"""Draws of real numbers. They lie on a grid of their format: up to torch 2.11, `rand` in bfloat16 gives multiples of 1/256. So a multiple of them
+may be whole and count nothing."""
+
+
+def underflow_threshold(value: Value) -> float:
+    """Magnitudes up to this are rounded to zero in the format of `value`."""
+    return formats.of_dtype(value.dtype).min_subnormal / 2 if value.low else 0.0
+
+
+def smallest_normal(value: Value) -> float:
+    return formats.of_dtype(value.dtype).min_normal if value.low else 0.0
+
+
+def largest(value: Value) -> float:
+    return formats.of_dtype(value.dtype).max if value.low else math.inf
+
+
+FINEST = Limit(
+    2.0**-11, "unit roundoff",
+    """Unit roundoff of the finest format in which the limits on drifts were measured, float16. A float32 run beside float64 drifts by
+    as many roundings, and means nothing by it: its harm is what would be harm in float16.""",
+)  # fmt: skip
+
+
+def effective_roundoff(value: Value) -> float:
+    """The unit roundoff by which harm is measured."""
+    return max(value.roundoff, FINEST)
+
+
+def elements(value: Value) -> int:
+    return math.prod(value.shape)
+
+
+class Origins:
+    """For each value, the op that brought its error in: the last one that at least doubled the drift."""
+
+    def __init__(self) -> None:
+        self.known: dict[Value, Operation] = {}
+
+    def trace(self, operation: Operation) -> None:
+        """Call it for each operation in order."""
+        worst = operation.drifting
+        inherited = self.known.get(worst) if worst is not None else None
+        for value in operation.outputs:
+            if value.maker is operation:
+                fresh = inherited is None or value.drift > 2 * operation.drift_in
+                self.known[value] = operation if fresh else inherited  # type: ignore[assignment]
+
+    def of(self, value: Value | None) -> Operation | None:
+        return self.known.get(value) if value is not None else None
+
+
+SHARED = Limit(0.5, "share", "Zeros are handed on by an input that has at least half the share of them; a stray zero explains no tensor of zeros.")
+
+
+def zero_share(value: Value) -> float:
+    """Of elements, those that are zero in the run and not in the shadow."""
+    return value.zeros / max(1, value.sample_size or elements(value))
+
+
+def percent(share: float) -> str:
+    """In hundredths, to two digits or to the unit: 0.43, 8.2, 120."""
+    return f"{100 * share:.2g}" if share < 0.995 else f"{100 * share:.0f}"
+
+
+def placed(operation: Operation) -> str:
+    """ "aten.mul.Tensor at models/gpt.py:88", and the library's line if one carried it out; a call that is no op goes by its line alone."""
+    name = operation.title if "." in operation.name else operation.name
+    if not operation.blamed:
+        return f"{name} at an unknown line"
+    inside = via(operation)
+    return f"{name} at {shortened(operation.blamed)}{f' (in {inside})' if inside else ''}"
+
+
+def via(operation: Operation) -> str:
+    """The line of the library that carried it out; "" where that is the user's own code."""
+    return packaged(operation.source) if operation.blamed != operation.source else ""
+
+
+SAME = 1e-5
+"""Relative difference of the norms of one tensor that float32 has computed in two ways."""
+
+
+def given_back(operation: Operation) -> Value | None:
+    """What exact arithmetic gives back where a sum undoes a difference: q of z + (q - z), y of (s + y) - s.
+
+    It is told by its size, which signs and factors on the way would change.
+    """
+    if operation.base not in SUMS or len(operation.inputs) != 2 or not operation.outputs:
+        return None
+    for value, other in (operation.inputs, operation.inputs[::-1]):
+        maker = value.maker
+        terms = maker.inputs if maker is not None and maker is not operation and maker.base in SUMS else ()
+        kept = next((term for term in terms if term is not other), None) if len(terms) == 2 and other in terms else None
+        if kept is not None and math.isclose(operation.outputs[0].norm, kept.norm, rel_tol=SAME):
+            return kept
+    return None
+
+
+def zero_origin(value: Value) -> tuple[str, Operation]:
+    """The rule and the op behind zeros that the reference does not have: back through the ops that handed them on."""
+    operation = value.maker
+    while operation is not None:
+        if value.past is not None and value.past.zeros is not None:
+            return value.past.zeros
+        scalars = [abs(scalar) for scalar in operation.scalars if scalar]
+        if (operation.base in GUARDS | ops.FILLING or constant(operation)) and scalars and min(scalars) <= underflow_threshold(value):
+            return "vanished-constant", operation
+        share = zero_share(value)
+        given = () if operation.base in DRAWN else operation.inputs
+        sources = [source for source in given if source.maker is not None and zero_share(source) >= SHARED * share > 0]
+        before = max(sources, key=zero_share, default=None)
+        if before is None:
+            bound = _bound(operation) if operation.base in SUMS else None
+            return (_kind_of_zero(operation, value), operation) if bound is None else ("vanished-constant", bound)
+        value, operation = before, before.maker
+    raise ValueError("the value was given to the watched block; its zeros are its own")
+
+
+def constant(operation: Operation) -> bool:
+    """Whether it makes a tensor of one number of Python's."""
+    return operation.base in CONSTANTS and not operation.inputs and len(operation.scalars) == 1
+
+
+def bounded(operation: Operation) -> bool:
+    """Whether it is a power whose exponent is a number and not negative, which has no pole at zero. Of 10ˣ, zero is no pole either."""
+    power = operation.base == "pow" and len(operation.inputs) == 1 and len(operation.scalars) == 1
+    return power and (operation.scalars[0] >= 0 if operation.name.endswith("Tensor_Scalar") else operation.scalars[0] != 0)
+
+
+def rounded_bound(operation: Operation) -> tuple[float, float] | None:
+    """A clamp's bound that its format rounds onto the whole number from which it should keep values away, and that number: 0.9999 onto 1.
+
+    Of a constant, 1 alone: a decay or a share that is a no-op. Large numbers are all whole.
+    """
+    result = operation.outputs[0] if (operation.base in GUARDS - SUMS or constant(operation)) and operation.outputs else None
+    if result is None or not result.low:
+        return None
+    rounded = ((scalar, formats.of_dtype(result.dtype).round(scalar)) for scalar in operation.scalars)
+    onto = ((scalar, whole) for scalar, whole in rounded if math.isfinite(whole) and scalar != whole == round(whole))
+    return next(((scalar, whole) for scalar, whole in onto if not constant(operation) or abs(whole) == 1), None)
+
+
+def _bound(operation: Operation) -> Operation | None:
+    """The clamp whose bound the format rounds onto the number that it is subtracted from: 1 - p.clamp(max=0.9999)."""
+    maker = operation.inputs[0].maker if len(operation.inputs) == 1 else None
+    while maker is not None and maker.base in MOVING and maker.inputs:
+        maker = maker.inputs[0].maker
+    found = None if maker is None else rounded_bound(maker)
+    return maker if found is not None and found[1] else None
+
+
+def _kind_of_zero(operation: Operation, value: Value) -> str:
+    beyond_format = value.largest_zeroed > underflow_threshold(value)
+    if operation.base in SUMS and beyond_format:
+        return "cancellation"
+    if operation.base in LOGARITHMS and beyond_format:
+        return "amplified-rounding"
+    unscaled = operation.phase == "backward" and value.dtype == "float16" and operation.scale <= 1
+    return "gradient-underflow" if unscaled else "underflow"
+
+
+SCALING = ops.SCALING
+
+
+def determined(operation: Operation, value: Value) -> bool:
+    """Whether float32 knows the value itself: a sum that cancels to less than 2^-17 of what went in is float32's own noise.
+
+    The gradient of a key's bias is of that kind, and that of any bias before a norm. Products and quotients by elements cancel
+    nothing, however small they make it: of these the factor that is off is asked.
+    """
+    while operation.base in SCALING:
+        source = operation.drifting
+        if source is None or source.maker is None:
+            return True
+        operation, value = source.maker, source
+    sizes = [source.norm for source in operation.inputs if source.norm > 0]
+    if not sizes or not value.norm:
+        return True
+    scale = math.prod(sizes[:2]) if operation.base in PRODUCTS else max(sizes)
+    return value.norm >= 2.0**-17 * scale
+
+
+def is_alias(reader: Operation, value: Value) -> bool:
+    """Whether an op gives out what it was given, in another dtype or layout, and nothing else: who reads that copy reads the value."""
+    return bool(reader.outputs) and all(made is value for made in reader.outputs)
+
+
+def descendants(observation: Observation, roots: list[Value]) -> set[Value]:
+    """The values that anything of `roots` went into, roots included, among those of the ops to judge."""
+    reached = set(roots)
+    if not reached:
+        return reached
+    for operation in observation.judged:
+        if any(value in reached for value in operation.inputs):
+            reached.update(operation.outputs)
+    return reached
+
+
+def turns(value: Value) -> int:
+    """On the way from the inputs to a value: how often an op of a module has worked on its own result. The largest such count of all ops.
+
+    The way is by the input that is furthest off. A state that a loop carries on passes the same op of the same module each time; a
+    network's depth does not.
+    """
+    return max(passed(value).values(), default=0)
+
+
+def passed(value: Value) -> Counter[tuple[str, ...]]:
+    """How often each op of each module and line lies on that way."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    source: Value | None = value
+    while source is not None and source.maker is not None and seen.total() < LONGEST:
+        if source.past is not None:
+            return seen + source.past.turns
+        operation = source.maker
+        seen[operation.module, operation.source, operation.name] += 1
+        source = operation.drifting
+    return seen
+
+
+def read_at(operation: Operation) -> Operation:
+    """An addition of gradients of one value, as autograd makes it, at the line that reads this value: the line of the op that made the last
+    gradient."""
+    if operation.summed is None or operation.in_place:
+        return operation
+    made = next((term.maker for term in reversed(operation.inputs) if term.maker is not None and term.maker.summed is None), operation)
+    return dataclasses.replace(operation, source=made.source, caller=made.caller, module=made.module)

@@ -1,0 +1,107 @@
+"""The error of a reference itself on inputs a little smaller: more samples of what a correct implementation does.
+
+A reference rounds what it stores, and one run shows one case of that. A kernel that stores the same (the result of attention, which its backward pass
+reads) has another case, and may be unlucky where the reference was not. A gradient may also jump at these very inputs, which those beside them show.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from precheck.analysis.kernel_floor import UNSURE
+from precheck.kernels import running
+from precheck.kernels.trials import Made, Trial
+
+if TYPE_CHECKING:
+    from precheck.kernels.bench import Bench
+    from precheck.kernels.trial_result import Judged, Reference
+
+SAMPLES = 8
+"""As many as make it unlikely (2^-8) that a coin falls on one side alone."""
+PAIRS = 4
+"""Steps to either side, so that each of two equals is the larger one of them once."""
+STEP = 2.0**-30
+"""Of an element: far below what any format here tells apart, and far above the roundoff of float64."""
+
+
+def sampled(bench: Bench, trial: Trial, reference: Reference) -> None:
+    """Adds them to the floors of a reference: each is compared with the exact result of the same moved inputs."""
+    made = reference.made or bench.make(trial)
+    for seed in range(SAMPLES):
+        generator = torch.Generator().manual_seed(7919 + seed)
+        moved = Made([_moved(each, generator) for each in made.values], made.numbers)
+        native = running.run(bench.reference, bench.example, moved.values, moved.numbers, bench.wishes_of(trial))
+        exact = native if native.error else bench.exact_of(trial, moved)
+        for name, floored in reference.floors.items():
+            value, right = native.values.get(name), exact.values.get(name)
+            if exact.error or value is None or right is None or not right.is_floating_point() or right.shape != floored.exact.shape:
+                continue
+            error = value.double() - right.double()
+            floored.add(floored.exact + torch.where(error.isfinite(), error, 0.0))
+    _jumps(bench, trial, made, reference)
+
+
+def may_tell(bench: Bench, judged: Judged, reference: Reference) -> bool:
+    """Whether inputs beside these could explain what is off: a few elements; or many of a gradient, where the inputs hold a number twice,
+    so that each of them may be what a choice among equals has moved."""
+    if not judged.everywhere:
+        return True
+    made = reference.made or bench.make(judged.trial)
+    return judged.backward and any(each.is_floating_point() and each.unique().numel() < each.numel() for each in made.values)
+
+
+def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None:
+    """Exact gradients a hair beside these inputs. At a corner, or among equals, they are others, and none is more right than another: what the
+    reference gives there depends on how it is written."""
+    names = [name for name, floored in reference.floors.items() if "gradient" in name and floored.exact.is_floating_point()]
+    for seed in range(-1, PAIRS) if names else ():
+        for sign in (1, -1):
+            generator = torch.Generator().manual_seed(4177 + seed) if seed >= 0 else None
+            beside = Made([_stepped(each, generator, sign) for each in made.values], made.numbers)
+            exact = bench.exact_of(trial, beside)
+            for name in names:
+                other = exact.values.get(name)
+                if exact.error is None and other is not None and other.shape == reference.floors[name].exact.shape:
+                    reference.floors[name].jumped(other.double())
+
+
+def doubted(bench: Bench, trial: Trial, reference: Reference) -> bool:
+    """Whether float64 leaves room for another result: the candidate in float64 is off too, by less than what float64 rounds of numbers as large as
+    the inputs. `1 + tanh(x)` is 0 for -20 there, and what it is on paper is no rounding of 0. Such a difference is allowed from now on."""
+    made = reference.made or bench.make(trial)
+    wide = running.run(bench.candidate, bench.example, made.values, made.numbers, bench.wishes_of(trial), kind="exact")
+    if wide.error is not None:
+        return False
+    sizes = [each.double().abs().nan_to_num(posinf=0.0).max() for each in made.values if each.is_floating_point() and each.numel()]
+    room, found = UNSURE * float(max(sizes, default=0.0)), False
+    for name, floored in reference.floors.items():
+        other = wide.values.get(name)
+        if other is None or other.shape != floored.exact.shape or not floored.exact.is_floating_point() or not other.is_floating_point():
+            continue
+        near = (other - floored.exact).abs() <= room
+        if bool((near & (other != floored.exact)).any()):
+            floored.jumped(torch.where(near, 2 * other.double() - floored.exact, floored.exact))  # twice as far: it is rounded where it is stored
+            found = True
+    return found
+
+
+def _stepped(value: torch.Tensor, generator: torch.Generator | None, sign: int) -> torch.Tensor:
+    """Each element moved by itself; a zero as far as others are. Without a generator, each by more or less than the one before it: among equals the
+    last is the largest everywhere, or the first, and these two are what implementations take."""
+    if not value.is_floating_point() or not value.numel():
+        return value
+    wide = value.double()
+    size = torch.where(wide == 0, wide.nan_to_num(posinf=0.0, neginf=0.0).square().mean().sqrt(), wide.abs())
+    drawn = torch.linspace(0, 1, wide.numel(), dtype=torch.float64).view(wide.shape) if generator is None else torch.rand(
+        wide.shape, generator=generator, dtype=torch.float64)  # fmt: skip
+    moved = wide + sign * STEP * size * (drawn - 0.5)
+    return torch.where(wide.isfinite(), moved, wide)
+
+
+def _moved(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """A little smaller, by up to a 32nd that all elements share, so that averages round anew too; and stored again."""
+    if not value.is_floating_point():
+        return value
+    return value * (1 - float(torch.rand((), generator=generator, dtype=torch.float64)) / 32)

@@ -1,0 +1,98 @@
+"""The report of a session: a finding, a row for each subject, what was tried."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from precheck.findings import Finding, Report, Row, Severity
+from precheck.kernels import number_kinds
+from precheck.kernels.bench import Bench
+from precheck.kernels.causes import Cause
+from precheck.kernels.session import Told
+from precheck.kernels.trial_result import Judged
+from precheck.kernels.trials import Trial
+from precheck.rules import kernel
+
+
+def report(told: Sequence[Told], benches: Sequence[Bench], precision: str) -> Report:
+    """One report of all examples."""
+    made = Report(precision=precision)
+    for one, bench in zip(told, benches, strict=True):
+        made.add(_findings(one, bench))
+        made.boundaries += _rows(one)
+    wrong = any(one.cause is not None for one in told)
+    judged = any(not one.unjudged for one in told)
+    made.facts = {"verdict": "different" if wrong else "rounding" if judged else "not judged", "exact": benches[0].exact_in, **_counts(told)}
+    return made
+
+
+def _counts(told: Sequence[Told]) -> dict[str, Any]:
+    """What was tried, in numbers. `untold`: subjects that zeros would have passed for, in every trial."""
+    worst = {name for one in told for name in one.worst}
+    counts: dict[str, Any] = {"trials": sum(one.trials for one in told), "left_out_for_time": sum(one.skipped for one in told)}
+    refused = {why: count for one in told for why, count in one.refused.items()}
+    optional = {
+        "refused_by_candidate": refused, "refused_by_reference_alone": sum(one.unchecked for one in told),
+        "example_in_smaller_shapes_alone": any(one.whole_left_out for one in told),
+        "unconfirmed": [text for one in told for text in one.unconfirmed], "untold": sorted(worst - {name for one in told for name in one.told_by}),
+    }  # fmt: skip
+    return counts | {name: value for name, value in optional.items() if value}
+
+
+def _findings(told: Told, bench: Bench) -> list[Finding]:
+    found = [kernel.finding(rule, "warning", text) for rule, text in told.warnings]
+    if told.unjudged:
+        found.append(kernel.finding("kernel-contract", "warning", f"not judged: {told.unjudged} (inputs: {described(Trial(given=True), bench)})"))
+    blank = sorted(told.blank - told.known)
+    if blank:
+        why = "in every trial the reference's own is NaN or Inf, or correct implementations differ in all of its elements"
+        text = f"not judged: {', '.join(blank)}: {why}; pass an example in which it is finite (inputs: {described(Trial(given=True), bench)})"
+        found.append(kernel.finding("kernel-contract", "warning", text))
+    if told.cause is not None and told.judged is not None:
+        found.append(_error(told.judged, told.cause, bench))
+    elif told.refused:
+        why, count = max(told.refused.items(), key=lambda item: item[1])
+        found.append(kernel.finding("kernel-contract", "warning", f"the candidate refuses {count} of the inputs that the reference takes: {why}"))
+    if told.unchecked and told.cause is None:
+        text = f"the candidate gives a result for {told.unchecked} of the inputs that the reference refuses, which nothing says is right"
+        found.append(kernel.finding("kernel-contract", "warning", text))
+    return found
+
+
+def _error(judged: Judged, cause: Cause, bench: Bench) -> Finding:
+    fault = judged.fault
+    assert fault is not None
+    severity: Severity = "error"
+    why = f"; {cause.why}" if cause.why else ""
+    place = {"phase": "backward" if fault.backward else "forward", "tensor": fault.subject, "limit": 1.0}
+    measured = fault.distance.ratio if fault.distance is not None else None
+    text = f"{fault.text}{why} (inputs: {described(judged.trial, bench)})"
+    return kernel.finding(cause.rule, severity, text, measured=measured, **place)
+
+
+def described(trial: Trial, bench: Bench) -> str:
+    """The inputs of a trial in words: shapes, and what they are unlike the example in."""
+    shapes = [str(tuple(leaf.tensor.shape) if trial.given else bench.dimensions.shape(place, dict(trial.sizes)))
+              for place, leaf in enumerate(bench.example.leaves)]  # fmt: skip
+    dtypes = sorted({str(leaf.tensor.dtype).removeprefix("torch.") for leaf in bench.example.leaves})
+    words = [", ".join(shapes), "/".join(dtypes), "the example's own numbers" if trial.given else number_kinds.WORDS[trial.family]]
+    if trial.layout != "contiguous":
+        words.append(trial.layout if trial.laid < 0 else f"inputs{bench.example.leaves[trial.laid].path} {trial.layout}")
+    if trial.upstream != "random":
+        words.append(f"an incoming gradient that is {trial.upstream}")
+    return ", ".join(words)
+
+
+def _rows(told: Told) -> list[Row]:
+    """For each subject the trial in which it was furthest from the exact result."""
+    rows = []
+    for name, judged in told.worst.items():
+        found = judged.distances[name]
+        kind, tensor = ("gradient" if "gradient" in name else "output"), name.removeprefix("gradient of ")
+        r = found.ratio if math.isfinite(found.ratio) else math.inf
+        failed = told.cause is not None and told.judged is not None and told.judged.fault is not None and told.judged.fault.subject == name
+        shown = r if failed else min(r, 1.0)
+        rows.append(Row(tensor, kind, 1, (), "", shown, 1.0, found.relative, found.relative / r if r else 0.0, found.relative, found.lost))
+    return rows

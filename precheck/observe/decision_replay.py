@@ -1,0 +1,231 @@
+"""A reference run that takes another run's decisions and draws, and counts those it would have taken otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from precheck import ops
+from precheck.contents import composed
+from precheck.observe.decision_modes import DecisionMode
+from precheck.observe.decisions import DecisionLog, Key, Places, aten, continuous, decides, discrete, gradient_mask, nature, outputs_of
+from precheck.observe.listeners import Progress
+from precheck.observe.marks import replaced
+from precheck.observe.module_hooks import LOW, Position
+from precheck.observe.op_sequence import Program
+from precheck.observe.shadow.source import Frames
+from precheck.torch_internals import in_backward, schema
+
+
+class DecisionReplay(DecisionMode):
+    """Takes the decisions of a log in a reference run, and carries that run out in `dtype` wherever the code says lower.
+
+    A cast or factory that names a lower dtype in the user's own code is lifted to `dtype`. The reference is what the program means, without the
+    rounding it asks for. `disturb` is applied to the results that the recorded run stored low, and `read` gives what it made of its inputs where it
+    read them cast low.
+
+    What this run would have decided itself goes to `own`, and is counted against `rival` (by default the log it follows):
+    `flips` holds, by module call and op, how many of how many forward decisions differ.
+    """
+
+    def __init__(
+        self,
+        log: DecisionLog,
+        position: Position,
+        dtype: torch.dtype,
+        *,
+        disturb: Callable[[torch.Tensor], None] | None = None,
+        read: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        own: DecisionLog | None = None,
+        rival: DecisionLog | None = None,
+        program: Program | None = None,
+    ) -> None:
+        super().__init__()
+        self.log, self.places, self.dtype = log, Places(position), dtype
+        self.results, self.disturb = Places(position), disturb
+        self.read = read if log.entered else None
+        self.disturbs = disturb is not None or self.read is not None
+        self.program = program
+        self.own, self.rival = own, rival if rival is not None else log
+        self.lower = {torch.float32: LOW, torch.float64: (*LOW, torch.float32)}[dtype]
+        self.flips: dict[str, tuple[int, int]] = {}
+        self.frames, self.progress = Frames(), Progress()
+        self.met: set[str] = set()  # "forward", "backward": where it has seen ops
+        self.busy: set[str] = set()  # and where it had something to do
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        self.progress.op()
+        kwargs = kwargs or {}
+        if self.rests:
+            return func(*args, **kwargs)
+        kind = nature(func)
+        if self.program is not None:
+            self.program.took(kind.name, args, kwargs)
+        place = "backward" if in_backward() else "forward"
+        self.met.add(place)
+        lowered = self._lower(args) or (bool(kwargs) and self._lower(kwargs.values()))
+        if lowered:
+            self.busy.add(place)
+            if kind.casts and self.log.meant:
+                meant = self._meant(func, args, kwargs)
+                if meant is not None:
+                    return meant
+            args, kwargs = self._lifted(func, args, kwargs)
+        if kind.view:
+            return func(*args, **kwargs)
+        if kind.masked:
+            self.busy.add(place)
+            mask = gradient_mask(func, args)
+            recorded = self.log.entries.get(self.places.key(func, tuple(mask.shape)))
+            if recorded is not None and recorded[0] is not None:
+                return torch.where(recorded[0], args[0], torch.zeros_like(args[0]))  # a product would make NaN of Inf times 0
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        outputs = outputs_of(result)
+        if not outputs:
+            return result
+        if self.disturbs and not kind.moves and continuous(outputs[0]):
+            result, outputs = self._disturbed(func, args, kwargs, result, outputs)
+        if not (decides(func, args, outputs) or kind.draws):
+            return result
+        self.busy.add(place)
+        key = self.places.key(func, tuple(outputs[0].shape))
+        recorded = self.log.entries.get(key)
+        if not kind.draws:
+            self._decided(func, key, outputs)
+        if recorded is None or [r is None or r.shape == o.shape for r, o in zip(recorded, outputs, strict=False)].count(False):
+            return result
+        return self._followed(func, args, kwargs, result, outputs, recorded)
+
+    def during(self, place: str) -> contextlib.AbstractContextManager[None]:
+        """Goes around the forward or backward pass of a run: the mode is left where an earlier run of the same ops found nothing to do."""
+        needless = (self.dtype, place) in self.log.idle and not self.disturbs and self.program is None
+        return self.aside() if needless else contextlib.nullcontext()
+
+    def ended(self) -> None:
+        """The run has taken all its steps."""
+        self.log.idle |= {(self.dtype, place) for place in self.met - self.busy}
+
+    def _lower(self, values: Iterable[Any]) -> bool:
+        """Whether a lower dtype is among an op's arguments, named or of a tensor."""
+        lower = self.lower
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                if value.dtype in lower:
+                    return True
+            elif isinstance(value, torch.dtype):
+                if value in lower:
+                    return True
+            elif isinstance(value, (list, tuple)) and self._lower(value):
+                return True
+        return False
+
+    def _disturbed(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any, outputs: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
+        """The result with the noise of what the recorded run rounded there."""
+        key = self.results.key(func, tuple(outputs[0].shape))
+        if self.read is not None and key in self.log.entered:
+            args = replaced(args, self.log.entered[key], self.read)
+            result = func(*args, **kwargs)
+            outputs = outputs_of(result)
+        if self.disturb is not None:
+            if key in self.log.narrowed:
+                result, outputs = self._on_rounded(func, args, kwargs, self.log.narrowed[key])
+            if key in self.log.rounded:
+                self.disturb(outputs[0])
+        return result, outputs
+
+    def _on_rounded(self, func: Any, args: Any, kwargs: dict[str, Any], places: tuple[int, ...]) -> tuple[Any, list[torch.Tensor]]:
+        """The result of the op where the arguments at these places are disturbed: gradients that the recorded run had cast low."""
+        assert self.disturb is not None
+        args = list(args)
+        for place in places:
+            if place < len(args) and isinstance(args[place], torch.Tensor):
+                args[place] = args[place].clone()
+                self.disturb(args[place])
+        result = func(*args, **kwargs)
+        return result, outputs_of(result)
+
+    def _meant(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
+        """The cast of a round trip, rounded after all but kept in the dtype of this run; None for any other."""
+        if kwargs.get("dtype") not in LOW or (self.frames.line(1)[0], tuple(args[0].shape)) not in self.log.meant:
+            return None
+        low: torch.Tensor = func(*args, **kwargs)
+        return low.to(self.dtype)
+
+    def _followed(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any, outputs: list[torch.Tensor], recorded: Any) -> Any:
+        if func.overloadpacket is aten.native_dropout and recorded[1] is not None:
+            _overwrite(outputs[1], recorded[1])
+            scale = 1 / (1 - args[1]) if args[1] < 1 else 0.0
+            outputs[0].copy_(args[0] * recorded[1] * scale)
+            return result
+        chosen = next((r for r in recorded if r is not None and r.dtype == torch.int64), None)
+        for own, taken in zip(outputs, recorded, strict=False):
+            if taken is not None:
+                _overwrite(own, taken)
+            elif chosen is not None and func.overloadpacket.__name__ not in ops.ORDERED:
+                values = _chosen(func, args, kwargs, own, chosen)
+                if values is not None:
+                    own.copy_(values)
+        return result
+
+    def _decided(self, func: Any, key: Key, outputs: list[torch.Tensor]) -> None:
+        """How many of this op's decisions differ from the rival's; backward kernels decide nothing that the forward has not."""
+        if key[0] == "backward":
+            return
+        if self.own is not None:
+            self.own.entries[key] = discrete(func, outputs)
+        for mine, other in zip(outputs, self.rival.entries.get(key, ()), strict=False):
+            if other is not None and other.shape == mine.shape:
+                place = f"{key[0]}|{key[1]}"
+                flipped, total = self.flips.get(place, (0, 0))
+                self.flips[place] = flipped + int((mine != other.to(mine.dtype)).sum()), total + mine.numel()
+
+    def _lifted(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        kwargs = {name: self.dtype if value in self.lower else value for name, value in kwargs.items() if not isinstance(value, torch.Tensor)} | {
+            name: value for name, value in kwargs.items() if isinstance(value, torch.Tensor)
+        }
+        args = tuple(self.dtype if isinstance(arg, torch.dtype) and arg in self.lower else arg for arg in args)
+        if func.is_view or schema(func).is_mutable:
+            return args, kwargs
+        return tuple(self._raised(arg) for arg in args), {name: self._raised(value) for name, value in kwargs.items()}
+
+    def _raised(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype in self.lower and not composed(value):
+            return value.to(self.dtype)
+        if isinstance(value, (list, tuple)) and any(isinstance(item, torch.Tensor) for item in value):
+            return [self._raised(item) for item in value]
+        return value
+
+
+def _overwrite(own: torch.Tensor, taken: torch.Tensor) -> None:
+    own.copy_(taken)
+
+
+def _chosen(func: Any, args: Any, kwargs: dict[str, Any], own: torch.Tensor, indices: torch.Tensor) -> torch.Tensor | None:
+    """The reference's values at the low run's indices, for ops that return both."""
+    source: torch.Tensor = args[0]
+    if "max_pool" in schema(func).name:
+        dims = own.dim() - (3 if "3d" in schema(func).name else 2)
+        if dims < 1:
+            return None
+        return source.flatten(dims).gather(-1, indices.flatten(dims)).view_as(own)
+    if source.dim() == 0:
+        return source.view_as(own)
+    dim = _dim(func, args, kwargs)
+    if dim is None:
+        return None
+    kept = indices.dim() == source.dim()
+    picked = source.gather(dim, indices if kept else indices.unsqueeze(dim))
+    return picked if kept else picked.squeeze(dim)
+
+
+def _dim(func: Any, args: Any, kwargs: dict[str, Any]) -> int | None:
+    """The op's `dim` argument, by its schema; None for an op that has none (max over everything, max-pool)."""
+    for place, argument in enumerate(schema(func).arguments):
+        if argument.name == "dim":
+            value = kwargs.get("dim", args[place] if place < len(args) else argument.default_value)
+            return None if value is None else int(value)
+    return None

@@ -1,0 +1,256 @@
+"""Hooks on module boundaries: what each module returns, and the gradient that comes back for it.
+
+A tensor is recorded once, under the innermost module that made it. Numbers after "#" count calls of a module that is called
+more than once; what a backward pass recomputes (activation checkpointing) is not recorded again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Callable, Container, Iterator
+from types import CodeType
+from typing import Any, Protocol
+
+import torch
+
+from precheck.observe.containers import tensors
+from precheck.observe.functions import Functions
+from precheck.observe.profiling import Unheard
+from precheck.observe.recorder import Recorder, Witness
+from precheck.observe.records import Trace
+from precheck.observe.stack_depth import room
+from precheck.torch_internals import in_backward, is_transformed, script_optimized, storage_key, version
+
+LOW = (torch.bfloat16, torch.float16)
+
+
+class Disturbance(Protocol):
+    """What a noise run does to tensors at the places where the low-precision run rounds."""
+
+    def parameter(self, name: str, value: torch.Tensor) -> torch.Tensor: ...
+
+    def input(self, value: torch.Tensor) -> torch.Tensor: ...
+
+    def read(self, value: torch.Tensor) -> torch.Tensor:
+        """What the low-precision run reads in place of an input that it has cast."""
+
+    def output(self, key: str, tensor: torch.Tensor) -> None:
+        """In place: what follows, and what autograd saved, see the disturbed values, as they would see rounded ones."""
+
+    def gradient(self, key: str, gradient: torch.Tensor) -> torch.Tensor: ...
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether `result` is wanted for every op, not only `output` for every module."""
+
+    def result(self, tensor: torch.Tensor) -> None: ...
+
+    def products(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which the operands of matrix products are disturbed, for formats that round there."""
+
+
+class Position:
+    """Which module call is running, and how many low-format results its own code has made so far. `inside`: whether model or loss run at all."""
+
+    def __init__(self) -> None:
+        self.inside = False
+        self.stack: list[tuple[str, int]] = [("", 0)]
+        self.rounded: Callable[[], None] = lambda: None  # told of each
+
+    @property
+    def call(self) -> str:
+        return self.stack[-1][0]
+
+    def enter(self, call: str) -> None:
+        self.stack.append((call, 0))
+
+    def leave(self, name: str) -> tuple[str, int]:
+        """The call that ends and its count; `name` if none was begun (a module that another hook ran out of turn)."""
+        return self.stack.pop() if len(self.stack) > 1 else (name, 0)
+
+    def count(self, roundings: int = 1) -> None:
+        call, before = self.stack[-1]
+        self.stack[-1] = (call, before + roundings)
+        self.rounded()
+
+
+class Boundaries:
+    """Records into `trace` what passes the module boundaries of `model` while attached."""
+
+    def __init__(
+        self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, glance: bool = False,
+        witness: Witness | None = None, sampled: Container[str] = (), finds_sample_sizes: bool = False, loss: Any = None, functions: bool = False,
+        compiled: bool = False, unmeasured: bool = False,
+    ) -> None:  # fmt: skip
+        self.model, self.trace, self.disturbance, self.handed, self.glance = model, trace, disturbance, handed, glance
+        self.recorder = Recorder(trace, sampled=sampled, finds_sample_sizes=finds_sample_sizes, glance=glance, witness=witness, unmeasured=unmeasured)
+        self.compiled, self.witness = compiled, witness
+        self.position = Position()
+        self.functions = Functions(self.recorder, _forwards(model, loss)) if functions else None
+        if self.functions is not None:
+            self.position.rounded = self.functions.rounded
+        self.enabled = True
+        self.result = "output" if not hasattr(model, "output") else "output[]"  # beside a child of that name
+        self.step = 1
+        self.calls: Counter[str] = Counter()
+        self.made: dict[int, tuple[torch.Tensor, int, str]] = {}  # alive for one forward only
+        self.storages: set[int] = set()  # of what is in `made`
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        handles = []
+        for name, module in [("", self.model)] if self.compiled else self.model.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):  # takes no Python hooks, and has none inside
+                continue
+            if not self.glance:
+                handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
+            handles.append(module.register_forward_hook(self._leaving(name), always_call=not self.glance))
+        try:
+            with room(), contextlib.nullcontext() if self.compiled else _uncompiled(), interpreted():
+                yield
+            self.recorder.learn()
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._let_go()
+
+    @contextlib.contextmanager
+    def forward(self) -> Iterator[None]:
+        """Goes around a forward pass and its loss."""
+        self.position.inside = True
+        try:
+            if self.functions is None or not self.enabled:
+                yield
+                return
+            self.functions.step = self.step
+            with self.functions.watched():
+                yield
+        finally:
+            self.position.inside = False
+
+    def forward_done(self, result: Any) -> None:
+        """Marks what belongs to the model's own result, and lets go of the forward's tensors."""
+        with Unheard():
+            self._done(result)
+
+    def _done(self, result: Any) -> None:
+        if isinstance(self.model, torch.jit.ScriptModule) and self.enabled:  # no hook has seen it
+            self._returned("", result, self.position.stack[0][1])
+        for path, tensor in tensors(result):
+            if self.witness is not None:
+                self.witness.boundary("result", path, self.step, tensor)
+            known = self.made.get(id(tensor))
+            if known and known[0] is tensor and known[2] in self.trace.records:
+                self.recorder.result(known[2], tensor)
+                self.trace.results.setdefault(path, known[2])  # of the first step
+        self._let_go()
+        self.calls.clear()
+
+    def _let_go(self) -> None:
+        self.made.clear()
+        self.storages.clear()
+
+    def _keep(self, tensor: torch.Tensor, writes: int, key: str) -> None:
+        self.made[id(tensor)] = (tensor, writes, key)
+        self.storages.add(storage_key(tensor))
+
+    def _entering(self, name: str) -> Any:
+        def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            call = self._call(name)
+            if self.handed and self.enabled and name:
+                for path, tensor in tensors((*args, *kwargs.values())):
+                    self._handed(f"{call}{path}", tensor)
+            self.position.enter(call)
+
+        return hook
+
+    def _handed(self, name: str, tensor: torch.Tensor) -> None:
+        """Records what no module has made, nor been handed before."""
+        known = self.made.get(id(tensor))
+        if not _measurable(tensor) or in_backward() or (known and known[0] is tensor and known[1] == version(tensor)):
+            return
+        key = f"handed:{name}@{self.step}"
+        self._keep(tensor, version(tensor), key)
+        self.trace.makers[key] = self.position.call
+        self.recorder.add("handed", name, self.step, tensor)
+
+    def _leaving(self, name: str) -> Any:
+        def hook(module: torch.nn.Module, args: Any, output: Any) -> None:
+            call, roundings = self.position.leave(name)
+            if self.enabled and output is not None:
+                with Unheard():
+                    self._returned(call, output, roundings)
+
+        def glance(module: torch.nn.Module, args: Any, output: Any) -> None:
+            """Nobody asks where such a run is. Calls are counted as they end, which is as they begin, but where a module calls itself."""
+            call = self._call(name)
+            if self.enabled and output is not None:
+                self._returned(call, output, 0)
+
+        return glance if self.glance else hook
+
+    def _call(self, name: str) -> str:
+        if not in_backward():
+            self.calls[name] += 1
+        return f"{name}#{self.calls[name]}" if self.calls[name] > 1 else name
+
+    def _returned(self, call: str, output: Any, roundings: int) -> None:
+        for path, tensor in tensors(output):
+            self._passed(f"{call}{path}" or self.result, tensor, roundings)
+
+    def _passed(self, name: str, tensor: torch.Tensor, roundings: int) -> None:
+        if not _measurable(tensor):
+            return
+        writes = version(tensor)
+        known = self.made.get(id(tensor))
+        if known and known[0] is tensor and known[1] == writes:
+            return
+        key = f"output:{name}@{self.step}"
+        if self.disturbance is not None and storage_key(tensor) not in self.storages:  # else a view of what another returned
+            self.disturbance.output(key, tensor)
+        self._keep(tensor, writes, key)
+        if not in_backward():
+            self.recorder.add("output", name, self.step, tensor, roundings)
+            if tensor.requires_grad and not self.glance:
+                tensor.register_hook(self._gradient_hook(name, key, roundings, self.step))
+
+    def _gradient_hook(self, name: str, key: str, roundings: int, step: int) -> Any:
+        def hook(gradient: torch.Tensor | None) -> torch.Tensor | None:
+            if not self.enabled:
+                return None
+            if gradient is None or gradient.layout != torch.strided:  # None: of one of several results, which the loss does not depend on
+                return None
+            disturbed = gradient if self.disturbance is None else self.disturbance.gradient(key, gradient)
+            self.recorder.add("gradient", name, step, disturbed, roundings)
+            return disturbed if disturbed is not gradient else None
+
+        return hook
+
+
+def _forwards(model: torch.nn.Module, loss: Any) -> set[CodeType]:
+    """Code whose results are recorded anyway: the modules' and the loss."""
+    found = (getattr(getattr(type(module), "forward", None), "__code__", None) for module in model.modules())
+    return {code for code in (*found, *(getattr(each, "__code__", None) for each in (getattr(model, "function", None), loss))) if code is not None}
+
+
+def _measurable(tensor: torch.Tensor) -> bool:
+    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.layout == torch.strided and not is_transformed(tensor)
+
+
+def _uncompiled() -> contextlib.AbstractContextManager[Any]:
+    """torch.compile steps aside: what it made has no module boundaries, and tracing the hooks would only compile them too."""
+    if "torch._dynamo" not in sys.modules:
+        return contextlib.nullcontext()
+    return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
+
+
+@contextlib.contextmanager
+def interpreted() -> Iterator[None]:
+    """TorchScript runs op by op: what its executor has compiled under one precision, backward too, does not run under another."""
+    before = script_optimized(False)
+    try:
+        yield
+    finally:
+        script_optimized(before)

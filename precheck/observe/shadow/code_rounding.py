@@ -1,0 +1,220 @@
+"""Where a scaled tensor is rounded to codes: what it was before, what is clipped, and whether the rounding is biased."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.code_copies import Track
+from precheck.observe.shadow.code_notes import Clipped, Skewed
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.partial_writes import region
+from precheck.observe.shadow.replay import OpPlan
+from precheck.observe.shadow.storages import Flat, whole
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.codes import Codes
+    from precheck.observe.shadow.scaled_tensors import Scaled
+
+ROUNDS = ops.WHOLE | ops.CASTS
+FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
+SAMPLE = 1 << 16
+WIDEST = 2.0
+"""Steps: errors beyond it are no rounding."""
+FEWEST = 64
+"""Elements from which errors have a mean worth speaking of."""
+
+
+@dataclasses.dataclass(slots=True)
+class Origin:
+    """Scaled numbers whose places among those of a format are looked up: themselves, and what each was multiplied by."""
+
+    exact: torch.Tensor
+    bys: list[torch.Tensor]
+
+
+def followed(codes: Codes, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+    """An op on what has been scaled: it becomes codes, stays scaled, or neither."""
+    source, base = inputs[0], planned.base
+    scaled = codes.scaled.get(source)
+    if scaled is None:
+        return
+    if base in ops.PLACES or result.shape != source.shape:
+        _sought(codes, planned, scaled, source, result)
+    elif base in ROUNDS and (result.dtype in FLOATS or not result.is_floating_point() or base not in ("_to_copy", "copy")):
+        if result.dtype is not torch.bool:
+            _coded(codes, planned, scaled, source, result)
+    elif (base.startswith("clamp") or base == "abs" or base in ops.WHOLE_COPIES | ops.CASTS) and whole(result):
+        before = scaled.unclipped or (Flat.of(source, source) if base.startswith("clamp") else None)
+        if before is not None and region(source) != region(result):
+            before = Flat.of(result, before.seen(source))
+        kept = [scaled.by(place, source) for place in range(len(scaled.bys))]
+        codes.scaled.put(result, dataclasses.replace(scaled, region=region(result), bys=kept, unclipped=before))
+    elif base in ("add", "sub") and whole(result):
+        _shifted(codes, scaled, args, source, result)
+
+
+def bound(planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> float:
+    """An end of a clamp; infinite where it has none, or has many."""
+    value = planned.argument(name, args, kwargs)
+    return float(value) if isinstance(value, (int, float)) else -math.inf if name == "min" else math.inf
+
+
+def _sought(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
+    """Beside each number of a format, or already its place among them."""
+    if planned.base == "sub" and result.dim() == source.dim() and source.shape[-1:] == (1,):
+        source = source.squeeze(-1)
+    elif planned.base not in ops.PLACES or result.shape != source.shape:
+        return
+    codes.origins.put(result, Origin(source.float().clone(), [scaled.by(place, source).clone() for place in range(len(scaled.bys))]))
+
+
+def looked_up(codes: Codes, planned: OpPlan, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
+    """An op on places among the numbers of a format: that number itself, where it is read from a table."""
+    place, origin = next((each, found) for each in inputs if (found := codes.origins.get(each)) is not None)
+    table = not place.is_floating_point() and result.is_floating_point() and planned.base in ops.MOVING
+    if table and result.numel() == origin.exact.numel():
+        bys = [each.expand(origin.exact.shape).reshape(result.shape) for each in origin.bys]
+        exact = origin.exact.reshape(result.shape)
+        _become(codes, planned, exact, exact, bys, result)
+    elif not table and (planned.base in {*ops.PLACES, *ops.MOVING, *ops.POWERS} or planned.base == "pow"):
+        codes.origins.put(result, origin)
+
+
+def _become(
+    codes: Codes, planned: OpPlan, exact: torch.Tensor, data: torch.Tensor, bys: list[torch.Tensor], result: torch.Tensor
+) -> Operation:
+    """`result` holds codes of `exact`, which is `data` times each of `bys`, and a zero point."""
+    place = codes.described(planned.name)
+    codes.scales.rounded_under(bys[0])
+    plains = [Flat.of(result, torch.nan_to_num(data / by)) for by in bys]
+    units = [Flat.of(result, 1 / by) for by in bys]
+    codes.tracks.put(result, Track(Flat.of(result, exact), plains, place.blamed, units, shifted=data is not exact))
+    return place
+
+
+def _shifted(codes: Codes, scaled: Scaled, args: tuple[Any, ...], source: torch.Tensor, result: torch.Tensor) -> None:
+    """Something has been added: noise, half a step or a zero point; which of them is asked once it is rounded."""
+    other = args[1] if args[0] is source else args[0]
+    if scaled.added is None and source is args[0]:
+        kept = [scaled.by(place, source) for place in range(len(scaled.bys))]
+        codes.scaled.put(result, dataclasses.replace(scaled, region=region(result), bys=kept, added=other))
+
+
+def _exact(scaled: Scaled, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:
+    """What is rounded but for noise, the same without a zero point, and whether there is noise."""
+    wide, added = source.float(), scaled.added
+    if added is None:
+        return wide, wide, False
+    if isinstance(added, torch.Tensor):
+        added = added.detach().float().expand(source.shape) if added.numel() < source.numel() else added.float().reshape(source.shape)
+        small, noisy = bool((added.abs() <= 1).all()), added.numel() == scaled.added.numel()  # type: ignore[union-attr]
+    else:
+        small, noisy = abs(added) < 1, False
+    data = wide - added
+    return (data, data, noisy) if small else (wide, data, False)
+
+
+def _coded(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
+    if planned.base in ops.CASTS and not result.is_floating_point() and not bool((source.float() % 1 != 0).any()):
+        return  # whole numbers already
+    exact, data, noisy = _exact(scaled, source)
+    bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
+    place = _become(codes, planned, exact, data, bys, result)
+    if scaled.unclipped is not None:
+        clipped(codes, source, result, scaled.unclipped.seen(source), source.float())
+    elif result.dtype in FLOATS:
+        end = torch.finfo(result.dtype).max
+        clipped(codes, source, result, exact, exact.clamp(-end, end))
+    else:
+        codes.casts.clean(place)
+    if result.dtype not in FLOATS:
+        _skewed(codes, place, noisy, exact, result.float())
+
+
+def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> None:
+    """Notes what ended at the largest number, beside what rounding costs."""
+    place = codes.described("clamp")
+    norm, lost = float(before.float().norm()), float((before - after).float().norm())
+    if not lost or not norm or not math.isfinite(norm):
+        codes.casts.clean(place)
+        return
+    rounding, end = float((result.float() - after.float()).norm()), float(after.abs().amax())
+    greatest = float(before.abs().amax()) / max(end, 1e-30)
+    codes.casts.clipped(place, Clipped(lost / norm, rounding / norm, float((before != after).float().mean()), greatest))
+
+
+def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, made: torch.Tensor) -> None:
+    """Notes a mean of the errors, in steps."""
+    error = (made - exact).reshape(-1)[:SAMPLE]
+    inside = error.abs() <= WIDEST
+    error, signs = error[inside], exact.reshape(-1)[:SAMPLE][inside].sign()
+    if len(error) < FEWEST:
+        return
+    mean, inwards, chance = float(error.mean()), float(-(error * signs).mean()), 0.6 / len(error) ** 0.5
+    off, towards = (inwards, True) if abs(inwards) > abs(mean) else (mean, False)
+    codes.casts.skewed(place, Skewed(off, towards, noisy, chance))
+
+
+@dataclasses.dataclass(slots=True)
+class Line:
+    """What is known of the casts of one line: of how many something was clipped, and the worst."""
+
+    place: Operation
+    calls: int = 0
+    clips: int = 0
+    clipped: Clipped | None = None
+    skewed: Skewed | None = None
+
+
+class Casts:
+    """The casts of a run, by line."""
+
+    def __init__(self, codes: Codes) -> None:
+        self.codes = codes
+        self.lines: dict[str, Line] = {}
+        self.meant: set[str] = set()  # the lines of which codes have been dequantised
+        self.centred: set[str] = set()  # the lines of which codes have had half a step added
+
+    def dequantised(self, rounded: str) -> None:
+        """Codes of that line have been multiplied by a scale: what rounded them is a quantiser."""
+        self.meant.add(rounded)
+
+    def added(self, rounded: str, number: Any) -> None:
+        """A number has been added to codes of that line: half a step, if they are cut off and stand for the middle of what was."""
+        if isinstance(number, float) and number % 1 == 0.5:
+            self.centred.add(rounded)
+
+    def _line(self, place: Operation) -> Line:
+        return self.lines.setdefault(place.blamed, Line(place))
+
+    def clean(self, place: Operation) -> None:
+        """One without any clipping."""
+        self._line(place).calls += 1
+
+    def clipped(self, place: Operation, seen: Clipped) -> None:
+        line = self._line(place)
+        line.calls += 1
+        line.clips += seen.lost > seen.rounding
+        if line.clipped is None or seen.lost > line.clipped.lost:
+            line.clipped, line.place = seen, place
+
+    def skewed(self, place: Operation, seen: Skewed) -> None:
+        line = self._line(place)
+        if line.skewed is None or abs(seen.mean) > abs(line.skewed.mean):
+            line.skewed = seen
+
+    def tell(self) -> None:
+        """The worst of each line, now that all are known."""
+        for line in self.lines.values():
+            if line.place.blamed not in self.meant:
+                continue
+            worst = line.clipped and dataclasses.replace(line.clipped, calls=line.calls, clips=line.clips)
+            for remark in (worst, None if line.place.blamed in self.centred else line.skewed):
+                if remark is not None:
+                    self.codes.mode.record(dataclasses.replace(line.place, number=self.codes.mode.observation.seen, coded=remark))
+        self.lines = {}

@@ -1,0 +1,159 @@
+"""What each call of a user's function would give in the reference precision from the inputs that it had.
+
+A shadow tells how far off a result is, whatever the error's origin. Of a function one asks also how much of it the function has made itself. A
+second shadow answers that. It begins anew at each call, where it takes what comes in as it is, and follows what is made of that. A call is that
+of the outermost function of the user's own that a module calls, or that is called outside of all modules. Where there is none, it is the module's own
+`forward`. It is told by the frames on Python's stack.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow import flips, measuring
+from precheck.observe.shadow.memory import Memory
+from precheck.observe.shadow.operations import Value
+from precheck.observe.shadow.replay import addressable, continuous
+from precheck.observe.shadow.source import Frames
+from precheck.observe.shadow.statistics import apart, sampled
+from precheck.torch_internals import MODULE_CALLS
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.call import Call
+
+_numbers = itertools.count(1)
+
+
+class Called:
+    """Marks the frame of one call, and is freed with it. A frame holds one object for a debugger, its local trace function. Python calls that only
+    while a debugger is on, and then this does nothing."""
+
+    __slots__ = ("memory", "number")
+
+    def __init__(self) -> None:
+        self.memory, self.number = Memory(), next(_numbers)
+
+    def __call__(self, frame: Any, event: str, argument: Any) -> Any:
+        return self
+
+
+class FunctionReplay:
+    """The second shadow of a watched run."""
+
+    def __init__(self, frames: Frames) -> None:
+        self.frames = frames
+        self.outside: set[int] = set()  # frames of the user's that were there when the block began
+        self.traced: tuple[Any, Called | None] = (None, None)  # the last call whose frame a debugger holds
+
+    def begin(self) -> None:
+        """The block begins: what is on the stack now is no call in it."""
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            if self.frames.kind(frame.f_code.co_filename) == "user":
+                self.outside.add(id(frame))
+            frame = frame.f_back
+
+    def before(self, call: Call, depth: int = 2) -> dict[int, torch.Tensor]:
+        """Before the op runs: what its operands are in the second shadow, where they are there, by their ids."""
+        operation = call.operation
+        if operation.phase not in ("forward", "data") or operation.in_optimizer or call.why or not call.plan.known or call.plan.base in ops.PACKED:
+            return {}
+        called = None if any(tensor.is_complex() for tensor in call.floats) else self._called(depth)
+        if called is None:
+            return {}
+        call.called, operation.call, memory, seen = called, called.number, called.memory, {}
+        for tensor in call.floats:
+            cell = memory.find(tensor)
+            written = bool(call.written) and any(tensor is each for each in call.written)
+            if cell is None and written:
+                cell = memory.seed(tensor, call.mode.replay.wide(tensor.dtype), _NOTHING)
+            if cell is not None and not (cell.value is _CAST and call.plan.base in ops.MULTIPLIED):
+                if written:
+                    cell.own()
+                seen[id(tensor)] = memory.view(cell, tensor)
+        return seen
+
+    def after(self, call: Call, seen: dict[int, torch.Tensor]) -> None:
+        """After it has run and been shadowed: the same op in the second shadow, and both compared. Raises nothing."""
+        if call.called is None or call.why:
+            return
+        try:
+            self._follow(call, call.called.memory, seen)
+        except Exception:
+            for tensor in call.written:
+                call.called.memory.drop(tensor)
+
+    def _follow(self, call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> None:
+        mode, plan, operation = call.mode, call.plan, call.operation
+        outputs = [tensor for tensor in call.results if addressable(tensor)]
+        if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
+            return
+        dear = "attention" in plan.packet  # and rounds as the precision asks
+        if plan.steps or plan.draws(call.args, call.kwargs) or mode.later.defers(outputs[0]) or (not seen and (dear or _stored(call))):
+            return
+        wide = {id(tensor): seen[id(tensor)] if id(tensor) in seen else tensor.to(mode.replay.wide(tensor.dtype)) for tensor in call.floats}
+        made = mode.replay.call(call.func, plan, call.reference_args(), call.kwargs, lambda tensor: measuring.among(call, wide, tensor))
+        flips.followed(call, call.results, made, wide)
+        foreign, mark = [*call.floats, *wide.values()], _CAST if _moves_cast(call, memory, seen) else _NOTHING
+        for output, shadow in zip(call.results, made, strict=False):
+            if addressable(output) and continuous(output):
+                written = any(output is tensor for tensor in call.written)
+                memory.keep(output, shadow.to(mode.replay.wide(output.dtype)), mark, perturbed=None, written=written, foreign=foreign)
+        value = next(iter(operation.outputs), None)
+        if value is not None and value.maker is operation:
+            run, shadow = sampled(call.results[0]), sampled(made[0])
+            value.restarted = apart(run, shadow)
+
+    def _called(self, depth: int) -> Called | None:
+        """The call that the op belongs to; None where no function of the user's is on the stack."""
+        frame: Any = sys._getframe(depth)
+        found = inner = None
+        while frame is not None and id(frame) not in self.outside:
+            if frame.f_code in MODULE_CALLS:
+                found = inner or found
+                break
+            kind = self.frames.kind(frame.f_code.co_filename)
+            if kind == "runner":
+                break
+            if kind == "user":
+                found, inner = frame, found
+            frame = frame.f_back
+        return None if found is None else self._marked(found)
+
+    def _marked(self, frame: Any) -> Called:
+        mark = frame.f_trace
+        if mark is None:
+            mark = frame.f_trace = Called()
+        if isinstance(mark, Called):
+            return mark
+        place = id(frame), frame.f_code
+        if self.traced[0] != place or self.traced[1] is None:
+            self.traced = place, Called()
+        return self.traced[1]  # type: ignore[return-value]
+
+
+def _stored(call: Call) -> bool:
+    """Whether a cast stores low what was there before the run, or what was laid down or converted, as data and weights are."""
+    if call.plan.base not in ops.CASTS:
+        return False
+    maker = call.inputs[-1].maker if call.inputs else None
+    return maker is None or maker.base in ops.WHOLE_COPIES or call.operation.plain or bool(call.operation.converts)
+
+
+def _moves_cast(call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> bool:
+    """Whether a result is a cast of what the call has been given, or such a cast moved about.
+
+    A product takes it as it is: autocast would have made that cast. Any other op has it low since the user's code says so.
+    """
+    if not seen:
+        return call.plan.base in ops.CASTS
+    cells = [memory.find(tensor) for tensor in call.floats]
+    return call.plan.base in ops.MOVING and not call.written and all(cell is not None and cell.value is _CAST for cell in cells)
+
+
+_NOTHING, _CAST = Value(None, (), "", 0.0), Value(None, (), "", 0.0)

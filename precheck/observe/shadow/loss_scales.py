@@ -1,0 +1,264 @@
+"""The loss scale as a dimension: every tensor carries the factor that it is multiplied by, and ops combine factors.
+
+A product's factor is the product of its operands', a norm's is its input's, a square root's its root. `GradScaler._scale` carries
+itself; all else follows from the ops: a scaled loss, its gradients, their norm, the clipping coefficient made of it, what
+`unscale_` leaves. Adding, comparing or applying quantities of different factors is the fault, whoever calls what in which order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from precheck import ops
+from precheck.observe.shadow.operands import CLOSE, digits, guards, is_number, matters, nothing, part, quotient, same
+from precheck.observe.shadow.replay import OpPlan, continuous, tensors_in
+from precheck.observe.shadow.step_records import ScalingEvent
+from precheck.torch_internals import address, in_backward, storage_key
+
+WHOLE_SHARES = 1024
+"""Division by the scale times a whole number up to this is unscaling too: the mean over micro-batches, made in one go."""
+ANY = (0, math.inf, -math.inf)
+"""Numbers that are the same under any scale."""
+
+REPEATED = 32
+"""Events of one kind and line that are kept: a fault of each step is told once, with how far it had come by then."""
+
+Locate = Callable[[], Any]
+
+
+class Scales:
+    """Factors by storage, while any scaler is at work; and what was done across them."""
+
+    def __init__(self) -> None:
+        self.factors: dict[int, tuple[StorageWeakRef, float]] = {}
+        self.own: set[int] = set()  # storages of the scales themselves
+        self.known: set[float] = set()  # scales that scalers have had
+        self.asked: set[float] = set()  # scales that the program has asked a scaler for, as numbers
+        self.newest = 1.0  # the last of them
+        self.meant: set[float] = set()  # Python numbers that the program scaled or unscaled by; autograd multiplies by them again
+        self.read: deque[tuple[float, ScalingEvent]] = deque(maxlen=REPEATED)  # numbers that Python took from scaled tensors
+        self.events: list[ScalingEvent] = []
+        self.noted: Counter[tuple[str, ...]] = Counter()  # how many of each kind and line
+        self.mixtures: dict[int, tuple[StorageWeakRef, ScalingEvent]] = {}  # gradients added up under two scales, unless nobody uses them
+        self._mixture: ScalingEvent | None = None
+
+    def of(self, tensor: torch.Tensor) -> float:
+        """The factor that the tensor carries: 1 if none, NaN if it is not known."""
+        if tensor.layout is not torch.strided or not self.factors:
+            return 1.0
+        found = self.factors.get(storage_key(tensor))
+        return 1.0 if found is None or found[0].expired() else found[1]
+
+    def give(self, tensor: torch.Tensor, factor: float) -> None:
+        if tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        self.mixtures.pop(address(storage), None)
+        if same(factor, 1.0):
+            self.factors.pop(address(storage), None)
+        else:
+            self.factors[address(storage)] = (StorageWeakRef(storage), factor if 0 < factor < math.inf else math.nan)
+            if len(self.factors) > 1 << 14:
+                self.factors = {key: each for key, each in self.factors.items() if not each[0].expired()}
+
+    def before(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], where: Locate) -> list[float]:
+        """Before an op runs: what its results will carry, one for each. `where()` describes the op, if something is the matter."""
+        given = [tensor for tensor in tensors_in(*args, *kwargs.values()) if continuous(tensor)]
+        base = planned.base
+        self._mixture = next((each for each in map(self.mixture, given) if each is not None), None) if self.mixtures else None
+        bare = base in ops.FRESH or planned.packet.startswith("_fused_") or all(self.of(tensor) == 1 for tensor in given)
+        if bare and (by_hand := self._by_hand(base, args)) != 1:
+            return [by_hand]
+        if bare:
+            return [1.0] if base in ops.REPLACING else []
+        if base in ops.REPLACING and part(given[0]) and (len(given) == 1 or nothing(given[1])):
+            return []  # zeros into a part: the rest of the storage is what it was
+        if planned.packet == "_local_scalar_dense":
+            if storage_key(given[0]) not in self.own and not math.isnan(self.of(given[0])):
+                self.read.append((float(given[0].detach()), self._note("read", self.of(given[0]), 1.0, where)))
+            return []
+        if planned.packet.startswith(("_foreach_", "_amp_foreach_")):
+            return self._lanes(planned, args, kwargs, where)
+        return [self._combined(planned, [*args, *(value for name, value in kwargs.items() if name != "out")], where)]
+
+    def after(self, factors: list[float], args: tuple[Any, ...], result: Any) -> None:
+        """After it has run: its results, or what it wrote into, carry that."""
+        if not factors:
+            return
+        outputs = list(tensors_in(result)) or list(tensors_in(args[0]))
+        for place, output in enumerate(outputs):
+            if continuous(output) and (len(factors) == 1 or place < len(factors)):
+                self.give(output, factors[min(place, len(factors) - 1)])
+                if self._mixture is not None and output.layout is torch.strided:
+                    storage = output.untyped_storage()
+                    self.mixtures[address(storage)] = (StorageWeakRef(storage), self._mixture)
+
+    def mixture(self, tensor: torch.Tensor) -> ScalingEvent | None:
+        """Where the tensor came to hold parts under different scales, if it does."""
+        if not self.mixtures or tensor.layout is not torch.strided:
+            return None
+        found = self.mixtures.get(storage_key(tensor))
+        return None if found is None or found[0].expired() else found[1]
+
+    def _lanes(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], where: Locate) -> list[float]:
+        """An op over lists, tensor by tensor."""
+        first = next(arg for arg in args if isinstance(arg, (list, tuple)))
+        if planned.packet.startswith("_amp_foreach_non_finite_check_and_unscale"):
+            return [self.of(tensor) * self.of(args[2]) for tensor in first]
+        lanes = ([arg[n] if isinstance(arg, (list, tuple)) and len(arg) > n else arg for arg in (*args, *kwargs.values())] for n in range(len(first)))
+        return [self._combined(planned, lane, where) for lane in lanes]
+
+    def _combined(self, planned: OpPlan, operands: list[Any], where: Locate) -> float:
+        base = planned.base
+        values = [value for operand in operands for value in (operand if isinstance(operand, (list, tuple)) else (operand,)) if is_number(value)]
+        carried = [self.of(value) for value in values if isinstance(value, torch.Tensor) and continuous(value)]
+        first = carried[0] if carried else 1.0
+        if planned.collective:
+            return float(carried[-1]) if carried else 1.0  # outputs come before inputs
+        if base == "zero" or (base == "fill" and len(carried) == 1):
+            return 1.0
+        if any(math.isnan(factor) for factor in carried):
+            return math.nan
+        if base.endswith(("_backward", "_backward_data")) and base not in ops.KEPT:
+            return first  # linear in the gradient that comes first
+        if base in ops.SCALED_PRODUCTS:
+            return math.prod(carried) * (self._number(values, first, where, inverse=False) if len(carried) == 1 else 1.0)
+        if base in ops.SCALED_QUOTIENTS:
+            return first / carried[1] if len(carried) > 1 else self._quotient(values, first, where)
+        if base in ops.FUSED_SUMS and len(carried) >= 3:
+            return self._sum(values[0], carried[0], None, carried[1] * float(carried[2] ** ops.FUSED_SUMS[base]), where)
+        if base in ops.SCALED_SUMS or base in ops.DIFFERENCES:
+            return self._terms(base, values, carried, where)
+        if base in ops.EXPONENTIALS or base in ops.SOFTMAXES:
+            return self._mixed(first, 1.0, where, "function")  # a series of all powers of its argument, which so has to be a mere number
+        if base == "copy":
+            return float(carried[-1])
+        if base in ops.ORDERINGS:
+            return self._compared(base, values, first, where)
+        if base == "pow":
+            return float(first ** float(values[1])) if len(values) > 1 and not isinstance(values[1], torch.Tensor) else math.nan
+        if base in ops.POWERS:
+            return float(first ** ops.POWERS[base])
+        if base in ops.KEPT:
+            return first
+        return self._joined(values, carried) if base in ops.JOINED else math.nan
+
+    def _joined(self, values: list[Any], carried: list[float]) -> float:
+        """Parts side by side: the factor that they share, zeros aside."""
+        tensors = [value for value in values if isinstance(value, torch.Tensor) and continuous(value)]
+        factors = [factor for tensor, factor in zip(tensors, carried, strict=True) if factor != 1 or not nothing(tensor)]
+        return factors[0] if factors and all(same(factor, factors[0]) for factor in factors) else math.nan
+
+    def _number(self, values: list[Any], factor: float, where: Locate, *, inverse: bool) -> float:
+        """What a Python number that is multiplied by (divided by, if `inverse`) does to a factor."""
+        number = next((float(value) for value in values if not isinstance(value, torch.Tensor)), 1.0)
+        if number <= 0 or not math.isfinite(number):
+            return 1.0
+        number = 1 / number if inverse else number
+        if in_backward() and not any(same(number, meant) for meant in self.meant):
+            return 1.0  # autograd's own, as the 1/n of a mean is
+        if factor != 1 and self._asked_for(number, 1 / factor):
+            return 1 / factor  # a threshold over a norm, which torch makes a product with the norm's reciprocal
+        if self._clips(number, factor):
+            self._note("compared", factor, 1.0, where)
+            return math.nan
+        shares = 1 / (number * factor)
+        if factor != 1 and self.newest > 1 and same(number, 1 / self.newest) and not same(factor, self.newest):
+            self._note("rescaled", factor, self.newest, where, "updated" if same(self.newest, 2 * factor) or same(2 * self.newest, factor) else "")
+            return number
+        if factor != 1 and 1 - CLOSE <= shares <= WHOLE_SHARES and same(shares, round(shares)) and (factor >= 4 or shares < 2):
+            self.meant.add(number)
+            return 1 / factor
+        for scale in self.known:
+            if scale > 1 and (same(number, scale) or same(number, 1 / scale)):
+                self.meant.add(number)
+                if factor != 1 and not same(number, factor):
+                    self._note("rescaled", factor, scale, where)
+                return number
+        return 1.0
+
+    def _clips(self, number: float, factor: float) -> bool:
+        """Whether a Python number is a threshold over a norm that Python read under that scale. Then that was no mere look."""
+        clipped = [event for norm, event in self.read if same(event.factor, factor) and quotient(number, norm, factor)]
+        self.events = [event for event in self.events if event not in clipped] if clipped else self.events
+        return bool(clipped)
+
+    def _by_hand(self, base: str, args: tuple[Any, ...]) -> float:
+        """What a scalar that is multiplied by a scale the program has asked for carries: it is a loss, scaled by hand, or its gradient."""
+        if base != "mul" or len(args) != 2 or not isinstance(args[1], (int, float)) or args[1] not in self.asked or args[0].dim():
+            return 1.0
+        forward = not in_backward()
+        if forward and args[0].requires_grad:
+            self.meant.add(args[1])
+        return float(args[1]) if args[1] in self.meant and (args[0].requires_grad or not forward) else 1.0
+
+    def _quotient(self, values: list[Any], first: float, where: Locate) -> float:
+        if isinstance(values[0], torch.Tensor):
+            return first * self._number(values, first, where, inverse=True)
+        return 1 / first
+
+    def _asked_for(self, number: float, scale: float) -> bool:
+        """Whether a Python number was multiplied by a scale that the program asked for: a threshold of 51.2 is 0.05 times 1024.
+
+        By its digits: what is short after division by the scale and longer before was written down without it.
+        """
+        return any(same(scale, asked) for asked in self.asked) and digits(number / scale) < digits(number)
+
+    def _sum(self, one: Any, carried: float, other: Any, added: float, where: Locate) -> float:
+        if same(carried, added):
+            return carried
+        if isinstance(one, torch.Tensor) and nothing(one):
+            return added
+        if isinstance(other, torch.Tensor) and nothing(other):
+            return carried
+        if added == 1 and isinstance(other, torch.Tensor) and other.dim() == 0 and not matters([one, float(other.detach())], carried):
+            return carried
+        return self._mixed(carried, added, where)
+
+    def _terms(self, base: str, values: list[Any], carried: list[float], where: Locate) -> float:
+        """A sum or difference of two tensors, or of one and a number; or a loss that takes one from the other."""
+        if len(carried) < 2:
+            return self._mixed(carried[0], 1.0, where, "number") if matters(values, carried[0]) else carried[0]
+        factor = self._sum(values[0], carried[0], values[1], carried[1], where)
+        return factor if base in ops.SCALED_SUMS else math.nan
+
+    def _mixed(self, carried: float, added: float, where: Locate, text: str = "") -> float:
+        event = ScalingEvent("mixed", where(), carried, added, text)
+        if not in_backward():
+            self.add(event)
+        else:
+            self._mixture = event  # a gradient that may yet be thrown away, as the discriminator's is in the generator's turn
+        return math.nan
+
+    def _compared(self, base: str, values: list[Any], first: float, where: Locate) -> float:
+        for other in values[1:]:
+            if base in ops.BOUNDS_BELOW and guards(values[0], other):
+                continue
+            if isinstance(other, torch.Tensor) and continuous(other):
+                if not same(self.of(other), first) and not nothing(other):
+                    self._note("compared", first, self.of(other), where)
+                    return math.nan
+            elif isinstance(other, (int, float)) and first != 1 and other not in ANY and not self._asked_for(other, first):
+                self._note("compared", first, 1.0, where)
+                return math.nan
+        return first
+
+    def _note(self, kind: str, factor: float, other: float, where: Locate, text: str = "") -> ScalingEvent:
+        event = ScalingEvent(kind, where(), factor, other, text)
+        self.add(event)
+        return event
+
+    def add(self, event: ScalingEvent) -> None:
+        """Keeps an event; of many of one kind and line the first and the latest."""
+        place = event.kind, event.operation.source, event.operation.caller
+        self.noted[place] += 1
+        if self.noted[place] > REPEATED:
+            latest = max(at for at, each in enumerate(self.events) if (each.kind, each.operation.source, each.operation.caller) == place)
+            del self.events[latest]
+        self.events.append(event)

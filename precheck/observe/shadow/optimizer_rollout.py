@@ -1,0 +1,244 @@
+"""The ageing test: an optimizer alone, on copies of a few elements of its weights, under the gradient of its last step.
+
+A run of few steps cannot tell rounding that never lets a weight move from rounding that does so seldom. So the optimizer is asked to go on until
+what it means to do is worth four spacings of the weights. What has not arrived then never will. Once it means to do the same in stretch after
+stretch, the rest is multiplied and not run. So is what arrives, where nothing is kept or left to chance.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from precheck.observe import state
+from precheck.observe.listeners import doing
+from precheck.observe.shadow.replay import local
+from precheck.observe.shadow.statistics import norm, sampled
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.mode import Shadow
+
+ELEMENTS = 256
+"""Looked at of each weight: of a move that rounding by chance makes, four deviations are then 4 √(spacing / (256 · 4 spacings)) = 12 %."""
+SPACINGS = 4
+HORIZON = 2000
+"""Steps at most, some seconds' worth. Steps below a five-hundredth of a spacing are not aged."""
+STRETCH, STEADY = 16, 0.05
+"""Steps between two looks at what is meant. From one look to the next it may differ by a twentieth for the rest to be taken as the same: the
+question is whether half of it is lost."""
+UNKNOWN = 256
+"""Steps where nobody says how long they are."""
+_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks",
+          "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")  # fmt: skip
+_PLAIN = (int, float, str, bool, type(None), torch.Generator)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Aged:
+    """What of a weight's displacement after so many steps arrived, ⟨moved, meant⟩ / ⟨meant, meant⟩."""
+
+    steps: int
+    arrived: float
+
+
+@dataclasses.dataclass(slots=True)
+class _Copy:
+    """An optimizer of one group on one weight, which is the samples of several laid end to end."""
+
+    optimizer: Any
+    weight: torch.nn.Parameter
+    members: list[tuple[int, int]]  # identity and number of elements
+
+    def step(self) -> None:
+        """Past hooks and schedules, which belong to the user's."""
+        inspect.unwrap(type(self.optimizer).step)(self.optimizer)
+
+    def parts(self, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.split(whole, [count for _, count in self.members])
+
+
+class _Meant(Protocol):
+    """What a copy's weight would be, had no step been rounded."""
+
+    @property
+    def forgetful(self) -> bool:
+        """Whether what a step rounds away is gone, as with all of torch's own optimizers: the copy then goes on as it went, too."""
+
+    def steps(self, it: _Copy, count: int) -> None:
+        """Takes steps, of the copy too."""
+
+    def weight(self) -> torch.Tensor:
+        """1-D, float64."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Wide:
+    """The same optimizer in float64."""
+
+    copied: _Copy
+    forgetful: bool = True
+
+    def steps(self, it: _Copy, count: int) -> None:
+        for _ in range(count):
+            it.step()
+            self.copied.step()
+
+    def weight(self) -> torch.Tensor:
+        return self.copied.weight.detach().clone()
+
+
+@dataclasses.dataclass(slots=True)
+class _Shadowed:
+    """An optimizer of the user's own may treat float64 otherwise; a shadow follows what it does."""
+
+    shadow: Shadow
+    low: torch.Tensor
+    forgetful: bool = False
+
+    def steps(self, it: _Copy, count: int) -> None:
+        with self.shadow:
+            for _ in range(count):
+                it.step()
+
+    def weight(self) -> torch.Tensor:
+        cell = self.shadow.memory.find(self.low)
+        return (self.low.detach() if cell is None else self.shadow.memory.view(cell, self.low)).double().clone()
+
+
+def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[int, Aged]:
+    """What becomes of the weights with those identities, under shadows that `another` makes.
+
+    Left out are parameters without a gradient, or with a state of another shape (Adafactor), and all of an optimizer that keeps more than numbers
+    outside its state: copies of it would reach the user's own. So are those whose gradient a step writes over.
+    """
+    if not _copyable(optimizer):
+        return {}
+    found: dict[int, Aged] = {}
+    for group in optimizer.param_groups:
+        for members in _alike(optimizer, [each for each in group["params"] if id(each) in wanted]):
+            try:
+                with doing("stepping the optimizer alone"), state.random_kept(), torch.no_grad():
+                    found |= _grown_old(*_twins(optimizer, group, members, another))
+            except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError):
+                continue  # it wants a closure, a matrix, or something else that a row of samples is not
+    return found
+
+
+def _copyable(optimizer: Any) -> bool:
+    known = set(vars(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])))
+    return all(name in known or name == "step" or isinstance(value, _PLAIN) for name, value in vars(optimizer).items())
+
+
+def _alike(optimizer: Any, parameters: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """The parameters in groups with states of the same names and formats."""
+    groups: dict[Any, list[torch.Tensor]] = {}
+    for parameter in parameters:
+        if parameter.grad is None or parameter.grad.layout is not torch.strided or not bool(local(parameter.grad).isfinite().all()):
+            continue
+        held = optimizer.state.get(parameter, {})
+        kinds = tuple((name, value.dtype if isinstance(value, torch.Tensor) else None) for name, value in held.items())
+        groups.setdefault((parameter.dtype, parameter.device, kinds), []).append(parameter)
+    yield from groups.values()
+
+
+def _twins(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], another: Callable[[], Any]) -> tuple[_Copy, _Meant]:
+    """A copy to age, and what tells how it was meant: of torch's own optimizers a copy in float64, of others a shadow."""
+    low = _copied(optimizer, group, members)
+    if type(optimizer).__module__.partition(".")[0] == "torch":
+        return low, _Wide(_copied(optimizer, {**group, "foreach": False, "fused": False}, members, torch.float64))
+    return low, _Shadowed(another(), low.weight)
+
+
+def _copied(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], dtype: torch.dtype | None = None) -> _Copy:
+    weight = torch.nn.Parameter(torch.cat([_few(each) for each in members]).to(dtype))
+    weight.grad = torch.cat([_few(each.grad) for each in members if each.grad is not None]).to(dtype)
+    copied = object.__new__(type(optimizer))
+    for name, value in vars(optimizer).items():
+        if name != "step":  # which schedules put there
+            copied.__dict__[name] = value.clone_state() if isinstance(value, torch.Generator) else value
+    copied.__dict__ |= {name: collections.OrderedDict() for name in _HOOKS}
+    copied.param_groups = [{**group, "params": [weight]}]
+    held = {name: _to(value, weight, dtype) for name, value in _laid_out(optimizer, members).items()}
+    copied.state = collections.defaultdict(dict, {weight: held})
+    return _Copy(copied, weight, [(id(each), _few(each).numel()) for each in members])
+
+
+def _to(value: Any, weight: torch.Tensor, dtype: torch.dtype | None) -> Any:
+    """States that go with the weights are stored as these are."""
+    return value.to(dtype) if isinstance(value, torch.Tensor) and value.shape == weight.shape and value.is_floating_point() else value
+
+
+def _laid_out(optimizer: Any, members: list[torch.Tensor]) -> dict[str, Any]:
+    """The members' states, laid end to end as the members are; what is one number is the first's."""
+    states = [optimizer.state.get(each, {}) for each in members]
+    made = {}
+    for name, value in states[0].items():
+        if not isinstance(value, torch.Tensor):
+            made[name] = copy.copy(value)
+        elif value.shape == members[0].shape:
+            made[name] = torch.cat([_few(each[name]) for each in states])
+        elif value.numel() == 1:
+            made[name] = value.clone()
+        else:
+            raise ValueError(f"{name} has a shape of its own")
+    return made
+
+
+def _few(tensor: torch.Tensor) -> torch.Tensor:
+    return sampled(local(tensor).detach(), ELEMENTS).clone()
+
+
+def _grown_old(it: _Copy, meant: _Meant) -> dict[int, Aged]:
+    start, given = it.weight.detach().clone().double(), None if it.weight.grad is None else it.weight.grad.clone()
+    meant.steps(it, 1)
+    if given is None or it.weight.grad is None or not torch.equal(it.weight.grad, given):
+        return {}  # it writes there itself, as Kahan summation may that wants no memory of its own: what the last step was given is gone
+    first, epsilon = meant.weight() - start, torch.finfo(it.weight.dtype).eps
+    needed = [_needed(was, step, epsilon) for was, step in zip(it.parts(start), it.parts(first), strict=True)]
+    steps = max((each for each in needed if each <= HORIZON), default=0)
+    moved, wanted = (end - start for end in _gone_on(it, meant, steps - 1))
+    found = {}
+    for (number, _), own, whole, enough in zip(it.members, it.parts(moved), it.parts(wanted), needed, strict=True):
+        if norm(whole) > 0 and enough <= steps:
+            found[number] = Aged(steps, float((own * whole).sum()) / norm(whole) ** 2)
+    return found
+
+
+def _gone_on(it: _Copy, meant: _Meant, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the copy's weight is after so many more steps, and what was meant."""
+    before = None
+    while steps >= STRETCH:
+        low, aim = it.weight.detach().double(), meant.weight()
+        meant.steps(it, STRETCH)
+        steps -= STRETCH
+        move = meant.weight() - aim
+        if before is not None and norm(move - before) <= STEADY * norm(move):
+            return _carried_on(it, low, steps, forgetful=meant.forgetful), meant.weight() + move * (steps / STRETCH)
+        before = move
+    meant.steps(it, steps)
+    return it.weight.detach().double(), meant.weight()
+
+
+def _carried_on(it: _Copy, before: torch.Tensor, steps: int, *, forgetful: bool) -> torch.Tensor:
+    """The copy's weight after so many more steps, under no shadow; `before` is what it was one stretch ago."""
+    if forgetful:
+        now = it.weight.detach().double()
+        return now + (now - before) * (steps / STRETCH)
+    for _ in range(steps):
+        it.step()
+    return it.weight.detach().double()
+
+
+def _needed(start: torch.Tensor, step: torch.Tensor, epsilon: float) -> int:
+    """How many such steps are worth four spacings, by the medians of both.
+
+    Where even the shadow did not move, it follows bits that rounding by chance has set, and only time can show that they move.
+    """
+    length, spacing = float(step.abs().median()), float(start.abs().median()) * epsilon
+    return int(SPACINGS * spacing / length) + 1 if length else UNKNOWN

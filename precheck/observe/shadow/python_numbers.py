@@ -1,0 +1,178 @@
+"""Python numbers that become a tensor of a low format, and are rounded as by a cast.
+
+`torch.tensor([0.1, 0.2], dtype=torch.bfloat16)` writes them into the new tensor by itself: all that a dispatch mode sees is `lift_fresh`, of
+what is rounded already. So the calls that take numbers are told by their names, for as long as somebody watches, and what they were given
+is at hand when `lift_fresh` comes by. (Arrays of numpy's pass a mode as they are, and an op casts them.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import torch
+
+from precheck.observe.shadow import measuring
+from precheck.observe.shadow.call import Call
+from precheck.observe.shadow.operations import Operation, Value
+from precheck.observe.shadow.replay import addressable, plan
+from precheck.torch_internals import CAST, active_modes, script_builtin
+
+TAKING = {"tensor": 0, "as_tensor": 0, "asarray": 0}
+TAKEN = {"new_tensor": 1, "__setitem__": 2}
+"""Torch's functions that make a tensor of numbers, and methods of its tensors, by the place of the numbers among their arguments."""
+GIVING = ("item", "tolist", "__float__")
+"""Methods that give Python a tensor's numbers."""
+REMEMBERED = 1 << 16
+"""Numbers that Python was given last, by which those that come back are known."""
+_NUMBERS = (bool, int, float, complex, list, tuple, range, numpy.number)
+_tensor = torch.tensor
+_lock = threading.Lock()
+_watching: list[Any] = []  # the modes that do
+
+
+class _Wrapped:
+    """A function that stands for another, and equals it, for tables that name that."""
+
+    def __init__(self, original: Callable[..., Any]) -> None:
+        self.__wrapped__ = original
+        self.__name__, self.__qualname__, self.__doc__ = original.__name__, original.__qualname__, original.__doc__
+        self.__module__ = "torch"
+
+    def __get__(self, tensor: Any, kind: Any = None) -> Any:
+        return self if tensor is None else types.MethodType(self, tensor)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or bool(self.__wrapped__ == other)
+
+    def __hash__(self) -> int:
+        return hash(self.__wrapped__)
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+
+class _Giving(_Wrapped):
+    """Remembers the numbers that it gives the user. While a shadow works on an op, it is no mode's turn, and who asks is precheck."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        numbers = self.__wrapped__(*args, **kwargs)
+        if not any(mode in _watching for mode in active_modes()):
+            return numbers
+        known = _thread.known
+        fresh = [number for number in itertools.islice(_flat(numbers), REMEMBERED) if isinstance(number, float) and number % 1]
+        known.update(dict.fromkeys(fresh))
+        for number in list(itertools.islice(known, max(0, len(known) - REMEMBERED))):
+            del known[number]
+        return numbers
+
+
+class _Taking(_Wrapped):
+    """Keeps the numbers that it was given at hand while it runs."""
+
+    def __init__(self, original: Callable[..., Any], place: int) -> None:
+        super().__init__(original)
+        self.place = place
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        numbers = args[self.place] if len(args) > self.place else kwargs.get("data", kwargs.get("obj"))
+        if not isinstance(numbers, _NUMBERS):
+            return self.__wrapped__(*args, **kwargs)
+        given = _thread.given
+        given.append(numbers)
+        try:
+            return self.__wrapped__(*args, **kwargs)
+        finally:
+            given.pop()
+
+
+class _Thread(threading.local):
+    """What the calls of a thread that are under way were given, the innermost's last, and the numbers that its tensors gave."""
+
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+        self.known: dict[float, None] = {}
+
+
+_thread = _Thread()
+
+
+def _flat(numbers: Any) -> Iterator[Any]:
+    """Numbers that may lie in nested lists."""
+    if isinstance(numbers, (list, tuple)):
+        for each in numbers:
+            yield from _flat(each)
+    else:
+        yield numbers
+
+
+@contextlib.contextmanager
+def told(mode: Any) -> Iterator[None]:
+    """Inside, such calls keep their numbers at hand for `mode`: in all threads, while any of them watches."""
+    with _lock:
+        _watching.append(mode)
+        if len(_watching) == 1:
+            for name, place in TAKING.items():
+                function = _Taking(getattr(torch, name), place)
+                setattr(torch, name, function)
+                script_builtin(function, function.__wrapped__)
+            for name, place in TAKEN.items():
+                setattr(torch.Tensor, name, _Taking(getattr(torch.Tensor, name), place))
+            for name in GIVING:
+                setattr(torch.Tensor, name, _Giving(getattr(torch.Tensor, name)))
+    try:
+        yield
+    finally:
+        with _lock:
+            _watching.remove(mode)
+            if not _watching:
+                _thread.known.clear()
+                _restored()
+
+
+def _restored() -> None:
+    for name in TAKING:
+        function = getattr(torch, name)
+        if isinstance(function, _Wrapped):  # else somebody has wrapped it, and it only calls through from now on
+            setattr(torch, name, function.__wrapped__)
+            script_builtin(function, None)
+    for name in (*TAKEN, *GIVING):  # inherited from torch's own base class
+        if isinstance(vars(torch.Tensor).get(name), _Wrapped):
+            delattr(torch.Tensor, name)
+
+
+def entered(mode: Any, tensor: torch.Tensor) -> None:
+    """Gives a new tensor the shadow that its numbers have, if torch rounded them. Raises nothing: the call is the user's."""
+    given = _thread.given
+    if not given or tensor.dtype not in mode.low or not addressable(tensor):
+        return
+    numbers = given[-1]
+    alone: tuple[float, ...] = (float(numbers),) if isinstance(numbers, (int, float, numpy.floating)) else ()
+    call = Call(mode, CAST, plan(CAST), alone, {}, [], [])
+    with mode.lock, mode.unseen(), contextlib.suppress(Exception):
+        wide = _tensor(numbers, dtype=mode.replay.reference, device=tensor.device)
+        if wide.shape != tensor.shape or torch.equal(wide.to(tensor.dtype).to(wide.dtype), wide):
+            return
+        call.prepare()
+        if all(number in _thread.known for number in _flat(numbers) if isinstance(number, float) and number % 1):
+            call.operation.inputs = (_computed(call.operation),)
+        value = measuring.fresh(call, tensor)
+        measuring.cast(call, value, tensor, wide, None)
+        call.operation.outputs = (value,)
+        mode.memory.put(tensor, wide, value)
+        mode.record(call.operation)
+
+
+def _computed(operation: Operation) -> Value:
+    """What stands for the numbers of a tensor that Python had in between."""
+    read = dataclasses.replace(operation, name="tolist", inputs=(), outputs=(), scalars=())
+    return Value(read, (), "float", 0.0)

@@ -1,0 +1,127 @@
+"""Tensors that were multiplied or divided by a scale, which a quantiser may round next, and the numbers that are such scales.
+
+A scale is a tensor with fewer numbers than what it scales. A number is known to be a scale if it is made of nothing but extremes of data (a
+greatest magnitude) and Python's numbers, or if data has been rounded under it before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.partial_writes import Region, region
+from precheck.observe.shadow.storages import Flat, Storages
+
+EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
+"""What picks one of many numbers, where it has fewer results than operands."""
+LOOKED_AT = 1 << 14
+LIKE = 1e-4
+"""Relative distance below which two scales are one number."""
+CHAIN = 3
+
+
+@dataclasses.dataclass(slots=True)
+class Scaled:
+    """A tensor x · by. `bys` are what it was multiplied by: by the last scale, by the last two together, and so on; of its shape or smaller."""
+
+    region: Region
+    bys: list[torch.Tensor]
+    added: torch.Tensor | float | None = None  # noise, or a zero point
+    unclipped: Flat | None = None  # before it was clamped
+
+    def by(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
+        """What each element of `tensor`, a view of what was scaled, was multiplied by."""
+        if region(tensor) == self.region:
+            return self.bys[place]
+        flat = torch.ones(tensor.untyped_storage().nbytes() // tensor.element_size(), device=tensor.device)
+        flat.as_strided(*self.region).copy_(self.bys[place])
+        return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+class Scales:
+    """Which tensors are made of extremes alone, and what numbers data has been rounded under."""
+
+    def __init__(self) -> None:
+        self.made: Storages[Literal["scale", "whole"]] = Storages()
+        self.shares: Storages[bool] = Storages()  # quotients of whole numbers
+        self.used: list[torch.Tensor] = []
+
+    def known(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a scale by where it comes from, or by its numbers. Extremes that were rounded to whole numbers may be zero points."""
+        return self.made.get(tensor) == "scale" or self._among(tensor)
+
+    def follow(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        """An op has run: whether it has made scales."""
+        if base not in EXTREMES and not self.made:
+            return
+        floats = [each for each in inputs[base == "copy" :] if each.is_floating_point()]
+        if base in EXTREMES and len(floats) == 1 and all(each.numel() < floats[0].numel() for each in results):
+            made = True
+        else:
+            made = bool(self.made) and any(self.made.get(each) for each in inputs)
+            made = made and all(each.numel() == 1 or self.made.get(each) for each in floats)
+        rounded = base in ops.STEPS or (base not in ops.MULTIPLYING and base not in ops.EXPONENTIALS and base not in ops.POWERS and base != "pow"
+                                        and any(self.made.get(each) == "whole" for each in inputs))  # fmt: skip
+        for result in results if made else ():
+            self.made.put(result, "whole" if rounded else "scale")
+
+    def divides(self, data: torch.Tensor, by: torch.Tensor, result: torch.Tensor) -> bool:
+        """Whether this quotient is one of whole numbers. If it is cut off, that is a division with remainder, and nothing is quantised."""
+        shares = counts(by) and (counts(data) or bool(self.shares.get(data)))
+        if shares:
+            self.shares.put(result, True)
+        return shares
+
+    def rounded_under(self, by: torch.Tensor) -> None:
+        values = by.detach().reshape(-1)[:: max(1, by.numel() // LOOKED_AT)].float().abs()
+        values = torch.unique(values[(values > 0) & values.isfinite()])
+        self.used = [*self.used[-31:], torch.cat([values, 1 / values]).sort().values]
+
+    def _among(self, tensor: torch.Tensor) -> bool:
+        """Whether all its numbers are scales that data has been rounded under, or inverses of such. One is no evidence."""
+        values = torch.unique(tensor.detach().reshape(-1)[:LOOKED_AT].float().abs())
+        if not self.used or bool(((values == 0) | (values == 1) | ~values.isfinite()).all()):
+            return False
+        return any(_within(values, used) for used in self.used)
+
+
+def counts(tensor: torch.Tensor) -> bool:
+    """Whether it holds whole numbers alone."""
+    return not tensor.is_floating_point() or not bool((tensor.detach() % 1 != 0).any())
+
+
+def _within(values: torch.Tensor, known: torch.Tensor) -> bool:
+    place = torch.searchsorted(known, values).clamp_(max=len(known) - 1)
+    nearest = torch.minimum((known[place] - values).abs(), (known[(place - 1).clamp_(min=0)] - values).abs())
+    return bool((nearest <= LIKE * values).all())
+
+
+def scale_of(left: torch.Tensor, right: torch.Tensor | float, scales: Scales, *, quotient: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Of a product or quotient, what is scaled and what by; None where neither is plainly a scale. Asks for no number of either."""
+    if not isinstance(right, torch.Tensor):
+        return None
+    if right.is_floating_point() and _fewer(right, left, scales):
+        return left, right
+    if not quotient and left.is_floating_point() and _fewer(left, right, scales):
+        return right, left
+    return None
+
+
+def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:
+    if scale.numel() != data.numel():
+        return scale.numel() < data.numel()
+    expanded = scale.untyped_storage().nbytes() // scale.element_size() < scale.numel()
+    return (expanded or bool(scales.made.get(scale))) and not scales.made.get(data)
+
+
+def begins(base: str, args: tuple[Any, ...]) -> bool:
+    """Whether an op may begin something to follow: a scale, or what is scaled by fewer numbers than it has, be they fewer in memory alone."""
+    if base in EXTREMES:
+        return True
+    if base not in ("mul", "div") or not all(isinstance(each, torch.Tensor) and each.layout is torch.strided for each in args[:2]):
+        return False
+    left, right = args[:2]
+    return left.numel() != right.numel() or not (left.is_contiguous() and right.is_contiguous())

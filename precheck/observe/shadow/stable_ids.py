@@ -1,0 +1,94 @@
+"""Ids that stay unique while a run is watched: Python and torch reuse the addresses of what was freed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import weakref
+from collections.abc import Iterator
+from typing import Any, TypeGuard
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from precheck.torch_internals import address, storage_key
+
+
+class Reference:
+    """A weak reference that can be let go of for a moment: torch swaps no tensors that are referred to weakly."""
+
+    __slots__ = ("number", "weak")
+
+    def __init__(self, thing: Any, number: int) -> None:
+        self.weak: weakref.ref[Any] | None = weakref.ref(thing)
+        self.number = number
+
+    def __call__(self) -> Any:
+        """What it refers to; None if that is gone."""
+        return None if self.weak is None else self.weak()
+
+
+class Identities:
+    """A number for each object, from 1 on, that no other ever gets; and which of them is kept in which storage.
+
+    All weak references to parameters are here. So `torch.utils.swap_tensors` finds none while it works (FSDP2 and DTensor modules swap when they
+    are converted), nor after the block.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, Reference] = {}
+        self._kept: dict[int, tuple[StorageWeakRef, Reference]] = {}
+        self._numbers = itertools.count(1)
+
+    def __call__(self, thing: Any) -> int:
+        """The number of a parameter, a scaler or anything else that can be referred to weakly."""
+        return self.refer(thing).number
+
+    def refer(self, thing: Any) -> Reference:
+        known = self._known.get(id(thing))
+        if known is None or known() is not thing:
+            known = self._known[id(thing)] = Reference(thing, next(self._numbers))
+        return known
+
+    def keep(self, tensor: torch.Tensor) -> None:
+        """Remembers whose the storage of a tensor is."""
+        storage = tensor.untyped_storage()
+        self._kept[address(storage)] = StorageWeakRef(storage), self.refer(tensor)
+
+    def owner(self, tensor: torch.Tensor) -> int:
+        """The number of the kept tensor whose storage this one looks into; 0 if there is none."""
+        storage, kept = self._kept.get(storage_key(tensor), (None, None))
+        alive = storage is not None and kept is not None and not storage.expired() and kept() is not None
+        return kept.number if alive and kept is not None else 0
+
+    def forget(self) -> None:
+        """Lets go of all, when the run has ended."""
+        for known in self._known.values():
+            known.weak = None
+
+    @contextlib.contextmanager
+    def swapping(self) -> Iterator[None]:
+        """Inside, torch may swap tensors: each keeps its number."""
+        swap: Any = torch.utils.swap_tensors
+
+        def swapped(one: torch.Tensor, other: torch.Tensor) -> None:
+            known = [(each, self._known[id(each)]) for each in (one, other) if id(each) in self._known]
+            for _, reference in known:
+                reference.weak = None
+            try:
+                swap(one, other)
+            finally:
+                for each, reference in known:
+                    reference.weak = weakref.ref(each)
+
+        torch.utils.swap_tensors = swapped
+        try:
+            yield
+        finally:
+            if torch.utils.swap_tensors is swapped:
+                torch.utils.swap_tensors = swap
+
+
+def is_parameter(tensor: Any) -> TypeGuard[torch.nn.Parameter]:
+    """As isinstance says, whose answer takes as long as a look-up of its storage."""
+    return type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter)

@@ -1,0 +1,115 @@
+"""Casts of weights that are kept while the weights move on, and read again.
+
+Two kinds are told, both for certain. Autocast's own, which it keeps until it ends: these are read first by the very call for which they were
+made. And what a program has cast with autograd on, and reads where gradients are recorded: they reach the weight, and are those of
+what it was. Copies that are kept on purpose (a teacher, an old policy, a snapshot) are cut off from their weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from precheck.observe.shadow.op_notes import Outdated
+from precheck.observe.shadow.operations import Operation
+from precheck.observe.shadow.partial_writes import Region, region
+from precheck.observe.shadow.replay import addressable
+from precheck.observe.shadow.statistics import norm, ratio, sampled, share
+from precheck.torch_internals import address, storage_at, storage_key
+
+PRUNED = 256
+"""Casts from which those are looked for that are gone."""
+BETWEEN = frozenset(str(Path(torch.__file__).parent / place) for place in ("_compile.py", "_dynamo/eval_frame.py"))
+"""Torch's own, between an op and a dispatch mode of Python's."""
+Position = tuple[int, Any, int]
+"""A frame, its code and how far it has come: the same for all that one call of a function of torch's does."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Cast:
+    source: StorageWeakRef
+    copy: StorageWeakRef
+    where: Region
+    dtype: torch.dtype
+    operation: Operation
+    name: str
+    position: Position | None  # None once it has been read
+    implicit: bool = False
+    written: Operation | None = None  # what has changed the weight since
+
+
+class Casts:
+    """The casts of a run's weights."""
+
+    def __init__(self, mode: Any) -> None:
+        self.mode = mode
+        self.made: dict[int, _Cast] = {}  # by the address of the cast's storage
+        self.sources: dict[int, list[_Cast]] = {}  # by that of the weight's
+        self.prune = PRUNED
+
+    def cast(self, call: Any, output: torch.Tensor) -> None:
+        """A weight has been cast, if what was cast is one."""
+        weight = call.floats[0]
+        if not (weight.requires_grad and weight.is_leaf) or output.dtype == weight.dtype or storage_key(output) == storage_key(weight):
+            return
+        source, copy = weight.untyped_storage(), output.untyped_storage()
+        name = self.mode.where.name_of(weight) or "a weight"
+        cast = _Cast(StorageWeakRef(source), StorageWeakRef(copy), region(weight), weight.dtype, call.operation, name, self._position())
+        self.made[address(copy)] = cast
+        self.sources.setdefault(address(source), []).append(cast)
+        if len(self.made) > self.prune:
+            self._forget()
+
+    def wrote(self, tensor: torch.Tensor, name: str) -> None:
+        """An op is about to write a tensor."""
+        if not self.sources or not addressable(tensor):
+            return
+        for cast in self.sources.pop(storage_key(tensor), ()):
+            if cast.written is None:
+                cast.written = self.mode.described(name)
+
+    def read(self, call: Any) -> None:
+        """A call reads its inputs."""
+        for tensor in call.floats:
+            cast = self.made.get(storage_key(tensor))
+            if cast is None or cast.copy.expired():
+                continue
+            if cast.position is not None:
+                cast.implicit, cast.position = cast.position == self._position(), None
+            connected = cast.operation.recording and call.operation.recording
+            if cast.written is not None and call.operation.phase == "forward" and (cast.implicit or connected):
+                call.operation.outdated = self._beside(cast)
+                self.made.pop(storage_key(tensor))
+
+    def _beside(self, cast: _Cast) -> Outdated | None:
+        """The cast beside what the weight is now; None where that is the same, or gone."""
+        before, now = storage_at(cast.copy.cdata), storage_at(cast.source.cdata)
+        if before is None or now is None or cast.written is None:
+            return None
+        dtype = getattr(torch, cast.operation.outputs[0].dtype)
+        device = before.device
+        kept = torch.empty(0, dtype=dtype, device=device).set_(before)
+        weight = torch.empty(0, dtype=cast.dtype, device=device).set_(now, cast.where[2], cast.where[0], cast.where[1])
+        fresh = torch.empty_like(weight, dtype=dtype).copy_(weight)
+        kept = kept.as_strided(fresh.shape, fresh.stride()) if kept.numel() == fresh.numel() else fresh
+        many = share(sampled(kept) != sampled(fresh))
+        off = ratio(norm(sampled(kept).float() - sampled(fresh).float()), norm(sampled(fresh).float()))
+        return Outdated(cast.operation, cast.written, cast.name, cast.implicit, many, off) if many else None
+
+    def _position(self) -> Position:
+        frame: Any = sys._getframe(1)
+        kind = self.mode.lines.frames.kind
+        while frame.f_back is not None and (kind(frame.f_code.co_filename) in ("precheck", "passed over") or frame.f_code.co_filename in BETWEEN):
+            frame = frame.f_back
+        return id(frame), frame.f_code, frame.f_lasti
+
+    def _forget(self) -> None:
+        self.made = {key: cast for key, cast in self.made.items() if not cast.copy.expired()}
+        here = {id(cast) for cast in self.made.values()}
+        self.sources = {key: kept for key, casts in self.sources.items() if (kept := [each for each in casts if id(each) in here])}
+        self.prune = max(PRUNED, 2 * len(self.made))

@@ -1,0 +1,80 @@
+"""Data kept for each storage, found from any tensor that views it, and dropped when the storage is freed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from precheck.torch_internals import storage_key
+
+Kept = TypeVar("Kept")
+PRUNED = 64
+"""Entries from which those of freed storages are looked for."""
+
+
+class Storages(Generic[Kept]):
+    """Something for each storage, for as long as it lives."""
+
+    def __init__(self, gone: Callable[[Kept], None] = lambda kept: None) -> None:
+        self.held: dict[int, tuple[StorageWeakRef, Kept]] = {}
+        self.gone, self.prune = gone, PRUNED
+
+    def __bool__(self) -> bool:
+        return bool(self.held)
+
+    def get(self, tensor: torch.Tensor) -> Kept | None:
+        found = self.held.get(storage_key(tensor))
+        return None if found is None or found[0].expired() else found[1]
+
+    def put(self, tensor: torch.Tensor, kept: Kept) -> None:
+        key = storage_key(tensor)
+        before = self.held.pop(key, None)
+        if before is not None:
+            self.gone(before[1])
+        self.held[key] = StorageWeakRef(tensor.untyped_storage()), kept
+        if len(self.held) > self.prune:
+            self._pruned()
+
+    def drop(self, tensor: torch.Tensor) -> None:
+        self.held.pop(storage_key(tensor), None)
+
+    def values(self) -> Iterator[Kept]:
+        return iter([kept for _, kept in self.held.values()])
+
+    def _pruned(self) -> None:
+        expired = [key for key, (reference, _) in self.held.items() if reference.expired()]
+        for key in expired:
+            self.gone(self.held.pop(key)[1])
+        self.prune = max(PRUNED, 2 * len(self.held))
+
+
+@dataclasses.dataclass(slots=True)
+class Flat:
+    """Float32 numbers for all elements of a storage."""
+
+    numbers: torch.Tensor  # 1-D
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor, content: torch.Tensor) -> Flat:
+        """`content` where `tensor` lies in its storage; zero elsewhere."""
+        elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+        flat = torch.zeros(elements, dtype=torch.float32, device=tensor.device)
+        flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(content)
+        return cls(flat)
+
+    def seen(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.numbers.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is all of its storage."""
+    return tensor.numel() == tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
+
+
+def plain(tensor: Any) -> bool:
+    """Whether sizes and strides say where the numbers of a tensor are, and these are real."""
+    return isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_complex()

@@ -1,0 +1,97 @@
+"""Where `other` loses accuracy: the module whose result errs most beside what it was given, and the line in it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+
+import torch
+
+from precheck.observe.noise import ONE_ROUNDING
+from precheck.pairs.comparison import REFUSALS, Comparison
+from precheck.pairs.distances import apart, size
+from precheck.pairs.first_difference import JUMP, Place
+from precheck.pairs.floors import ratio, roundoff
+from precheck.pairs.intermediates import Intermediates, Made
+from precheck.pairs.module_dataflow import Passage, Passages
+from precheck.pairs.sides import Side
+
+
+def loses(comparison: Comparison) -> Place | None:
+    """The first module of `other` that multiplies the error of what it was given, or else the one that does so most; None where none shows it."""
+    other, modules = comparison.other, comparison.matching.modules
+    if other.compiled:
+        return None
+    with contextlib.suppress(*REFUSALS):
+        low, exact = _passages(other, None), _passages(other, comparison.dtype)
+        module = _first(low, {each.key: each for each in exact}, ONE_ROUNDING * roundoff(comparison.precision))
+        if module is None:
+            return None
+        source, op = _line(comparison, module)
+        return Place(module, modules.get(module), source, op)
+    return None
+
+
+def _passages(side: Side, dtype: torch.dtype | None) -> list[Passage]:
+    follower = Passages(side.job.model)
+    with follower.followed() as found:
+        if dtype is None:
+            side.once_low()
+        else:
+            side.once(dtype, following=True)
+    return found
+
+
+def _first(low: Sequence[Passage], exact: dict[tuple[str, str, int, int], Passage], one: float) -> str | None:
+    """By jumps of the relative error; `one` is that of a single rounding."""
+    jumps, given = [], dict[tuple[str, int], float]()
+    made = 0.0  # the greatest error of what any module gave so far
+    for each in low:
+        there = exact.get(each.key)
+        if each.kind == "back" or there is None or there.tensor.shape != each.tensor.shape:
+            continue
+        error = _relative(each.tensor, there.tensor)
+        before = made if each.kind == "in" else given.get((each.module, each.call), 0.0)
+        jumps.append((error / max(before, one), each.maker if each.kind == "in" else each.module))
+        if each.kind == "in":
+            given[each.module, each.call] = max(error, given.get((each.module, each.call), 0.0))
+        made = max(made, error)
+    if not jumps:
+        return None
+    return next((module for jump, module in jumps if jump > JUMP), max(jumps)[1])
+
+
+def _relative(value: torch.Tensor, exact: torch.Tensor) -> float:
+    distance = apart(value, exact)
+    return math.inf if distance.excess else ratio(distance.whole, size(exact).whole)
+
+
+def _line(comparison: Comparison, module: str) -> tuple[str, str]:
+    """The op whose result errs most beside what it read, where both runs have the same ops."""
+    model = comparison.other.job.model
+    own = any(True for _ in model.get_submodule(module).children())
+    low, exact = (Intermediates(model, {module}, own=own) for _ in range(2))
+    with low.followed():
+        comparison.other.once_low()
+    with exact.followed():
+        comparison.other.once(comparison.dtype, following=True)
+    made = _same(low.made, exact.made)
+    one, errors, best = ONE_ROUNDING * roundoff(comparison.precision), [0.0] * len(made), (0.0, "", "")
+    for number, (here, there) in enumerate(made):
+        if here.tensor is None or there.tensor is None or here.tensor.shape != there.tensor.shape:
+            continue
+        errors[number] = _relative(here.tensor, there.tensor)
+        before = max([one, *(errors[each] for each in here.reads if each < number)])
+        best = max(best, (errors[number] / before, here.line, here.op))
+    if best[0] > JUMP:
+        return best[1], best[2]
+    return (low.made[-1].line, "") if low.made else ("", "")
+
+
+def _same(low: Sequence[Made], exact: Sequence[Made]) -> list[tuple[Made, Made]]:
+    """Ops of both, one by one; casts, which only the low run has, are left out where the counts differ."""
+    if len(low) == len(exact):
+        return list(zip(low, exact, strict=True))
+    plain = [[each for each in made if not each.op.endswith("_to_copy")] for made in (low, exact)]
+    return [] if len(plain[0]) != len(plain[1]) else [(a, b) for a, b in zip(*plain, strict=True)]

@@ -1,0 +1,219 @@
+"""A model called in another way: row by row, padded, with a cache. Its weights keep their names, its forward pass is another."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from precheck.observe.containers import call, mapped, tensors
+from precheck.observe.job import InputError
+from precheck.pairs.callables import Borrowed
+
+Ask = Callable[[torch.nn.Module, Any], Any]
+"""Calls a model on inputs, in whatever pieces, and returns what one call on all of them would."""
+Step = Callable[[torch.nn.Module, Any, Any], tuple[Any, Any]]
+"""A user's own decoding. From the model, the next tokens and the state after those before (None at first) it gives the output for these and the
+new state."""
+
+
+class Asked(Borrowed):
+    """`host` with its own children and weights, called by `ask`."""
+
+    def __init__(self, host: torch.nn.Module, ask: Ask) -> None:
+        super().__init__(host)
+        self.__dict__["ask"] = ask
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        given: Any = kwargs if kwargs and not args else args[0] if len(args) == 1 and not kwargs else args
+        return self.__dict__["ask"](self.__dict__["original"], given)
+
+
+def rows(inputs: Any) -> int:
+    """How many rows the batch has: the length of the first dimension of the first tensor."""
+    first = next((tensor for _, tensor in tensors(inputs) if tensor.dim()), None)
+    if first is None or not len(first):
+        raise InputError("inputs hold no tensor with a batch dimension (the first); vary needs one for batch, order and microbatches")
+    return len(first)
+
+
+def chosen(inputs: Any, which: torch.Tensor | slice, count: int) -> Any:
+    """Some rows of all tensors that have `count` of them."""
+    return mapped(inputs, lambda tensor: tensor[which] if tensor.dim() and len(tensor) == count else tensor)
+
+
+def joined(outputs: Sequence[Any], lengths: Sequence[int], dim: int, weights: Sequence[float]) -> Any:
+    """One output of several: tensors joined along `dim` where that is as long as the piece was, means of single numbers by weight."""
+    parts = [[tensor for _, tensor in tensors(each)] for each in outputs]
+    if len({len(each) for each in parts}) > 1:
+        raise InputError("the model returned another number of tensors for one part of the inputs than for the other")
+    pieces: Iterator[tuple[torch.Tensor, ...]] = iter(zip(*parts, strict=True))
+
+    def whole(_: torch.Tensor) -> torch.Tensor:
+        found = next(pieces)
+        if all(each.dim() > dim and each.shape[dim] == length for each, length in zip(found, lengths, strict=True)):
+            return torch.cat(found, dim)
+        if all(each.dim() == 0 and each.is_floating_point() for each in found):
+            return torch.stack([each * weight for each, weight in zip(found, weights, strict=True)]).sum()
+        return found[-1]
+
+    return mapped(outputs[-1], whole)
+
+
+def in_rows(size: int, weigh: Callable[[Any], float] | None = None) -> Ask:
+    """So many rows at a time. `weigh` says what each piece counts in a mean; by default its rows."""
+
+    def ask(model: torch.nn.Module, inputs: Any) -> Any:
+        count = rows(inputs)
+        pieces = [chosen(inputs, slice(start, start + size), count) for start in range(0, count, size)]
+        lengths = [rows(each) for each in pieces]
+        weights = [float(weigh(each)) for each in pieces] if weigh is not None else [float(each) for each in lengths]
+        shares = weights if weigh is not None and sum(weights) == len(weights) else [each / sum(weights) for each in weights]
+        return joined([call(model, each) for each in pieces], lengths, 0, shares)
+
+    return ask
+
+
+def reversed_rows(model: torch.nn.Module, inputs: Any) -> Any:
+    count = rows(inputs)
+    back = torch.arange(count - 1, -1, -1)
+    return chosen(call(model, chosen(inputs, back, count)), back, count)
+
+
+def plainly(model: torch.nn.Module, inputs: Any) -> Any:
+    return call(model, inputs)
+
+
+class Language:
+    """How a language model is asked, by the conventions of transformers: the names that its forward takes, the tokens among its inputs."""
+
+    def __init__(self, model: torch.nn.Module, inputs: Any) -> None:
+        self.names = inspect.signature(model.forward).parameters
+        first = inputs.get("input_ids") if isinstance(inputs, dict) else inputs if isinstance(inputs, torch.Tensor) else None
+        if first is None and isinstance(inputs, tuple) and inputs and isinstance(inputs[0], torch.Tensor):
+            first = inputs[0]
+        self.tokens = first if first is not None and first.dim() == 2 and not first.is_floating_point() else None
+        self.filler = getattr(getattr(model, "config", None), "pad_token_id", None) or 0
+
+    def takes(self, name: str) -> bool:
+        return name in self.names or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in self.names.values())
+
+    def needs(self, variation: str, *names: str) -> torch.Tensor:
+        """The tokens. Raises InputError where there are none, or where the forward does not take an argument of these names."""
+        if self.tokens is None:
+            raise InputError(f"{variation} needs tokens, (batch, length) of integers, as the only input, the first or under the name input_ids")
+        for name in names:
+            if not self.takes(name):
+                raise InputError(
+                    f"{variation} needs a model whose forward takes {name}, as those of transformers do"
+                    + ("; for any other pass step=, a function of model, tokens and state" if name == "past_key_values" else "")
+                )
+        return self.tokens
+
+    def ask(self, model: torch.nn.Module, inputs: Any, tokens: torch.Tensor, **more: Any) -> Any:
+        if isinstance(inputs, dict):
+            return model(**{**inputs, "input_ids": tokens, **more})
+        return model(tokens, *(inputs[1:] if isinstance(inputs, tuple) else ()), **more)
+
+    def padded(self, left: bool, amount: int) -> Ask:
+        """With so many filler tokens before or after each row, which the mask hides; of the output what the row itself is given."""
+
+        def ask(model: torch.nn.Module, inputs: Any) -> Any:
+            tokens = _tokens(inputs)
+            mask = inputs.get("attention_mask") if isinstance(inputs, dict) else None
+            mask = torch.ones_like(tokens) if mask is None else mask
+            filler, hidden = tokens.new_full((len(tokens), amount), self.filler), mask.new_zeros(len(tokens), amount)
+            more: dict[str, Any] = {"attention_mask": torch.cat([hidden, mask] if left else [mask, hidden], 1)}
+            if left and self.takes("position_ids"):
+                more["position_ids"] = (more["attention_mask"].cumsum(1) - 1).clamp(min=0)
+            if isinstance(inputs, dict) and isinstance(inputs.get("labels"), torch.Tensor):
+                ignored = inputs["labels"].new_full((len(tokens), amount), -100)
+                more["labels"] = torch.cat([ignored, inputs["labels"]] if left else [inputs["labels"], ignored], 1)
+            out = self.ask(model, inputs, torch.cat([filler, tokens] if left else [tokens, filler], 1), **more)
+            return cropped(out, tokens.shape[1] + amount, tokens.shape[1], left)
+
+        return ask
+
+    def packed(self) -> Ask:
+        """All rows one after the other in one, whose positions begin anew with each; of the output what each row would be given.
+
+        A model that packs tells rows apart by these positions. Labels keep the first token of a row out of the loss, as the end of a row does.
+        """
+
+        def ask(model: torch.nn.Module, inputs: Any) -> Any:
+            tokens = _tokens(inputs)
+            count, length = tokens.shape
+            mask = inputs.get("attention_mask") if isinstance(inputs, dict) else None
+            if mask is not None and not bool(mask.bool().all()):
+                raise InputError("packing takes rows without padding; attention_mask hides some of their tokens")
+            more: dict[str, Any] = {"position_ids": torch.arange(length).repeat(count)[None]}
+            more |= {"use_cache": False} if self.takes("use_cache") else {}
+            if isinstance(inputs, dict) and isinstance(inputs.get("labels"), torch.Tensor):
+                more["labels"] = torch.cat([torch.full_like(inputs["labels"][:, :1], -100), inputs["labels"][:, 1:]], 1).reshape(1, -1)
+            rest = {name: value for name, value in inputs.items() if name != "attention_mask"} if isinstance(inputs, dict) else inputs
+            return unpacked(self.ask(model, rest, tokens.reshape(1, -1), **more), count, length)
+
+        return ask
+
+    def shifted(self, amount: int) -> Ask:
+        """At positions that begin so much later: the same for whatever counts distances alone."""
+
+        def ask(model: torch.nn.Module, inputs: Any) -> Any:
+            tokens = _tokens(inputs)
+            positions = inputs.get("position_ids") if isinstance(inputs, dict) else None
+            positions = torch.arange(tokens.shape[1]).expand(len(tokens), -1) if positions is None else positions
+            return self.ask(model, inputs, tokens, position_ids=positions + amount)
+
+        return ask
+
+    def in_pieces(self, size: int, step: Step | None) -> Ask:
+        """So many tokens at a time, with what the model keeps of those before."""
+
+        def ask(model: torch.nn.Module, inputs: Any) -> Any:
+            tokens, kept, outputs, place = _tokens(inputs), None, [], 0
+            pieces = tokens.split(size, 1)
+            mask = inputs.get("attention_mask") if isinstance(inputs, dict) else None
+            for piece in pieces:
+                place += piece.shape[1]
+                if step is not None:
+                    out, kept = step(model, piece, kept)
+                else:
+                    more = {"past_key_values": kept, "use_cache": True} | ({} if mask is None else {"attention_mask": mask[:, :place]})
+                    rest = {name: value for name, value in inputs.items() if name != "labels"} if isinstance(inputs, dict) else inputs
+                    out = self.ask(model, rest, piece, **more)
+                    kept = getattr(out, "past_key_values", None)
+                    if kept is None:
+                        raise InputError("the model returned no past_key_values; pass step=, a function of model, tokens and state")
+                outputs.append(out)
+            return joined(outputs, [piece.shape[1] for piece in pieces], 1, [0.0] * len(pieces))
+
+        return ask
+
+
+def unpacked(output: Any, count: int, length: int) -> Any:
+    """Rows of so many tokens, in all tensors that have them in one row."""
+
+    def cut(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() < 2 or tuple(tensor.shape[:2]) != (1, count * length):
+            return tensor
+        return tensor.reshape(count, length, *tensor.shape[2:])
+
+    return mapped(output, cut)
+
+
+def cropped(output: Any, long: int, length: int, left: bool) -> Any:
+    """Without the positions that were added, in all tensors that have them."""
+
+    def crop(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() < 2 or tensor.shape[1] != long:
+            return tensor
+        return tensor[:, long - length :] if left else tensor[:, :length]
+
+    return mapped(output, crop)
+
+
+def _tokens(inputs: Any) -> torch.Tensor:
+    found: torch.Tensor = inputs["input_ids"] if isinstance(inputs, dict) else inputs[0] if isinstance(inputs, tuple) else inputs
+    return found

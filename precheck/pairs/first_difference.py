@@ -1,0 +1,266 @@
+"""Where two models part: the first module of `other` whose result differs from that of the same module of `model`, and the line in it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from precheck.observe.noise import ONE_ROUNDING
+from precheck.pairs.comparison import REFUSALS, Comparison
+from precheck.pairs.contents import Contents
+from precheck.pairs.distances import apart, size
+from precheck.pairs.floors import ratio
+from precheck.pairs.intermediates import ALIKE, Intermediates, Made, parting
+from precheck.pairs.module_dataflow import Passage, Passages
+from precheck.pairs.sides import Side
+
+PARTED = ONE_ROUNDING * 2.0**-20
+"""Relative difference of two exact tensors from which they differ: the rounding that float32 is credited with (`analysis.noise.REASSOCIATED`)."""
+FLOAT32 = 64.0
+"""Times that, where the exact runs are float32's: sixteen layers of roundings of their own add up to a quarter of it."""
+JUMP = 3.0
+"""Times by which a module multiplies the error that it was given, from which it is named as what loses accuracy."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where two part: a module of `other` and its counterpart in `model`; whether it is the module's own code, or what it calls; the line and op."""
+
+    module: str
+    counterpart: str | None
+    source: str = ""
+    op: str = ""
+    backward: bool = False
+    theirs: tuple[Made, ...] = ()  # what the module of `other` made
+    ours: tuple[Made, ...] = ()  # what its counterpart made
+    number: int | None = None  # of the op in `theirs`
+    passed: tuple[torch.Tensor, torch.Tensor] | None = None  # the first tensor between modules that differs, of `other` and of `model`
+
+
+def parted(comparison: Comparison) -> Place | None:
+    """The place from which on the exact runs differ; None where no module shows it."""
+    for dtype in dict.fromkeys((torch.float64, comparison.dtype)):
+        with contextlib.suppress(*REFUSALS):
+            return _parted(comparison, dtype)
+    return None
+
+
+def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
+    ours, theirs = both(comparison, lambda side: side.once(dtype))
+    modules = comparison.matching.modules
+    pool = [each.tensor for each in ours]
+    forward = [each for each in theirs if each.kind != "back"]
+    coupled = _couples(ours, theirs, modules)
+    differs = _differs(coupled, PARTED * (1.0 if dtype is torch.float64 else FLOAT32))
+    first = next((each for each in forward if differs(each)), None)
+    if first is not None:
+        contents = Contents(comparison, dtype, pool)
+        module = _blamed(first, forward[: forward.index(first)], coupled, contents)
+        counted = ((ours, modules.get(module)), (theirs, module))
+        calls = [max((each.call for each in found if each.module == name), default=0) for found, name in counted]
+        return dataclasses.replace(_placed(comparison, dtype, module, contents, alike=calls[0] == calls[1]), passed=coupled(first))
+    return _backward(comparison, ours, theirs, differs)
+
+
+def both(comparison: Comparison, ran: Callable[[Side], object]) -> tuple[list[Passage], list[Passage]]:
+    """What passes between the modules of both in one run each."""
+    found = []
+    for side in (comparison.model, comparison.other):
+        follower = Passages(side.job.model)
+        with follower.followed() as passages:
+            ran(side)
+        found.append(passages)
+    if comparison.aligned is not None:
+        for each in found[1]:
+            each.tensor = comparison.aligned(each.tensor)
+    return found[0], found[1]
+
+
+def unequal(comparison: Comparison) -> Place | None:
+    """The first module of `other` whose bits differ under the precision, though rounding explains it: what to pin for equal bits."""
+    if comparison.model.compiled or comparison.other.compiled:
+        return None
+    ours, theirs = both(comparison, lambda side: side.once_low())
+    differs = _differs(_couples(ours, theirs, comparison.matching.modules), 0.0)
+    first = next((each for each in theirs if each.kind != "back" and differs(each)), None)
+    if first is None:
+        return None
+    module = first.module if first.kind == "out" else first.maker
+    follower = Intermediates(comparison.other.job.model, {module}, own=_has_children(comparison.other, module))
+    with follower.followed():
+        comparison.other.once_low()
+    last = follower.made[-1] if follower.made else None
+    return Place(module, comparison.matching.modules.get(module), last.line if last else "", last.op if last else "")
+
+
+Couple = tuple[torch.Tensor, torch.Tensor]
+
+
+def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], modules: Mapping[str, str]) -> Callable[[Passage], Couple | None]:
+    """What gives a tensor of `other` with that of `model` which it should be; None where there is none."""
+    known = {each.key: each.tensor for each in ours}
+    calls = _joined(ours), _joined(theirs)
+    counts = [Counter((each.kind, each.module) for each in found) for found in (ours, theirs)]
+    taken: dict[tuple[str, int], list[Passage]] = {}
+    for each in theirs:
+        if each.kind == "in":
+            taken.setdefault((each.module, each.call), []).append(each)
+
+    def coupled(passage: Passage) -> Couple | None:
+        wanted = modules.get(passage.module)
+        if wanted is None:
+            return None
+        here, there = passage.tensor, known.get((passage.kind, wanted, passage.call, passage.place))
+        alike = all(counts[0][kind, wanted] == counts[1][kind, passage.module] for kind in ("in", "out"))
+        if there is not None and there.shape == here.shape and (alike or not _asked_otherwise(passage, wanted, known, taken)):
+            return here, there
+        if there is not None and alike and here.numel() != there.numel():
+            return here, there  # called as often, with as many tensors, of which this is another altogether
+        whole, all_ = calls[0].get((passage.kind, wanted, passage.place)), calls[1].get((passage.kind, passage.module, passage.place))
+        return _as_one(whole, all_)  # another number of calls: one for each row of a batch
+
+    return coupled
+
+
+def _asked_otherwise(
+    passage: Passage, wanted: str, known: Mapping[tuple[str, str, int, int], torch.Tensor], taken: Mapping[tuple[str, int], list[Passage]]
+) -> bool:
+    """Whether a result is of a call that was given tensors of other shapes than model's call of that number: the two are different calls then."""
+    if passage.kind != "out":
+        return False
+    couples = [(each.tensor, known.get(("in", wanted, each.call, each.place))) for each in taken.get((passage.module, passage.call), [])]
+    return any(there is not None and there.shape != here.shape for here, there in couples)
+
+
+def _differs(coupled: Callable[[Passage], Couple | None], limit: float) -> Callable[[Passage], bool]:
+    def differs(passage: Passage) -> bool:
+        couple = coupled(passage)
+        if couple is None:
+            return False
+        if couple[0].shape != couple[1].shape:
+            return True
+        distance = apart(*couple)
+        return bool(distance.excess) or ratio(distance.whole, size(couple[1]).whole) > limit
+
+    return differs
+
+
+def _joined(passages: Sequence[Passage]) -> dict[tuple[str, str, int], list[torch.Tensor]]:
+    found: dict[tuple[str, str, int], list[torch.Tensor]] = {}
+    for each in passages:
+        found.setdefault((each.kind, each.module, each.place), []).append(each.tensor)
+    return found
+
+
+def _as_one(ours: list[torch.Tensor] | None, theirs: list[torch.Tensor] | None) -> Couple | None:
+    """All calls of a module as one tensor, joined along the dimension that makes them equally long: `other`'s and `model`'s."""
+    if not ours or not theirs or ours[0].dim() != theirs[0].dim():
+        return None
+    for dim in range(ours[0].dim()):
+        with contextlib.suppress(RuntimeError):
+            here, there = (torch.cat(each, dim) for each in (theirs, ours))
+            if here.shape == there.shape:
+                return here, there
+    return None
+
+
+def _blamed(first: Passage, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents) -> str:
+    """The module that made the difference. If a module's input differs, that is the module that made the input, or the one that passed the wrong
+    tensor on."""
+    if first.given:
+        compared = any(each.module == first.maker and each.kind == "out" and coupled(each) is not None for each in before)  # and did not differ
+        return first.caller if compared or contents.hold(first.tensor) else first.maker
+    owner = first.module if first.kind == "out" else first.maker
+    inner = _unmatched(owner, before, coupled, contents)
+    return owner if inner is None else inner
+
+
+def _unmatched(owner: str, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents) -> str | None:
+    """A module inside of `owner`, without a counterpart, the first whose result is nowhere in `model`, where what it was given is."""
+    prefix = f"{owner}." if owner else ""
+    made = [each for each in before if each.kind == "out" and each.module.startswith(prefix) and each.module != owner and coupled(each) is None]
+    taken: dict[tuple[str, int], list[Passage]] = {}
+    for one in (each for each in before if each.kind == "in"):
+        taken.setdefault((one.module, one.call), []).append(one)
+    right = [each for each in made if contents.hold(each.tensor)]
+    contents.learn([one.tensor for each in right for one in taken.get((each.module, each.call), [])])
+    for each in made:
+        given = all(contents.hold(one.tensor) for one in taken.get((each.module, each.call), []))
+        if each not in right and given and not contents.hold(each.tensor):
+            return each.module
+    return None
+
+
+def _backward(comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[Passage], differs: Callable[[Passage], bool]) -> Place | None:
+    """The forward passes agree: whose gradient is the first that differs, or does not come, on the way back."""
+    modules, back = comparison.matching.modules, {each.key: each for each in theirs if each.kind == "back"}
+    taken = {each.key for each in theirs if each.kind == "out"}
+    called = {each.module for each in theirs if each.kind == "out"}
+    named = {wanted: name for name, wanted in reversed(modules.items()) if name in called}  # of two for one, what is called
+    order = [("back", named[each.module], each.call, each.place) for each in ours if each.kind == "back" and each.module in named]
+    off = [key for key in order if ("out", *key[1:]) in taken and (key not in back or differs(back[key]))]
+    agreeing = {key[1] for key in order if key in back} - {key[1] for key in off}
+    owner = next((name for name in _parameters_off(comparison) if name in agreeing), None)
+    if owner is not None:
+        return Place(owner, modules.get(owner), backward=True)
+    given = {("back", *each.key[1:]) for each in ours if each.kind == "out"} - {each.key for each in ours if each.kind == "back"}
+    more = [key for key in back if ("back", modules.get(key[1]), *key[2:]) in given]  # a gradient that comes in other alone
+    if not off and not more:
+        return None
+    first = (off or more)[0][1]
+    read = {(each.module, each.maker) for each in ours if each.kind == "in" and each.given}
+    readers = [each.module for each in theirs if each.kind == "in" and each.given and each.maker == first]
+    alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first)) in read]  # the same reads it in model
+    givers = [each.module for each in theirs if each.kind == "out" and each.maker == first]
+    outermost = min((each for each in givers if f"{first}.".startswith(f"{each}.")), key=len, default=first)
+    module = next(iter(alike), _caller(outermost, theirs))
+    return Place(module, modules.get(module), backward=True)
+
+
+def _caller(module: str, passages: Sequence[Passage]) -> str:
+    """The module whose code calls this one; where it takes no tensors, the nearest that holds it and is called, as a list of modules is not."""
+    called = {each.module for each in passages if each.kind == "out"}
+    above = [module.rsplit(".", count)[0] if count <= module.count(".") else "" for count in range(1, module.count(".") + 2)]
+    holder = next((each for each in above if each in called), "")
+    return next((each.caller for each in passages if each.kind == "in" and each.module == module), holder)
+
+
+def _parameters_off(comparison: Comparison) -> Iterator[str]:
+    """Modules with a gradient of a parameter that was judged to differ, and does here: not what is zero on paper."""
+    ours, theirs = (side.once_captured() for side in (comparison.model, comparison.other))
+    for subject in comparison.subjects:
+        if subject.kind == "parameter-gradient" and comparison.verdicts.get(subject) not in ("bitwise", "rounding", "model less accurate"):
+            a, b = subject.of_model(ours), subject.of_other(theirs)
+            if a is None or b is None or a.shape != b.shape or ratio(apart(b, a).whole, size(a).whole) > PARTED:
+                yield subject.module
+
+
+def _placed(comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents, *, alike: bool) -> Place:
+    """With the op that makes what is nowhere in `model`; only where both call the module equally often, and not one of them in pieces."""
+    counterpart = comparison.matching.modules.get(module)
+    theirs = Intermediates(comparison.other.job.model, {module}, own=False)
+    ours = Intermediates(comparison.model.job.model, {counterpart or ""}, own=False)
+    with contextlib.suppress(*REFUSALS):
+        for side, follower in ((comparison.other, theirs), (comparison.model, ours)):
+            with follower.followed(), sdpa_kernel(SDPBackend.MATH):  # fused attention shows its scores then
+                side.once(dtype)
+        known = [*ours.sources, *(each.signature for each in ours.made)]
+
+        def right(made: Made) -> bool:  # what another module inside gave, joined with other things in model
+            return made.module != module and made.tensor is not None and contents.hold(made.tensor)
+
+        number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if alike else None
+        if number is not None:
+            found = theirs.made[number]
+            return Place(module, counterpart, found.line, found.op, theirs=tuple(theirs.made), ours=tuple(ours.made), number=number)
+    last = next((each for each in reversed(theirs.made) if each.module == module), None)
+    return Place(module, counterpart, last.line if last else "", theirs=tuple(theirs.made), ours=tuple(ours.made))
+
+
+def _has_children(side: Side, module: str) -> bool:
+    return any(True for _ in side.job.model.get_submodule(module).children())

@@ -1,0 +1,107 @@
+"""The floors of a pair: what correct rounding makes of each tensor of the reference, in whole and block by block."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from precheck.analysis import noise
+from precheck.analysis.chance import ENOUGH, freedom
+from precheck.formats import FP64
+from precheck.observe.noise import ONE_ROUNDING
+from precheck.pairs.capture import Captured
+from precheck.pairs.compared_tensors import Of, Subject
+from precheck.pairs.distances import Squares, apart, lengths, size
+from precheck.pairs.sides import FLOAT64_ROUNDOFF, Seen
+from precheck.precisions import Precision
+
+
+@dataclasses.dataclass(slots=True)
+class Floor:
+    """Of one tensor: the exact one, its squared norm, and the squared floor, each in whole and by block."""
+
+    exact: torch.Tensor
+    norm: Squares
+    square: Squares
+    free: Squares  # how many independent errors the noise has
+    rounding: float = 0.0  # squared, of one rounding of a number of one
+
+    @property
+    def drowned(self) -> bool:
+        """Rounding alone is more than half of it: what is zero on paper (the gradient of a bias before a norm), or chaos."""
+        return self.square.whole > 0.25 * self.norm.whole
+
+
+class Yardstick:
+    """Floors for a precision, from the exact run of the reference and as many noise runs as were added."""
+
+    def __init__(
+        self, precision: Precision, exact: Seen, subjects: Sequence[Subject], *, of: Callable[[Subject], Of] = lambda subject: subject.of_model
+    ) -> None:
+        self.precision, self.subjects, self.samples, self.of = precision, subjects, 0, of
+        self.roundoff = roundoff(precision)
+        self.step = noise.step_near_zero(precision.compute) if precision.compute is not FP64 else 0.0
+        self.exact = {subject: tensor for subject in subjects if (tensor := of(subject)(exact.captured)) is not None}
+        self.norms = {subject: size(tensor) for subject, tensor in self.exact.items()}
+        self.spreads: dict[Subject, Squares] = {}
+        self.fourths: dict[Subject, Squares] = {}
+        self.stored = {subject: self._stored(exact, subject) for subject in subjects if subject.kind == "update"}
+
+    def add(self, run: Captured) -> None:
+        """One more noise run."""
+        self.samples += 1
+        for subject, exact in self.exact.items():
+            value = self.of(subject)(run)
+            if value is not None and value.shape == exact.shape:
+                found = apart(value, exact)
+                self.spreads[subject] = self.spreads[subject] + found if subject in self.spreads else found
+                fourth = Squares(found.whole**2, [each.square() for each in found.blocks])
+                self.fourths[subject] = self.fourths[subject] + fourth if subject in self.fourths else fourth
+
+    def floor(self, subject: Subject, *, roundoff: float | None = None) -> Floor:
+        """Under the precision, or as it would be with another unit roundoff."""
+        taken = self.roundoff if roundoff is None else roundoff
+        exact, norm = self.exact[subject], self.norms[subject]
+        shape = tuple(torch.view_as_real(exact).shape if exact.is_complex() else exact.shape)
+        count = max(1, torch.Size(shape).numel())
+        spread = self.spreads.get(subject, norm.times(0.0)).times((taken / self.roundoff) ** 2 / max(1, self.samples))
+        own, step = (ONE_ROUNDING * taken) ** 2, self.step**2 / 12 if roundoff is None else 0.0
+        stored = self.stored.get(subject, 0.0) * (1.0 if roundoff is None else (taken / self.roundoff) ** 2)
+        whole = spread.whole + own * norm.whole + count * step + stored
+        blocks = [
+            each + own * torch.clamp(parts, min=norm.whole * length / count) + length * step + stored * length / count
+            for each, parts, length in zip(spread.blocks, norm.blocks, lengths(shape), strict=True)
+        ]
+        return Floor(exact, norm, Squares(whole, blocks), self._free(subject, norm), own)
+
+    def _free(self, subject: Subject, norm: Squares) -> Squares:
+        fourth, spread, runs = self.fourths.get(subject), self.spreads.get(subject), self.samples
+        if fourth is None or spread is None or runs < ENOUGH:
+            return Squares(math.inf, [torch.full_like(each, math.inf) for each in norm.blocks])
+        whole = freedom(spread.whole / runs, fourth.whole / runs, runs)
+        blocks = []
+        for mean, square in zip(spread.blocks, fourth.blocks, strict=True):
+            each = torch.tensor([freedom(float(a) / runs, float(b) / runs, runs) for a, b in zip(mean, square, strict=True)], dtype=torch.float64)
+            some = each[each.isfinite()]
+            typical = float(1 / (1 / some).mean()) if len(some) else math.inf  # few runs tell little of one block: all of them tell more
+            blocks.append(each.clamp(max=typical))
+        return Squares(whole, blocks)
+
+    def _stored(self, exact: Seen, subject: Subject) -> float:
+        """What storing the weights themselves after each step may add to their move, squared."""
+        records = [exact.trace.records.get(f"update:{name}@{subject.step}") for name in subject.ours]
+        weight = sum(record.weight_norm**2 for record in records if record is not None)
+        return subject.step * (ONE_ROUNDING * self.precision.param.unit_roundoff) ** 2 * weight
+
+
+def roundoff(precision: Precision) -> float:
+    """The unit roundoff that a pair is judged by."""
+    return FLOAT64_ROUNDOFF if precision.compute is FP64 else noise.roundoff(precision.roundoff)
+
+
+def ratio(square: float, floor: float) -> float:
+    """Of a distance to a floor, both given as squares."""
+    return math.sqrt(square / floor) if floor > 0 else (0.0 if square == 0 else math.inf)

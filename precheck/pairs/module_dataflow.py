@@ -1,0 +1,105 @@
+"""What passes between the modules of one run: the tensors that each call takes and gives, in order, and who made them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+
+from precheck.observe.containers import tensors
+from precheck.torch_internals import in_backward, no_dispatch
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Passage:
+    """One tensor that a call of a module took ("in"), gave ("out"), or the gradient that came back for what it gave ("back")."""
+
+    kind: Literal["in", "out", "back"]
+    module: str
+    call: int
+    place: int  # among the floating tensors that the call took or gave
+    tensor: torch.Tensor
+    maker: str = ""  # the first module that gave it; of what was taken from none, the module whose own code made it
+    given: bool = False  # whether a module gave it just so
+    caller: str = ""  # the module in whose forward the call was made
+
+    @property
+    def key(self) -> tuple[str, str, int, int]:
+        return self.kind, self.module, self.call, self.place
+
+
+class Passages:
+    """Hooks on all modules of a model, for one run of its first step."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        self.found: list[Passage] = []
+        self.stack: list[str] = [""]
+        self.calls: Counter[str] = Counter()
+        self.made: dict[int, tuple[torch.Tensor, str]] = {}
+
+    @contextlib.contextmanager
+    def followed(self) -> Iterator[list[Passage]]:
+        handles = []
+        for name, module in self.model.named_modules():
+            if not isinstance(module, torch.jit.ScriptModule):
+                handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
+                handles.append(module.register_forward_hook(self._leaving(name), always_call=True))
+        try:
+            yield self.found
+        finally:
+            for handle in handles:
+                handle.remove()
+            self.made.clear()
+
+    def _entering(self, name: str) -> Any:
+        def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            if in_backward():
+                return
+            self.calls[name] += 1
+            for place, tensor in enumerate(_floats((*args, *kwargs.values()))):
+                known = self.made.get(id(tensor))
+                given = known is not None and known[0] is tensor
+                maker = known[1] if known is not None and given else self.stack[-1]
+                self.found.append(Passage("in", name, self.calls[name], place, _kept(tensor), maker, given, self.stack[-1]))
+            self.stack.append(name)
+
+        return hook
+
+    def _leaving(self, name: str) -> Any:
+        def hook(module: torch.nn.Module, args: Any, output: Any) -> None:
+            if in_backward():
+                return
+            if len(self.stack) > 1:
+                self.stack.pop()
+            call = self.calls[name]
+            for place, tensor in enumerate(_floats(output)):
+                known = self.made.get(id(tensor))
+                first = known[1] if known is not None and known[0] is tensor else name
+                self.found.append(Passage("out", name, call, place, _kept(tensor), first))
+                if known is None or known[0] is not tensor:
+                    self.made[id(tensor)] = (tensor, name)
+                    if tensor.requires_grad:
+                        tensor.register_hook(self._back(name, call, place))
+
+        return hook
+
+    def _back(self, name: str, call: int, place: int) -> Any:
+        def hook(gradient: torch.Tensor | None) -> None:
+            if gradient is not None:
+                self.found.append(Passage("back", name, call, place, _kept(gradient)))
+
+        return hook
+
+
+def _floats(value: Any) -> list[torch.Tensor]:
+    return [tensor for _, tensor in tensors(value) if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel()]
+
+
+def _kept(tensor: torch.Tensor) -> torch.Tensor:
+    with no_dispatch(), torch.no_grad():
+        return tensor.detach().clone()

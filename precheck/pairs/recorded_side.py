@@ -1,0 +1,117 @@
+"""A model beside a recording: `other` is in another process, and has no exact run of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from precheck.analysis import noise
+from precheck.observe.sketch import distance, sketch
+from precheck.pairs.capture import Captured
+from precheck.pairs.compared_tensors import Subject
+from precheck.pairs.comparison import REFUSALS
+from precheck.pairs.distances import Squares, apart
+from precheck.pairs.floors import Floor, Yardstick, ratio
+from precheck.pairs.matching import mapped
+from precheck.pairs.recording import Kept, Recording, digest
+from precheck.pairs.sides import Side
+from precheck.pairs.verdicts import Judged, Sided, judged
+from precheck.precisions import Precision
+
+
+class Against:
+    """What `Comparison` is for two models, for one and a recording."""
+
+    def __init__(self, model: Side, recording: Recording, match: Mapping[str, str], precision: Precision) -> None:
+        self.model, self.recording, self.precision = model, recording, precision
+        self.refused = ""
+        self.samples = 0
+        self.subjects: dict[Subject, Kept] = {}
+        self.unshared: list[str] = []
+        given = model.low().captured
+        for (kind, name, step), kept in recording.kept.items():
+            wanted = name if kind not in ("parameter-gradient", "update") else mapped(name, match) or name
+            key = kind, wanted, step
+            if key not in given.tensors and kind == "result":  # a bare tensor for a container of one, and the other way round
+                alone = [each for each in given.tensors if each[0] == "result" and each[2] == step]
+                theirs = [each for each in recording.kept if each[0] == "result" and each[2] == step]
+                key = alone[0] if len(alone) == len(theirs) == 1 else key
+            if key in given.tensors:
+                self.subjects[Subject(kind, name, step, lambda seen, key=key: seen.tensors.get(key), lambda seen: None, (wanted,))] = kept  # type: ignore[misc]
+            else:
+                self.unshared.append(f"{kind} {name}".strip() + ", which only the recording has")
+
+    def judged(self) -> list[Judged]:
+        given = self.model.low().captured
+        found = {subject: self._plain(subject, kept, given) for subject, kept in self.subjects.items()}
+        open_ = [subject for subject, verdict in found.items() if verdict is None]
+        if open_:
+            yard = self._reference(open_)
+            for subject in open_:
+                found[subject] = self._by_numbers(subject, self.subjects[subject], given, yard.floor(subject))
+        return [verdict for verdict in found.values() if verdict is not None]
+
+    def facts(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"recording": ", ".join(f"{name} {value}" for name, value in self.recording.origin.items())}
+        if self.samples:
+            found |= {"exact": "float32" if self.precision.is_low or self.refused else "float64", "noise_runs": self.samples}
+        if self.unshared:
+            found["not_compared"] = self.unshared
+        return found
+
+    def _plain(self, subject: Subject, kept: Kept, given: Captured) -> Judged | None:
+        ours = subject.of_model(given)
+        assert ours is not None
+        if tuple(ours.shape) != kept.shape:
+            why = f"has shape {kept.shape} in the recording, and model's has {tuple(ours.shape)}"
+            return Judged(subject, "different", math.inf, noise.FAIL, why=why, shape=kept.shape, dtype=kept.dtype)
+        if digest(ours) == kept.digest:
+            return Judged(subject, "bitwise", 0.0, noise.FAIL, shape=kept.shape, dtype=kept.dtype)
+        return None
+
+    def _reference(self, wanted: list[Subject]) -> Yardstick:
+        dtype = torch.float32 if self.precision.is_low else torch.float64
+        try:
+            exact = self.model.exact(dtype)
+        except REFUSALS as error:
+            if self.precision.is_low:
+                raise
+            self.refused, dtype = str(error), torch.float32
+            exact = self.model.exact(dtype)
+        yard = Yardstick(self.precision, exact, wanted)
+        for number in range(noise.MOST):
+            yard.add(self.model.noise(dtype, number).captured)
+        self.samples = yard.samples
+        return yard
+
+    def _sided(self, subject: Subject, ours: torch.Tensor, theirs: torch.Tensor) -> Sided:
+        """An update is compared with what the optimizer makes of the recorded gradients; of several steps only the first's are recorded."""
+        if subject.kind != "update" or self.model.job.steps > 1 or not self.model.steps.gradients:
+            return Sided(ours, theirs)
+        given = {each.ours[0]: kept.whole for each, kept in self.subjects.items() if each.kind == "parameter-gradient" and kept.whole is not None}
+        made = self.model.steps.again([{**self.model.steps.gradients[0], **given}])
+        return Sided(ours, theirs, None if made is None or subject.ours[0] not in given else subject.of_model(made))
+
+    def _by_numbers(self, subject: Subject, kept: Kept, given: Captured, floor: Floor) -> Judged:
+        """Whether it lies where the model's own run under the precision might: what is beyond that is different, or less accurate."""
+        ours = subject.of_model(given)
+        assert ours is not None
+        if kept.whole is not None:
+            if not kept.whole.is_floating_point():
+                return Judged(subject, "different", math.inf, noise.FAIL, why="holds other whole numbers than model's", shape=kept.shape)
+            found = judged(subject, self._sided(subject, ours, kept.whole), floor, samples=self.samples)
+            return dataclasses.replace(found, verdict="different" if found.verdict == "less accurate" else found.verdict, recorded=True)
+        assert kept.sketch is not None
+        own = Squares(distance(kept.sketch.numpy(), sketch(floor.exact, finite=False)) ** 2, [])
+        rival, limit = apart(ours, floor.exact), noise.allowed(ours.numel(), self.samples)
+        r, beside = ratio(own.whole, floor.square.whole), ratio(own.whole, max(floor.square.whole, rival.whole))
+        off = beside > limit and not floor.drowned
+        more = max(0, kept.nonfinite - int((~floor.exact.isfinite()).sum()))
+        return Judged(
+            subject, "different" if off or more else "rounding", math.inf if more else r, limit, "", math.sqrt(own.whole),
+            math.sqrt(floor.square.whole), math.sqrt(floor.norm.whole), more, kept.shape, kept.dtype, True,
+        )  # fmt: skip

@@ -1,0 +1,140 @@
+"""The report of a comparison: its findings in words, its rows, its one verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from precheck.findings import Finding, Phase, Report, Row
+from precheck.pairs import fused
+from precheck.pairs.accuracy_loss import loses
+from precheck.pairs.comparison import Comparison
+from precheck.pairs.first_difference import Place, parted
+from precheck.pairs.recorded_side import Against
+from precheck.pairs.transformations import tried
+from precheck.pairs.verdicts import GRAVEST, Judged
+from precheck.precisions import Precision
+from precheck.rules.bitwise.rule import Bitwise
+from precheck.rules.different.rule import Different
+from precheck.rules.less_accurate.rule import LessAccurate
+from precheck.rules.rounding.rule import Rounding
+from precheck.rules.undecidable.rule import Undecidable
+from precheck.words import counted
+
+_PHASES: dict[str, Phase] = {
+    "result": "forward", "loss": "forward", "buffer": "forward",
+    "input-gradient": "backward", "parameter-gradient": "backward", "update": "optimizer",
+}  # fmt: skip
+_KINDS = {
+    "result": "output", "loss": "loss", "buffer": "buffer", "input-gradient": "gradient",
+    "parameter-gradient": "parameter-gradient", "update": "update",
+}  # fmt: skip
+
+
+def report(comparison: Comparison | Against, rows: Sequence[Judged]) -> Report:
+    """Findings, rows and facts of a comparison whose subjects are judged."""
+    made = Report(precision=comparison.precision.name)
+    made.boundaries = [_row(row) for row in rows if row.shape or row.dtype]
+    made.facts = {"verdict": verdict(rows), "exact": "", **comparison.facts()}
+    if not made.facts["exact"]:
+        del made.facts["exact"]
+    found = findings(rows, comparison.precision)
+    made.add(placed(found, comparison) if isinstance(comparison, Comparison) else found)
+    return made
+
+
+def placed(found: Sequence[Finding], comparison: Comparison) -> list[Finding]:
+    """Errors with the module and the line where the two part, or where `other` loses accuracy."""
+    return [_at(each, comparison) if each.severity == "error" else each for each in found]
+
+
+def _at(finding: Finding, comparison: Comparison) -> Finding:
+    place = parted(comparison) if finding.rule == "different" else loses(comparison)
+    if place is None and finding.module and finding.phase == "forward":  # a buffer, which nothing else shows
+        place = Place(finding.module, comparison.matching.modules.get(finding.module))
+    if place is None:
+        why = fused.told(comparison) if finding.rule == "less-accurate" and comparison.other.compiled else ""
+        return dataclasses.replace(finding, message=f"{finding.message}; {why}") if why else finding
+    whose = f"in {place.module}" if place.module else "in the model's own code"
+    line = f", at {place.source}" if place.source else ""
+    verb = "they part first" if finding.rule == "different" else "other loses it first"
+    why = tried(comparison, place) if finding.rule == "different" else ""
+    return dataclasses.replace(
+        finding, message=f"{finding.message}; {verb} {whose}{line}{f': {why}' if why else ''}", module=place.module, source=place.source, op=place.op,
+    )  # fmt: skip
+
+
+def verdict(rows: Sequence[Judged]) -> str:
+    """The gravest; what the reference alone does worse is a difference of rounding."""
+    found = next((each for each in GRAVEST if any(row.verdict == each for row in rows)), "bitwise")
+    return "rounding" if found == "model less accurate" else found
+
+
+def gravest(verdicts: Sequence[str]) -> str:
+    """Of the verdicts of several comparisons."""
+    return next((each for each in GRAVEST if each in verdicts), "bitwise")
+
+
+def findings(rows: Sequence[Judged], precision: Precision) -> list[Finding]:
+    """One for each verdict that was given, on its first subject: errors, else notes; `rounding` and `bitwise` where there is nothing else."""
+    found: list[Finding] = []
+    for each in GRAVEST:
+        some = [row for row in rows if row.verdict == each]
+        if some and (each in ("different", "less accurate") or not any(finding.severity == "error" for finding in found)):
+            if each in ("rounding", "bitwise") and found:
+                continue
+            found.append(_finding(some, rows, precision))
+    return found or [Bitwise.finding("note", "nothing to compare: no output, loss or gradient is on both sides")]
+
+
+def _finding(some: Sequence[Judged], rows: Sequence[Judged], precision: Precision) -> Finding:
+    first = some[0]
+    worst = max(some, key=lambda row: row.r / row.allowed)
+    title, more = first.subject.title, f"; {counted(len(some) - 1, 'more tensor')} too" if len(some) > 1 else ""
+    where = f", in {first.where}" if first.where else ""
+    common: dict[str, Any] = {
+        "phase": _PHASES[first.subject.kind], "module": first.subject.module, "step": first.subject.step, "tensor": first.subject.name,
+        "measured": first.r, "limit": first.allowed,
+    }  # fmt: skip
+    if first.verdict == "bitwise":
+        all_of = "the 1 tensor is" if len(rows) == 1 else f"all {len(rows)} tensors are"
+        return Bitwise.finding("note", f"{all_of} equal bit for bit under {precision}", measured=0.0, limit=worst.allowed)
+    if first.verdict == "rounding":
+        same = sum(row.verdict == "bitwise" for row in rows)
+        return Rounding.finding(
+            "note",
+            f"{len(some)} of {counted(len(rows), 'tensor')} differ under {precision}, by no more than correct rounding explains"
+            f" (at most {worst.r:.3g} noise floors, {worst.subject.title}); equal bit for bit: {same}",
+            measured=worst.r, limit=worst.allowed,
+        )  # fmt: skip
+    if first.why:
+        why = f"{title}: {first.why}{more}"
+        return Different.finding("error", why, **common) if first.verdict == "different" else Undecidable.finding("note", why, **common)
+    share = f"{first.relative:.2g} of its norm where rounding explains {_share(first):.2g}"
+    if first.nonfinite:
+        share = f"Inf or NaN on one side alone in {counted(first.nonfinite, 'element')}"
+    by = f"{first.r:.3g} noise floors ({first.allowed:.3g} allowed)" if math.isfinite(first.r) else "more than any rounding explains"
+    between = "from the exact run of model" if first.recorded else "between the exact runs of both"
+    if first.verdict == "different":
+        return Different.finding("error", f"{title}: other computes something else{where}, off by {by} {between}, {share}{more}", **common)
+    off = f"off by {by}{where} from the exact result under {precision}"
+    if first.verdict == "less accurate":
+        return LessAccurate.finding("error", f"{title}: other is {off}, and model is not: {share}{more}", **common)
+    if first.verdict == "model less accurate":
+        return LessAccurate.finding("note", f"{title}: model, the reference, is {off}, and other is not: {share}{more}", **common)
+    below = f"the exact runs differ, and by less than rounding under {precision} explains"
+    return Undecidable.finding("note", f"{title}: {below}{where}; 32-true would decide{more}", **common)
+
+
+def _share(row: Judged) -> float:
+    return row.floor / row.norm if row.norm else 0.0
+
+
+def _row(row: Judged) -> Row:
+    """What is no error is shown within its limit: the finding says why."""
+    r = row.r if row.verdict in ("different", "less accurate") else min(row.r, row.allowed)
+    kind = _KINDS[row.subject.kind]
+    name = f"inputs{row.subject.name}" if row.subject.kind == "input-gradient" else row.subject.name or "output"
+    return Row(name, kind, row.subject.step, row.shape, row.dtype, r, row.allowed, row.drift, row.floor, row.relative, row.nonfinite)
