@@ -58,15 +58,16 @@ def handed_on(graph: Graph, value: Any, name: str = "_to_copy.default") -> None:
 def test_more_numbers_than_masks_have_or_one_above_zero_are_no_mask(distinct_overflows: int, negative: bool, alive: bool, accused: bool) -> None:
     """Where only samples are looked at, nothing may be known of the numbers."""
     graph = Graph()
-    cast = graph.op("_to_copy.default", given("float32"), makes=INF | {"beyonds": distinct_overflows, "negative": negative, "alive": alive})
+    made = {"distinct_overflows": distinct_overflows, "negative": negative, "alive": alive}
+    cast = graph.op("_to_copy.default", given("float32"), makes=INF | made)
     handed_on(graph, cast)
     assert (graph.rules() == [("overflow", 1)]) is accused
 
 
 @pytest.mark.parametrize(("facts", "accused"), [
     ({"distinct_overflows": 1, "negative": True}, False),
-    ({"beyonds": 1, "negative": False}, True),
-    ({"beyonds": nonfinite.FILLS + 1, "negative": True}, True),
+    ({"distinct_overflows": 1, "negative": False}, True),
+    ({"distinct_overflows": nonfinite.FILLS + 1, "negative": True}, True),
 ])  # fmt: skip
 def test_scores_under_a_mask_may_be_handed_out(facts: dict[str, Any], accused: bool) -> None:
     graph = Graph()
@@ -77,7 +78,7 @@ def test_scores_under_a_mask_may_be_handed_out(facts: dict[str, Any], accused: b
 
 def test_a_gradient_is_no_mask() -> None:
     graph = Graph()
-    handed_on(graph, graph.op("_to_copy.default", given("float32"), makes=INF | {"beyonds": 1}, phase="backward", derived=True))
+    handed_on(graph, graph.op("_to_copy.default", given("float32"), makes=INF | {"distinct_overflows": 1}, phase="backward", derived=True))
     assert graph.rules() == [("overflow", 1)]
 
 

@@ -90,7 +90,7 @@ def test_most_of_it_is_its_own(nudge: Any, found: list[tuple[str, int]]) -> None
 
 @pytest.mark.parametrize("facts", [
     {"phase": "optimizer", "in_optimizer": True}, {"phase": "backward", "derived": True}, {"plain": True}, {"end": {"alive": False}},
-    {"end": {"nonfinite": 1, "dtype": "float32"}}, {"end": {"wander": 1.0, "twin_drift": 1.0}}, {"end": {"drift": float("inf")}},
+    {"end": {"nonfinite": 1, "dtype": "float32"}}, {"end": {"sensitivity": 1.0, "perturbed_drift": 1.0}}, {"end": {"drift": float("inf")}},
 ], ids=str)  # fmt: skip
 def test_what_is_no_fault_of_the_loop(facts: dict[str, Any]) -> None:
     """Optimizers' states, what autograd derives, torch's own modules, what nobody takes, chaos, remainders that are nothing in float32."""

@@ -168,13 +168,13 @@ def test_what_float32_does_not_determine_is_a_note(nudge: Any, accused: bool) ->
     for sensitivity, dead, twin in ((nudge(errors.UNSTABLE), 0.5, 0.5), (0.9, nudge(errors.SHAKEN), 0.5), (0.9, 0.5, nudge(errors.DIGIT))):
         graph = Graph()
         made = graph.op("sin.default", given(), makes={"drift": 0.9, "dead": 0.9})
-        graph.op("exp.default", made, makes={"drift": 1.0, "dead": dead, "wander": sensitivity, "twin_drift": twin, "alive": True})
+        graph.op("exp.default", made, makes={"drift": 1.0, "dead": dead, "sensitivity": sensitivity, "perturbed_drift": twin, "alive": True})
         (finding,) = graph.found()
         assert (finding.rule, finding.severity) == (("unstable-reference", "note") if accused else ("amplified-rounding", "error"))
 
 
 def test_what_wanders_at_the_op_itself_is_not_suspected() -> None:
-    makes = {"drift": 0.9, "dead": 0.9, "wander": above(errors.UNSTABLE), "twin_drift": above(errors.DIGIT)}
+    makes = {"drift": 0.9, "dead": 0.9, "sensitivity": above(errors.UNSTABLE), "perturbed_drift": above(errors.DIGIT)}
     assert judged("sin.default", makes) == []
 
 

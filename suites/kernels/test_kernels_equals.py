@@ -60,9 +60,14 @@ def test_another_gradient_is_wrong_among_equals_too(kernel: Callable[[torch.Tens
     assert [each.rule for each in report.errors] == ["kernel-gradient"], report.summary()
 
 
-def test_what_is_right_by_chance_where_nothing_was_run_before_is_not_stale() -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_right_by_chance_where_nothing_was_run_before_is_not_stale(seed: int) -> None:
+    """Which of the other classes it is depends on the calls that happen to be wrong."""
+    random.seed(seed)
+
     def racing(x: torch.Tensor) -> torch.Tensor:
         return x.sum(-1) if random.random() < 0.5 else x[..., 1:].sum(-1)
 
     report = precheck.compare_kernels(racing, lambda x: x.sum(-1), torch.randn(6, 20), budget=2, gradients=False)
-    assert [each.rule for each in report.errors] == ["kernel-nondeterminism"], report.summary()
+    assert report.errors, report.summary()
+    assert all(each.rule != "kernel-stale" for each in report.errors), report.summary()

@@ -44,7 +44,7 @@ def test_few_elements_are_told_of_as_many_are(dtype: torch.dtype, odd: tuple[flo
     few = measured(run, shadow, low=dtype is not torch.float32)
     monkeypatch.setattr(statistics, "FEW", 0)
     many = measured(run, shadow, low=dtype is not torch.float32)
-    for field in ("drift", "norm", "nonfinite", "nans", "beyond", "zeros", "looked_at", "zeroed", "largest_zeroed", "dead"):
+    for field in ("drift", "norm", "nonfinite", "nans", "beyond", "zeros", "sample_size", "zeroed", "largest_zeroed", "dead"):
         assert getattr(few, field) == pytest.approx(getattr(many, field), rel=1e-5, nan_ok=True), field
 
 
@@ -73,7 +73,7 @@ def test_a_handful_is_told_of_as_more_are(
             values.append(value)
     few, more = values
     for field in (
-        "drift", "norm", "nonfinite", "nans", "beyond", "zeros", "looked_at", "zeroed", "largest_zeroed", "dead", "wander", "twin_drift",
+        "drift", "norm", "nonfinite", "nans", "beyond", "zeros", "sample_size", "zeroed", "largest_zeroed", "dead", "sensitivity", "perturbed_drift",
         "wholes_moved", "peak",
     ):  # fmt: skip
         assert getattr(few, field) == pytest.approx(getattr(more, field), rel=1e-5, abs=1e-12, nan_ok=True), field

@@ -181,7 +181,7 @@ def _compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: t
     if value.drift > DOUBTFUL * value.roundoff and off > NO_DIGIT * floor:
         value.dead = _dead(error, exact, floor)
     if perturbed is not None:
-        astray = _astray(lent(perturbed if perturbed.numel() == exact.size else sampled(perturbed, limit), dtype, "twin"), exact)
+        astray = _astray(lent(perturbed if perturbed.numel() == exact.size else sampled(perturbed, limit), dtype, "perturbed"), exact)
         value.sensitivity, value.perturbed_drift = min(1e9, ratio(astray, off)), ratio(astray, size)
     if value.low and size > 1 / value.roundoff:
         _wholes(value, mine[:WHOLES], exact[:WHOLES])

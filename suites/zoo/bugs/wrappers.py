@@ -1,4 +1,4 @@
-"""What wrappers do around a model: casts that leave the graph or are forgotten, autocast where it was not expected, logs kept in half."""
+"""What wrappers do around a model: casts that leave the graph or are forgotten, autocast where it was not expected, tapes kept in half."""
 
 from __future__ import annotations
 
@@ -147,33 +147,33 @@ def half_training(scale: float) -> torch.Tensor:
     return model[0].weight.grad.float() / scale
 
 
-class DecisionLog(torch.autograd.Function):
+class Tape(torch.autograd.Function):
     """A recurrence's backward pass in float32, whose states' gradients are kept for a product in the inputs' dtype."""
 
     @staticmethod
-    def forward(ctx: Any, keys: torch.Tensor, start: torch.Tensor, log: torch.dtype) -> torch.Tensor:
+    def forward(ctx: Any, keys: torch.Tensor, start: torch.Tensor, tape: torch.dtype) -> torch.Tensor:
         ctx.save_for_backward(keys, start)
-        ctx.log = log
+        ctx.tape = tape
         return (keys.float() @ start).sum(0)
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[None, torch.Tensor, None]:
         keys, _ = ctx.saved_tensors
-        kept = upstream[0].to(ctx.log)  # culprit: half-log
+        kept = upstream[0].to(ctx.tape)  # culprit: half-tape
         return None, keys.float().sum(0)[:, None] * kept.float(), None
 
 
 class Recurrence(nn.Module):
-    def __init__(self, log: torch.dtype) -> None:
+    def __init__(self, tape: torch.dtype) -> None:
         super().__init__()
-        self.log, self.start = log, nn.Parameter(normal(8, 4))
+        self.tape, self.start = tape, nn.Parameter(normal(8, 4))
 
     def forward(self, keys: torch.Tensor) -> torch.Tensor:
-        return DecisionLog.apply(keys, self.start, self.log)  # type: ignore[no-any-return, no-untyped-call]
+        return Tape.apply(keys, self.start, self.tape)  # type: ignore[no-any-return, no-untyped-call]
 
 
-def state_gradient(log: torch.dtype) -> torch.Tensor:
-    model = Recurrence(log)
+def state_gradient(tape: torch.dtype) -> torch.Tensor:
+    model = Recurrence(tape)
     (model(normal(16, 8, seed=1).half()) * 1e-8).sum().backward()
     assert model.start.grad is not None
     return model.start.grad * 1e8
