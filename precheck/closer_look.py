@@ -61,10 +61,10 @@ class Scrutiny:
         self.unasked: set[str] = set()
 
     def at_once(self) -> bool:
-        """Whether one closer run of each kind that is needed explains all that one noise run leaves open, whatever more of them would say.
+        """Whether one closer run of each kind explains all that one noise run leaves open. More runs could not change that.
 
-        A second noise run would cost as much, and leave the same question to the closer runs. One of these alone cannot show that its floor is a
-        stroke of luck. So it counts where the noise run before it, which has fewer roundings, came within `ALIKE` of it.
+        A second noise run would cost as much, and leave the same question. The floor of a single run may be large by chance. So a closer run counts
+        only where its floor is at most `ALIKE` times that of the noise run.
         """
         if not _results_clear(self.rows):
             return False

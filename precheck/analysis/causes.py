@@ -86,8 +86,8 @@ def kind(cause: Operation) -> str:
 def shares_operand(operation: Operation) -> bool:
     """Whether the terms of a difference are parts of one tensor, or one term is the other, added to or cut: x₀ + Σδ - x₀, x - floor(x).
 
-    It gives back what the larger term holds beyond the other, and adds no error of its own: what is lost was lost when that term was stored. Of
-    what several tensors were joined to, as of a workspace of products, parts are no kin: each may be another of these tensors.
+    It gives back what the larger term holds beyond the other, and adds no error of its own: what is lost was lost when that term was stored. Parts
+    of a joined tensor, such as a workspace of products, do not count: each may be another of the tensors that were joined.
     """
     if operation.base not in SUMS or len(operation.inputs) != 2 or not operation.outputs:
         return False
