@@ -42,6 +42,35 @@ def check_loss(loss: Any) -> None:
         raise InputError(f"loss returned a tensor of shape {tuple(loss.shape)}; it must be a scalar, so reduce it: .mean() or .sum()")
 
 
+def detached_loss(loss: torch.Tensor, *, trains: bool) -> NoReturn:
+    """Raises InputError for a loss that has no gradient. `trains`: whether any parameter requires one."""
+    why = "something on the way to it is detached, or computed under torch.no_grad()"
+    if not (loss.is_floating_point() or loss.is_complex()):
+        why = f"it is a tensor of {loss.dtype}, which has none"
+    elif not trains:
+        why = "none of them does: requires_grad_(True)"
+    raise InputError(
+        f"the loss does not depend on any parameter that requires a gradient ({why}); return one that does, as in loss=lambda out: "
+        "out.float().mean(), or leave the loss and the optimizer out to compare the forward pass alone"
+    )
+
+
+def made_optimizer(make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer], parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """What the user's function makes of `parameters`. Raises InputError where that is no optimizer, or one of other parameters."""
+    optimizer = make(list(parameters))
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InputError(f"optimizer returned {type(optimizer).__name__}; it must return a torch.optim.Optimizer, as in optimizer={EXAMPLE}")
+    own = {id(param) for param in parameters}
+    held = [param for group in optimizer.param_groups for param in group["params"]]
+    foreign = [param for param in held if id(param) not in own and param.requires_grad]
+    if foreign:
+        raise InputError(
+            f"the optimizer holds {len(foreign)} of {len(held)} parameters that are not the ones it was given (first: shape "
+            f"{tuple(foreign[0].shape)}); build it from its argument, as in optimizer={EXAMPLE}"
+        )
+    return optimizer
+
+
 def nothing_to_compare(result: Any) -> NoReturn:
     """Raises InputError for a model that has returned this, and of which nothing was recorded."""
     found = ", ".join(dict.fromkeys(f"a tensor of {str(each.dtype).removeprefix('torch.')}" for _, each in tensors(result)))

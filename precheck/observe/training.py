@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,13 +15,13 @@ from precheck.observe.decision_modes import undecided
 from precheck.observe.decision_replay import DecisionReplay
 from precheck.observe.decisions import Recording
 from precheck.observe.halvings import fewest
-from precheck.observe.job import EXAMPLE, InputError, Job, check_loss, nothing_to_compare
+from precheck.observe.job import Job, check_loss, detached_loss, made_optimizer, nothing_to_compare
 from precheck.observe.listeners import doing
 from precheck.observe.module_hooks import LOW, Boundaries
 from precheck.observe.recorder import Moved
 from precheck.observe.reduce import thinned
 from precheck.observe.shadow import optimizer_rollout
-from precheck.observe.shadow.statistics import finite, sampled
+from precheck.observe.shadow.statistics import finite_everywhere, sampled
 from precheck.precisions import Precision
 from precheck.torch_internals import has_step_hooks, no_dispatch, storage_key
 
@@ -51,6 +51,7 @@ class Training:
         self.masters = self._masters()
         self.optimizer = self._make_optimizer()
         self.differentiable = False  # whether a gradient can come back for what the model returned last
+        self.recorded = True  # whether the loss is; a run that only looks for a loss scale is not
         self.result: Any = None  # what the model returned last, where ops are watched
         self.broken, self.updated = False, 0  # whether the last step made a weight Inf or NaN; the last that the optimizer was asked to take
         self.scaler = self.precision.make_scaler(job.device) if self.precision else torch.amp.GradScaler(job.device, enabled=False)
@@ -67,17 +68,20 @@ class Training:
 
     def _step(self, step: int) -> bool:
         """Forward, loss, backward, update. False where nothing more can be learnt from going on."""
+        if step == 1 and self.aside is not None and self.scaler.is_enabled() and self.job.loss is not None:
+            self._find_scale_beforehand(self.aside)
         loss = self._forward(step)
         if loss is None or self.early:
             return False
         if not loss.requires_grad:
-            self._check_detached(loss)
+            if self.optimizer or self.differentiable:  # else it is the user's choice: a frozen model, or one under torch.no_grad()
+                detached_loss(loss, trains=bool(self.named))
             return False
         if self.boundaries.glance and step == 1 and any(leaf not in self.leaves for leaf in map(id, leaves(loss))):
             self.trace.elsewhere = True
             return False
         self._backward(loss)
-        if self.scaler.is_enabled() and not self._finite_gradients():
+        if self.scaler.is_enabled() and not self.trace.collapsed and not self._finite_gradients():
             self._find_scale(step, lost=not bool(loss.isfinite().all()))
         if step > 1 and (self.trace.collapsed or not bool(loss.isfinite())):
             self.boundaries.enabled = True  # only the first step's boundaries are kept, unless a later one goes wrong
@@ -121,7 +125,8 @@ class Training:
                 return None
             loss = job.loss(result)
         check_loss(loss)
-        self.recorder.add("loss", "loss", step, loss)
+        if self.recorded:
+            self.recorder.add("loss", "loss", step, loss)
         return loss
 
     @contextlib.contextmanager
@@ -147,41 +152,48 @@ class Training:
 
         return rewind
 
-    def _check_detached(self, loss: torch.Tensor) -> None:
-        """A loss without a gradient is the user's choice where the model's result has none: of a frozen model, of one under torch.no_grad()."""
-        if not (self.optimizer or self.differentiable):
-            return
-        why = "something on the way to it is detached, or computed under torch.no_grad()"
-        if not (loss.is_floating_point() or loss.is_complex()):
-            why = f"it is a tensor of {loss.dtype}, which has none"
-        elif not self.named:
-            why = "none of them does: requires_grad_(True)"
-        raise InputError(
-            f"the loss does not depend on any parameter that requires a gradient ({why}); return one that does, as in loss=lambda out: "
-            "out.float().mean(), or leave the loss and the optimizer out to compare the forward pass alone"
-        )
-
     def _finite_gradients(self) -> bool:
         gradients = (param.grad for param in self.named.values() if param.grad is not None)
-        return _finite(gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients)
+        return finite_everywhere(gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients)
+
+    def _find_scale_beforehand(self, aside: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+        """Finds the first step's loss scale in runs that nobody watches, which cost little, so that its ops are watched once, under that scale."""
+        with self._unrecorded(), aside():
+            loss = self._forward(1)
+            if loss is not None and loss.requires_grad:
+                self._backward(loss)
+                if not self._finite_gradients():
+                    self._halve(1, lost=not bool(loss.isfinite().all()))
+            self._rewind()
 
     def _find_scale(self, step: int, *, lost: bool) -> None:
         """Goes on under the largest loss scale under which all gradients are finite, by halvings, as GradScaler would by skipping steps.
 
         Where every op is watched, the runs of the search are not; what it comes to is run once more.
         """
+        if self.aside is None:
+            self._halve(step, lost=lost)
+            return
+        with self._unrecorded(), self.aside():
+            scale = self._halve(step, lost=lost)
+        self._finite_under(step, scale)
+
+    @contextlib.contextmanager
+    def _unrecorded(self) -> Iterator[None]:
+        enabled, self.boundaries.enabled, self.recorded = self.boundaries.enabled, False, False
+        try:
+            yield
+        finally:
+            self.boundaries.enabled, self.recorded = enabled, True
+
+    def _halve(self, step: int, *, lost: bool) -> float:
+        """The largest loss scale under which the step's gradients are finite, or 1 if there is none; the scaler has it."""
         most = self.scaler.get_scale()
         span = max(0, round(math.log2(most)))
-        if self.aside is None:
-            found = fewest(span, lambda halvings: self._finite_under(step, most / 2**halvings), lost=lost)
-        else:
-            recorded, self.boundaries.enabled = self.boundaries.enabled, False
-            with self.aside():
-                found = fewest(span, lambda halvings: self._finite_under(step, most / 2**halvings), lost=lost)
-            self.boundaries.enabled = recorded
-            self._finite_under(step, most / 2 ** (span if found is None else found))
-        self.trace.collapsed = self.trace.collapsed or found is None
-        self.trace.skipped += span if found is None else found
+        found = fewest(span, lambda halvings: self._finite_under(step, most / 2**halvings), lost=lost)
+        self.trace.collapsed, halvings = self.trace.collapsed or found is None, span if found is None else found
+        self.trace.skipped += halvings
+        return float(most / 2**halvings)
 
     def _finite_under(self, step: int, scale: float) -> bool:
         """Whether the step, run again under that loss scale, has finite gradients."""
@@ -216,17 +228,7 @@ class Training:
     def _make_optimizer(self) -> torch.optim.Optimizer | None:
         if self.job.optimizer is None:
             return None
-        optimizer = self.job.optimizer(list(self.masters.values()))
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise InputError(f"optimizer returned {type(optimizer).__name__}; it must return a torch.optim.Optimizer, as in optimizer={EXAMPLE}")
-        own = {id(param) for param in self.masters.values()}
-        held = [param for group in optimizer.param_groups for param in group["params"]]
-        foreign = [param for param in held if id(param) not in own and param.requires_grad]
-        if foreign:
-            raise InputError(
-                f"the optimizer holds {len(foreign)} of {len(held)} parameters that are not the ones it was given (first: shape "
-                f"{tuple(foreign[0].shape)}); build it from its argument, as in optimizer={EXAMPLE}"
-            )
+        optimizer = made_optimizer(self.job.optimizer, list(self.masters.values()))
         settings = {name: value for name, value in optimizer.defaults.items() if isinstance(value, (int, float, tuple)) and value is not False}
         self.trace.optimizer = " ".join([type(optimizer).__name__, *(f"{name}={value}" for name, value in sorted(settings.items()))])
         return optimizer
@@ -244,7 +246,7 @@ class Training:
                 if master is not self.named[name]:
                     self.named[name].copy_(master)
         self.updated = step
-        self.broken = not _finite(self.masters.values())
+        self.broken = not finite_everywhere(self.masters.values())
         if self.broken:
             self._record_updates(step)
 
@@ -288,13 +290,3 @@ class Training:
         with no_dispatch():
             self.moved = [Moved(name, master, self._compared(name, master), self.start[name]) for name, master in self.masters.items()]
         self.recorder.moves(step, self.moved, broken=self.broken)
-
-
-def _finite(parameters: Iterable[torch.Tensor]) -> bool:
-    """In one pass, without a tensor of their size, asking each device once."""
-    found: dict[torch.device, list[torch.Tensor]] = {}
-    with no_dispatch(), torch.no_grad():
-        for parameter in parameters:
-            values = (torch.view_as_real(parameter) if parameter.is_complex() else parameter).detach()
-            found.setdefault(values.device, []).append(values)
-        return all(map(finite, found.values()))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy
 import torch
 
 from precheck.observe.shadow.numpy_views import ROOM, Numbers, lent, scratch
 from precheck.observe.shadow.operations import Value
+from precheck.torch_internals import no_dispatch
 
 SAMPLE = 1 << 16
 """Elements looked at. A share of one in a hundred is then known to 0.04 % (one standard deviation), a relative drift to 0.4 %. Half as many
@@ -212,6 +213,16 @@ def finite(tensors: Sequence[torch.Tensor]) -> bool:
         return True
     extremes = [each for tensor in tensors if tensor.numel() for each in tensor.aminmax()]
     return bool(torch.stack(extremes).isfinite().all())
+
+
+def finite_everywhere(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether all elements of all tensors are. In one pass, without a tensor of their size, asking each device once."""
+    found: dict[torch.device, list[torch.Tensor]] = {}
+    with no_dispatch(), torch.no_grad():
+        for tensor in tensors:
+            values = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach()
+            found.setdefault(values.device, []).append(values)
+        return all(map(finite, found.values()))
 
 
 def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor, limit: int) -> tuple[Numbers, Numbers, Numbers]:
