@@ -88,7 +88,7 @@ class Scrutiny:
         suspects = {key: row for key, row in suspicious(self.rows).items() if key not in self.explained}
         early = {key: row for key, row in suspects.items() if is_early(row.record)}
         late = suspects.keys() - early.keys()
-        if self.halting and early and (not late or any(row.failed for row in early.values())):
+        if self.halting and early and (not late or any(map(_grave, early.values()))):
             guilty = self._looked(early, is_early, early=True)
             self.unasked = late if harmful(guilty) else set()
             suspects = {key: row for key, row in suspects.items() if key in late - self.unasked}

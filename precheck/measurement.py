@@ -164,10 +164,10 @@ class Measurement:
         if not (self._decided_alike() and (settled(rows) or (not self.brief and closer.at_once()))):
             rows = self._look(FIRST_LOOK)
             narrow = self.brief and any(row.failed and row.record.kind == "output" for row in suspicious(rows).values())
-            flipping = not narrow and any(place.doubtful(self.precision) for place in decisions.places(self.reference, self.noises))
+            flipping = not narrow and any(place.open(self.precision) for place in decisions.places(self.reference, self.noises))
             if flipping:
                 rows = self._look(SECOND_LOOK)
-            closer = Scrutiny(self, rows, settled=narrow or flipping, halting=halting and not flipping)
+            closer = Scrutiny(self, rows, settled=narrow or flipping, halting=halting)
         closer.taken({row.record.key: row for row in boundaries.starved(self.low, closer.rows, self.precision)})
         rows = closer.rows
         report = judged(self.low, self.reference, rows, self.precision, explained=closer.explained, unstable=closer.unstable)

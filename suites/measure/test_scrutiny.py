@@ -30,6 +30,21 @@ class Cancels(nn.Module):
         return ((shifted * shifted).mean(-1, keepdim=True) - shifted.mean(-1, keepdim=True) ** 2) * x
 
 
+class Ranked(nn.Module):
+    """Which elements it keeps is decided by differences that a low format does not have."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        order = (x * 1e-3 + 1).argsort(-1)
+        return x.gather(-1, order[:, :16])
+
+
+class OneNumber(nn.Module):
+    """Its only result is a mean whose digits a low format does not have. Few noise runs say little of one number."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ((x + 30).square().mean() - (x + 30).mean().square()).float()
+
+
 class Coarse(torch.autograd.Function):
     """Its gradient is half as large again in a low format."""
 
@@ -85,6 +100,23 @@ def test_an_error_of_the_forward_pass_takes_no_more_backward_passes(made: list[s
     assert made == ["plain", "plain", "chained, early", "chained, early"]
     assert report.facts["unasked"]
     assert all("gradient" in key for key in report.facts["unasked"])
+
+
+def test_flips_that_are_too_many_for_few_noise_runs_take_no_more(made: list[str]) -> None:
+    torch.manual_seed(0)
+    report = precheck.measure(nn.Sequential(nn.Linear(48, 48), Ranked()), torch.randn(64, 48), loss=squared, precision="bf16-true", depth="boundaries")
+    assert [error.rule for error in report.errors] == ["decision-flip"]
+    assert made.count("plain") == report.facts["noise_runs"] == 2
+
+
+def test_a_single_number_is_told_by_more_forward_passes(made: list[str]) -> None:
+    torch.manual_seed(0)
+    given = {"model": nn.Sequential(nn.Linear(48, 48), OneNumber()), "inputs": torch.randn(64, 48), "loss": lambda out: out}
+    report = precheck.measure(**given, precision="bf16-true", depth="boundaries")
+    assert (report.errors[0].rule, report.errors[0].module) == ("accumulated-drift", "1")
+    assert made.count("plain") == 2
+    assert made.count("plain, early") == 6
+    assert "every op" not in made
 
 
 def test_an_error_of_the_backward_pass_is_asked_all(made: list[str]) -> None:
