@@ -104,7 +104,8 @@ def test_an_error_of_the_forward_pass_takes_no_more_backward_passes(made: list[s
 
 def test_flips_that_are_too_many_for_few_noise_runs_take_no_more(made: list[str]) -> None:
     torch.manual_seed(0)
-    report = precheck.measure(nn.Sequential(nn.Linear(48, 48), Ranked()), torch.randn(64, 48), loss=squared, precision="bf16-true", depth="boundaries")
+    ranked = nn.Sequential(nn.Linear(48, 48), Ranked())
+    report = precheck.measure(ranked, torch.randn(64, 48), loss=squared, precision="bf16-true", depth="boundaries")
     assert [error.rule for error in report.errors] == ["decision-flip"]
     assert made.count("plain") == report.facts["noise_runs"] == 2
 
