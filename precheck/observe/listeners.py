@@ -7,6 +7,7 @@ Imports neither torch nor numpy, so that a listener need not either.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from time import monotonic
@@ -23,6 +24,7 @@ Judges = Callable[[Any, Any, Any, Any], None]
 
 _hears: ContextVar[Hears | None] = ContextVar("precheck_hears", default=None)
 _judges: ContextVar[Judges | None] = ContextVar("precheck_judges", default=None)
+_stopwatch: ContextVar[Stopwatch | None] = ContextVar("precheck_stopwatch", default=None)
 _doing: ContextVar[tuple[str, ...]] = ContextVar("precheck_doing", default=())
 
 
@@ -39,18 +41,21 @@ def telling(hears: Hears) -> Iterator[None]:
 @contextlib.contextmanager
 def doing(words: str) -> Iterator[None]:
     """Says what the block does; of blocks inside blocks all is said, the outermost first, and only its end."""
-    hears, outer = _hears.get(), _doing.get()
-    if hears is None:
+    hears, stopwatch, outer = _hears.get(), _stopwatch.get(), _doing.get()
+    if hears is None and stopwatch is None:
         yield
         return
-    token = _doing.set((*outer, words))
-    hears(": ".join((*outer, words)))
+    token, begun = _doing.set((*outer, words)), monotonic()
+    if hears is not None:
+        hears(": ".join((*outer, words)))
     try:
         yield
     finally:
         _doing.reset(token)
-        if not outer:
+        if not outer and hears is not None:
             hears("")
+        if not outer and stopwatch is not None:
+            stopwatch.add(words, monotonic() - begun)
 
 
 def otherwise(words: str) -> contextlib.AbstractContextManager[None]:
@@ -71,6 +76,36 @@ class Progress:
         if self.hears is not None and self.outer and monotonic() - self.last >= SILENCE:
             self.last = monotonic()
             self.hears(f"{': '.join(self.outer)}, at {self.what} {self.ops}")
+
+
+class Stopwatch:
+    """How long a verb takes, and its parts: what `doing` says inside a block of `timed`. Parts of parts are not told apart."""
+
+    __slots__ = ("begun", "parts")
+
+    def __init__(self) -> None:
+        self.begun = monotonic()
+        self.parts: dict[str, float] = {}
+
+    def add(self, words: str, seconds: float) -> None:
+        """Adds up what differs in its number or its detail only: "noise run 1 of 2" and "noise run 2 of 2" are one part."""
+        part = re.sub(r" \d+ of .*", "", words.partition(",")[0])
+        self.parts[part] = self.parts.get(part, 0.0) + seconds
+
+    @property
+    def seconds(self) -> float:
+        """Since it was made."""
+        return monotonic() - self.begun
+
+
+@contextlib.contextmanager
+def timed(stopwatch: Stopwatch) -> Iterator[None]:
+    """Inside the block `stopwatch` is told how long each part takes."""
+    token = _stopwatch.set(stopwatch)
+    try:
+        yield
+    finally:
+        _stopwatch.reset(token)
 
 
 @contextlib.contextmanager

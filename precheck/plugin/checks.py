@@ -53,7 +53,8 @@ class CheckPrecision(Verdicts):
         from precheck.observe.job import InputError
 
         try:
-            return act(golden, model, inputs, settings, allow)
+            with self.timed():
+                return act(golden, model, inputs, settings, allow)
         except (GoldenError, InputError) as error:
             message = self._explained(golden, error)
         except Exception as error:

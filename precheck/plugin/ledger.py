@@ -40,6 +40,8 @@ class Check:
     warnings: list[str] = dataclasses.field(default_factory=list)
     not_needed: dict[str, str] = dataclasses.field(default_factory=dict)  # rules of allow= that nothing needed, and the reasons given
     watched: bool = False  # a block of watch_precision, which has no golden: `golden` is only a name for it
+    seconds: float = 0.0  # until its verdict
+    parts: dict[str, float] = dataclasses.field(default_factory=dict)  # seconds of what it did, by what that is
     does_not_run: bool = False  # under this precision, while it does in float32; `error` says where it stops
 
     @property

@@ -29,7 +29,8 @@ class _Pair(Verdicts):
         place = golden_of(self.item, self.number)
         message = ""
         try:
-            report = made()
+            with self.timed():
+                report = made()
         except InputError as error:
             message = printable(str(error))
         except Exception as error:

@@ -51,6 +51,7 @@ class Settings:
     top: int
     device: str
     trials: int  # of the remedy search after a failure; 0: none
+    durations: int | None  # how many checks to list by the time they took; 0: all; None: the slow ones
     patient: bool  # whether all these trials are made, however long they take
     depth: Depth = "ops"  # what of a run is looked at
     selftest: bool = False  # whether checks that pass are made again with faults planted
@@ -98,6 +99,10 @@ def add_options(parser: pytest.Parser) -> None:
     )  # fmt: skip
     group.addoption("--drift-top", type=int, metavar="N", help="how many rows the tables of worst tensors and ops have (default: 10; 0: all)")
     group.addoption(
+        "--precision-durations", type=int, metavar="N",
+        help="list the N checks that took longest, and what took the time (0: all; without it those that took over 15 s)",
+    )  # fmt: skip
+    group.addoption(
         "--precision-device", metavar="DEVICE",
         help="the device that the fixture precision_device gives: auto, cpu, cuda, cuda:N (default: auto, the first CUDA device or else the CPU)",
     )  # fmt: skip
@@ -120,6 +125,7 @@ def add_options(parser: pytest.Parser) -> None:
         f"the default makes up to {TRIALS}, within 15 times the time of one low and one float32 step, or half a second",
         default=TRIALS,  # a number: what is asked for is text
     )
+    parser.addini("precision_durations", "default of --precision-durations")
     parser.addini("precision_device", "default of --precision-device", default="auto")
     parser.addini("precision_policy", "which list of ops autocast follows on a CPU: cuda (CUDA's, the default) or native", default="cuda")
 
@@ -157,6 +163,7 @@ def settings_of(config: pytest.Config) -> Settings:
         top=_count("--drift-top", _either(config, "drift_top"), "all rows"),
         device=_device(str(_either(config, "precision_device"))),
         trials=_count("remedy_trials", config.getini("remedy_trials"), "none are made"),
+        durations=_durations(config),
         depth=cast(Depth, _one_of("precision_depth", _either(config, "precision_depth"), DEPTHS)),
         patient=isinstance(config.getini("remedy_trials"), str),
         selftest=config.getoption("precheck_selftest"),
@@ -258,6 +265,11 @@ def _count(name: str, value: Any, none: str) -> int:
     if number < 0:
         raise pytest.UsageError(f"{name}={value}; accepted is a whole number from 0 (0: {none})")
     return number
+
+
+def _durations(config: pytest.Config) -> int | None:
+    given = _either(config, "precision_durations")
+    return None if given in (None, "") else _count("--precision-durations", given, "all checks")
 
 
 def _device(name: str) -> str:

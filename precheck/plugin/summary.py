@@ -13,6 +13,7 @@ from precheck.plugin.ledger import Check, Ledger
 from precheck.plugin.naming import shown
 from precheck.words import counted, one_line, printable
 
+_SLOW = 15.0  # seconds of a check, from which on its time is told unasked
 _SHOWN_CHANGES = 3  # of one golden; all of them are in `git diff` with golden show
 
 
@@ -25,7 +26,7 @@ def lines(ledger: Ledger, *, table: bool) -> list[str]:
     allowed += [f"known: {known} in {check.nodeid}" for check in ledger.checks for known in check.excused]
     allowed += _not_needed(ledger.checks)
     ends = [*ledger.known, *_alone(ledger.checks), *_refreshed(ledger), *_unused(ledger)]
-    told = [*counts, *_refused(ledger.checks), *rows, *allowed, *ends]
+    told = [*counts, *_refused(ledger.checks), *rows, *allowed, *ends, *_durations(ledger.checks, ledger.settings.durations)]
     return [printable(line) for line in told]
 
 
@@ -68,6 +69,26 @@ def _unjudged(checks: list[Check]) -> list[str]:
         for line in check.entry["unjudged"] if check.entry else ():
             tests.setdefault(line, []).append(check.nodeid)
     return [f"{line} in {found[0]}" + (f" and {counted(len(found) - 1, 'more check')}" if found[1:] else "") for line, found in tests.items()]
+
+
+def _durations(checks: list[Check], most: int | None) -> list[str]:
+    """The checks that took longest, and what took their time: as many as `most`, all for 0, and the slow ones for None."""
+    ranked = sorted(checks, key=lambda check: -check.seconds)
+    shown = [check for check in ranked if check.seconds > _SLOW] if most is None else ranked[: most or None]
+    if not shown:
+        return []
+    whole = sum(check.seconds for check in checks)
+    return [f"{counted(len(checks), 'check')} took {_seconds(whole)}; the slowest:", *map(_duration, shown)]
+
+
+def _duration(check: Check) -> str:
+    parts = {**check.parts, "the rest": check.seconds - sum(check.parts.values())}
+    long = sorted((seconds, part) for part, seconds in parts.items() if seconds >= 0.05 * check.seconds)
+    return f"  {_seconds(check.seconds):>8}  {check.nodeid}: {', '.join(f'{part} {_seconds(seconds)}' for seconds, part in reversed(long))}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def _refused(checks: list[Check]) -> list[str]:

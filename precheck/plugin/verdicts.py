@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
+from precheck.observe.listeners import Stopwatch, timed
 from precheck.plugin.ledger import CHECKS, KNOWN, Check, Ruling
 from precheck.plugin.markers import Expectations, expectations
 from precheck.plugin.naming import command, plain_id, shown
@@ -55,6 +58,14 @@ class Verdicts:
 
     def __init__(self, item: pytest.Item, precision: Precision) -> None:
         self.item, self.precision, self.calls = item, precision, 0
+        self.stopwatch = Stopwatch()
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """The block is one check: its time counts from here."""
+        self.stopwatch = Stopwatch()
+        with timed(self.stopwatch):
+            yield
 
     @property
     def number(self) -> int:
@@ -110,7 +121,10 @@ class Verdicts:
 
     def note(self, golden: Path, **facts: Any) -> None:
         line = (self.item.location[1] or 0) + 1
-        check = Check(nodeid=plain_id(self.item, self.precision.name), golden=str(golden), precision=self.precision.name, line=line, **facts)
+        check = Check(
+            nodeid=plain_id(self.item, self.precision.name), golden=str(golden), precision=self.precision.name, line=line,
+            seconds=self.stopwatch.seconds, parts=self.stopwatch.parts, **facts,
+        )  # fmt: skip
         self.item.stash[CHECKS].append(check)
 
     def shown(self, golden: Path) -> str:

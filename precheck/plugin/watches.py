@@ -47,6 +47,7 @@ class WatchPrecision(Verdicts):
             return
         place = golden_of(self.item, self.number)
         watched = contextlib.ExitStack()
+        watched.enter_context(self.timed())
         try:
             report = watched.enter_context(watch(model, precision=self.precision if self.applied else None, allow=allow))
         except InputError as error:
