@@ -1,4 +1,4 @@
-"""The verb `quantised`: a quantised model beside the model that it was made of. Is the difference quantisation, or a bug?"""
+"""The verb `quantised`: compares a quantised model with the original layer by layer, and says whether the difference is rounding or a bug."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from precheck.rules.wrong_scale.layers import misproduced, misquantised
 @interrupts.holding
 @collector.spared
 def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *, allow: Mapping[str, str] | None = None) -> Report:
-    """Compares `model`, in which linear layers have been quantised, layer by layer with `original`, of which it was made.
+    """Compares `model`, in which linear layers have been quantised, layer by layer with `original`, from which it was made.
 
     The layers are those of `original` of class nn.Linear for which `model` has something else under the same name. That may be another class, or a
-    weight of a tensor subclass, as torchao's `quantize_` leaves. It does not matter what a layer keeps, and in which order: its weight is read from
-    its results for unit vectors. Scales that were moved from one layer into another on purpose (SmoothQuant, rotations) must be in `original` too.
+    weight of a tensor subclass, as torchao's `quantize_` leaves. The format in which a layer stores its weight does not matter: its weight is read
+    from its results for unit vectors. Scales that were moved from one layer into another on purpose (SmoothQuant, rotations) must be in `original`
+    too.
 
-    Of each layer two things are told apart. Its dequantised weight is compared with the original: rounding is allowed and reported in decibels, a
-    wrong scale, zero point or order is an error. What the layer makes of its inputs is compared with its own dequantised weight in float32: more
-    than rounding explains is an error of the kernel.
+    Each layer is tested for two things. Its dequantised weight is compared with the original: rounding is allowed and reported in decibels, a
+    wrong scale, zero point or order is an error. Its results are compared with those of its own dequantised weight in float32: a
+    difference that rounding does not explain is an error of the kernel.
 
     Args:
         original: The model before.
@@ -110,5 +111,5 @@ def _kernel(report: Report, name: str, row: dict[str, Any], seen: effective_weig
 
 
 def _roundoff(dtype: torch.dtype) -> float:
-    """Never less than bfloat16's, in which many kernels keep their scales."""
+    """The unit roundoff of a kernel's results. At least that of bfloat16, in which many kernels keep their scales."""
     return max(formats.of_dtype(dtype).unit_roundoff, formats.BF16.unit_roundoff)
