@@ -1,7 +1,7 @@
-"""`python -m precheck golden show FILE`, `… golden diff A B`, `… report A.json [B.json]`, `… rules`, `… kernel CANDIDATE REFERENCE`,
-`… record FILE MODEL --inputs INPUTS`.
+"""The command line: `python -m precheck golden show FILE`, `… golden diff A B`, `… report A.json [B.json]`, `… rules`,
+`… kernel CANDIDATE REFERENCE`, `… record FILE MODEL --inputs INPUTS`.
 
-As git's way to show goldens in a diff:
+To let git show goldens in a diff:
     git config diff.precheck.textconv "python -m precheck golden show"
     echo "*.safetensors diff=precheck" >> .gitattributes
 """
@@ -30,11 +30,12 @@ SAME, DIFFERENT, TROUBLE = 0, 1, 2
 
 
 class _Trouble(Exception):
-    """Why the command cannot do what was asked, in one line."""
+    """The command cannot be run. The message says why, in one line."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0: shown, written, or no difference; 1: goldens differ, or a later report is worse; 2: a file cannot be read or written."""
+    """Runs the command. Exit status 0: shown, written, or no difference; 1: goldens differ, or the later report is worse; 2: a file cannot be
+    read or written."""
     options = _parser().parse_args(arguments)
     try:
         status, text = options.run(options)
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _golden(path: Path) -> Golden:
-    """Goldens alone need numpy and safetensors, which are loaded here: help and reports do without."""
+    """Reads a golden. numpy and safetensors are imported here, since help and reports must work without them."""
     try:
         from precheck.goldens.file import GoldenError, read
     except ModuleNotFoundError as error:
@@ -59,7 +60,7 @@ def _golden(path: Path) -> Golden:
 
 
 def _golden_shown(options: argparse.Namespace) -> tuple[int, str]:
-    """Each under its name without a folder, as git puts one version of a file into a folder of its own."""
+    """Shows goldens under their names without folders, since git puts each version of a file into a temporary folder."""
     goldens = [(file, _golden(file)) for file in options.file]
     from precheck.goldens.show import show
 
@@ -79,7 +80,7 @@ def _golden_compared(options: argparse.Namespace) -> tuple[int, str]:
 
 
 def _reported(options: argparse.Namespace) -> tuple[int, str]:
-    """Of two, whether the later has errors, or checks without a verdict, that the earlier had not."""
+    """Shows one report, or what changed between two. The status is DIFFERENT if the later one has new errors or lost verdicts."""
     form = FORMS[options.format]
     if form.missing:
         raise _Trouble(form.missing)
@@ -103,7 +104,7 @@ def _ruled(options: argparse.Namespace) -> tuple[int, str]:
         return _worded(options)
     if options.write is None:
         return SAME, "\n".join(f"{rule.name}: {rule.meaning}" for rule in RULES.values())
-    from precheck.report import rules  # which looks at what rules do, and so needs torch
+    from precheck.report import rules  # imported here since it needs torch
 
     try:
         for name, page in rules.pages().items():
@@ -126,13 +127,13 @@ def _worded(options: argparse.Namespace) -> tuple[int, str]:
 
 
 def _print(text: str) -> None:
-    """Whatever the terminal's encoding, and also where `| head` has left."""
+    """Prints text in any terminal encoding. A closed pipe, as after `| head`, is no error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains when it flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the interpreter reports an error when it flushes at exit
 
 
 def _parser() -> argparse.ArgumentParser:
