@@ -59,7 +59,7 @@ def _golden(path: Path) -> Golden:
         raise _Trouble(str(error)) from None
 
 
-def _golden_shown(options: argparse.Namespace) -> tuple[int, str]:
+def _golden_show_command(options: argparse.Namespace) -> tuple[int, str]:
     """Shows goldens under their names without folders, since git puts each version of a file into a temporary folder."""
     goldens = [(file, _golden(file)) for file in options.file]
     from precheck.goldens.show import show
@@ -67,7 +67,7 @@ def _golden_shown(options: argparse.Namespace) -> tuple[int, str]:
     return SAME, "\n\n".join(show(golden, file.name).removesuffix("\n") for file, golden in goldens)
 
 
-def _golden_compared(options: argparse.Namespace) -> tuple[int, str]:
+def _golden_diff_command(options: argparse.Namespace) -> tuple[int, str]:
     before, now = _golden(options.a), _golden(options.b)
     from precheck.goldens.show import circumstances, describe, difference
 
@@ -79,7 +79,7 @@ def _golden_compared(options: argparse.Namespace) -> tuple[int, str]:
     return DIFFERENT if changes else SAME, "\n".join(lines)
 
 
-def _reported(options: argparse.Namespace) -> tuple[int, str]:
+def _report_command(options: argparse.Namespace) -> tuple[int, str]:
     """Shows one report, or what changed between two. The status is DIFFERENT if the later one has new errors or lost verdicts."""
     form = FORMS[options.format]
     if form.missing:
@@ -88,7 +88,8 @@ def _reported(options: argparse.Namespace) -> tuple[int, str]:
         comparing = ", ".join(each.name for each in FORMS.values() if each.comparer)
         raise _Trouble(f"--format={form.name} shows one report, and there are two; what changed is told as {comparing}")
     before, now = load(options.a), load(options.b) if options.b else None
-    status = SAME if now is None else DIFFERENT if any(change.kind in WORSE for change in between(before, now)) else SAME
+    worse = now is not None and any(change.kind in WORSE for change in between(before, now))
+    status = DIFFERENT if worse else SAME
     text = form.text(before) if now is None else form.changes(before, now)
     if options.out is None:
         return status, text.removesuffix("\n")
@@ -99,9 +100,9 @@ def _reported(options: argparse.Namespace) -> tuple[int, str]:
     return status, ""
 
 
-def _ruled(options: argparse.Namespace) -> tuple[int, str]:
+def _rules_command(options: argparse.Namespace) -> tuple[int, str]:
     if options.messages:
-        return _worded(options)
+        return _messages_command(options)
     if options.write is None:
         return SAME, "\n".join(f"{rule.name}: {rule.meaning}" for rule in RULES.values())
     from precheck.report import rules  # imported here since it needs torch
@@ -114,7 +115,7 @@ def _ruled(options: argparse.Namespace) -> tuple[int, str]:
     return SAME, ""
 
 
-def _worded(options: argparse.Namespace) -> tuple[int, str]:
+def _messages_command(options: argparse.Namespace) -> tuple[int, str]:
     from precheck.report import messages
 
     if options.write is None:
@@ -144,18 +145,18 @@ def _parser() -> argparse.ArgumentParser:
     acts = golden.add_subparsers(dest="act", required=True, metavar="{show,diff}")
     shown = _command(acts, "show", "print where goldens come from and what they hold; fit for git's textconv", _GOLDEN)
     shown.add_argument("file", type=Path, nargs="+", metavar="FILE", help="a golden, or several")
-    shown.set_defaults(run=_golden_shown)
+    shown.set_defaults(run=_golden_show_command)
     diff = _command(acts, "diff", "print what moved from A to B, worst first", _GOLDEN)
     diff.add_argument("a", type=Path, metavar="A", help="the earlier golden")
     diff.add_argument("b", type=Path, metavar="B", help="the later golden")
-    diff.set_defaults(run=_golden_compared)
+    diff.set_defaults(run=_golden_diff_command)
     kernel_command.add(_command, what)
     record_command.add(_command, what)
     _add_report(what)
     listed = _command(what, "rules", "list the rules, or write a page of each", "Exit status: 0 done, 2 not writable.")
     listed.add_argument("--messages", action="store_true", help="print every message of every rule as a table, or write it with --write")
     listed.add_argument("--write", type=Path, metavar="FOLDER", help="write the pages into this folder")
-    listed.set_defaults(run=_ruled)
+    listed.set_defaults(run=_rules_command)
     return parser
 
 
@@ -166,7 +167,7 @@ def _add_report(what: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     report.add_argument("b", type=Path, nargs="?", metavar="B.json", help="a later one")
     report.add_argument("--format", choices=tuple(FORMS), default="term", help="the form (default: term)")
     report.add_argument("-o", "--out", type=Path, metavar="OUT", help="write to this file (default: print)")
-    report.set_defaults(run=_reported)
+    report.set_defaults(run=_report_command)
 
 
 _GOLDEN = "Exit status: 0 same or shown, 1 different, 2 not readable."

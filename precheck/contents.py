@@ -42,12 +42,18 @@ def with_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Ten
     Codes are no numbers: in a quantised weight only floating scales and zero points are changed.
     """
     if composed(tensor):
-        return _rebuilt(tensor, lambda part: with_values(part, change) if not _dense(part) else change(part) if _number(part) else part.clone())
+        return _rebuilt(tensor, lambda part: _part_with_values(part, change))
     if tensor.layout not in LAYOUTS:
         return tensor
     fresh = coalesced(tensor.detach().clone())
     fresh.values().copy_(change(fresh.values()))
     return fresh.requires_grad_(tensor.requires_grad)
+
+
+def _part_with_values(part: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    if not _dense(part):
+        return with_values(part, change)
+    return change(part) if _number(part) else part.clone()
 
 
 def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

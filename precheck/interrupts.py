@@ -84,7 +84,7 @@ class Held:
         global _waiting
         if threading.get_ident() != threading.main_thread().ident:
             return
-        self.around = _asking()
+        self.around = _opening_code()
         if not _holds:
             _waiting = None
         try:
@@ -139,7 +139,7 @@ def _arrived(number: int, frame: FrameType | None) -> None:
     global _waiting, _reminder
     reminded = _reminder == number
     _reminder = 0 if reminded else _reminder
-    if not _holds and not any(each.f_code in _TAKING for each in _outward(frame)):
+    if not _holds and not any(each.f_code in _TAKING for each in _frame_and_callers(frame)):
         _owners[number](number, frame)
         return
     if not reminded:
@@ -168,9 +168,9 @@ def _remind(number: int) -> None:
             _thread.interrupt_main(number)  # type: ignore[arg-type]
 
 
-def _asking() -> CodeType | None:
+def _opening_code() -> CodeType | None:
     """The code that opened the block: the user's with statement, or the user's call of a verb. `_switching` looks no further out than this."""
-    codes = (frame.f_code for frame in _outward(sys._getframe(1)))
+    codes = (frame.f_code for frame in _frame_and_callers(sys._getframe(1)))
     return next((code for code in codes if not code.co_filename.startswith((_PRECHECK, _CONTEXTLIB))), None)
 
 
@@ -179,7 +179,7 @@ def _switching(frame: FrameType | None, around: CodeType | None) -> bool:
     torch = sys.modules.get("torch")
     own = (_PRECHECK, *(torch.__path__ if torch is not None else ()))
     inner = _CONTEXTLIB
-    for each in _outward(frame):
+    for each in _frame_and_callers(frame):
         code, file = each.f_code, each.f_code.co_filename
         if code is around or code in _interruptible:
             return False
@@ -191,7 +191,7 @@ def _switching(frame: FrameType | None, around: CodeType | None) -> bool:
     return False
 
 
-def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+def _frame_and_callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back

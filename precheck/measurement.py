@@ -157,7 +157,7 @@ class Measurement:
         if self.precision.name == "64-true":
             return Report(precision=self.precision.name, facts={"reference": "none: nothing is more exact than float64 here"})
         try:
-            self._refer()
+            self._make_reference()
         except Exception as error:
             if self.precision.is_low:
                 raise
@@ -184,7 +184,7 @@ class Measurement:
             report.add(coarse(places, self.precision.gemm.name))
             report.facts["layers"] = by_layer(places, self.precision.gemm.name)
         if not report.errors and self.precision.gemm and self.precision.compute is FP32:
-            report.add(self._moved(rows))
+            report.add(self._moved_results(rows))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
         report.facts |= {"noise_runs": len(self.noises) + len(self.early), "decisions": total, "flips": flips}
         self._located(report)
@@ -197,17 +197,17 @@ class Measurement:
 
     def looks(self) -> list[list[drift.Comparison]]:
         """Two comparisons of every tensor with the reference: by the noise floors of the first look, and by those of the closer look."""
-        self._refer()
+        self._make_reference()
         return [self._look(FIRST_LOOK), self.chained(THIRD_LOOK)]
 
-    def _moved(self, rows: list[drift.Comparison]) -> list[Finding]:
+    def _moved_results(self, rows: list[drift.Comparison]) -> list[Finding]:
         """Findings on results that float32 only passes through, and that matrix products of a lower precision change."""
         made: list[Selection] = []
         job = dataclasses.replace(self.job, loss=None, optimizer=None, steps=1)
         exact = run(job, dataclasses.replace(low(self.precision), selections=made))
         return moved(rows, exact, made, self.precision)
 
-    def _refer(self) -> None:
+    def _make_reference(self) -> None:
         if self.borrowed and self.seen.reference is not None:
             self.reference = self.seen.reference
             return
@@ -237,8 +237,8 @@ class Measurement:
                 self.noises.append(self._noise_run(number))
             if self.borrowed and not alike(self.low.steps, self.noises[0].steps):
                 self.borrowed = False  # float32 takes another path through the program than the low run and its shadow
-                self._refer()
-        return self._beside(self.noises)
+                self._make_reference()
+        return self._compared_with(self.noises)
 
     def narrowed(self, rows: list[drift.Comparison], *, early: bool) -> list[drift.Comparison]:
         """Returns `rows` with floors from the largest number of noise runs. `early`: only rows up to the first step's loss get new floors."""
@@ -247,7 +247,7 @@ class Measurement:
         for number in range(len(self.noises) + len(self.early), SECOND_LOOK):
             with doing(f"noise run {number + 1} of {SECOND_LOOK}"):
                 self.early.append(self._noise_run(number, early=True))
-        closer = self._beside([*self.noises, *self.early])
+        closer = self._compared_with([*self.noises, *self.early])
         return [new if is_early(new.record) else old for old, new in zip(rows, closer, strict=True)]
 
     def chained(self, count: int, *, everywhere: bool = False, early: bool = False) -> list[drift.Comparison]:
@@ -256,9 +256,9 @@ class Measurement:
         for number in range(len(made), count):
             with doing(f"closer look, noise run {number + 1} of {THIRD_LOOK}"):
                 made.append(self._noise_run((200 if everywhere else 100) + number, chained=True, everywhere=everywhere, early=early))
-        return self._beside(made[:count])
+        return self._compared_with(made[:count])
 
-    def _beside(self, noises: list[Trace]) -> list[drift.Comparison]:
+    def _compared_with(self, noises: list[Trace]) -> list[drift.Comparison]:
         spreads, untold = drift.spreads(self.reference, noises), drift.untold(self.reference, noises)
         return drift.compare(self.low, self.reference, spreads, self.precision, samples=len(noises), untold=untold)
 

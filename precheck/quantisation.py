@@ -51,7 +51,7 @@ def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *,
         model.eval()
         seen, _ = effective_weight.passing(model, names, inputs)
         for name in names:
-            _judged(report, name, original.get_submodule(name), model.get_submodule(name), seen.get(name))
+            _judge_layer(report, name, original.get_submodule(name), model.get_submodule(name), seen.get(name))
     finally:
         for module, was in training:
             module.training = was
@@ -82,7 +82,7 @@ def _differs(module: torch.nn.Linear, other: torch.nn.Module) -> bool:
     return type(other) is not type(module) or not plain
 
 
-def _judged(report: Report, name: str, layer: Any, other: torch.nn.Module, seen: effective_weight.Seen | None) -> None:
+def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, seen: effective_weight.Seen | None) -> None:
     dtype = seen.given.dtype if seen is not None else layer.weight.dtype
     weight, bias = effective_weight.effective(other, layer.in_features, dtype, layer.weight.device)
     fit = weights.fitted(layer.weight.detach(), weight)
@@ -98,10 +98,10 @@ def _judged(report: Report, name: str, layer: Any, other: torch.nn.Module, seen:
             row["verdict"] = "bias"
             report.add([misquantised(name, fit, bias=off)])
     if seen is not None and len(seen.given):
-        _kernel(report, name, row, seen, weight, bias)
+        _judge_kernel(report, name, row, seen, weight, bias)
 
 
-def _kernel(report: Report, name: str, row: dict[str, Any], seen: effective_weight.Seen, weight: torch.Tensor, bias: torch.Tensor) -> None:
+def _judge_kernel(report: Report, name: str, row: dict[str, Any], seen: effective_weight.Seen, weight: torch.Tensor, bias: torch.Tensor) -> None:
     result, _, explained = kernels.expected(seen.given, weight, bias, _roundoff(seen.made.dtype))
     off = float((seen.made.float() - result).norm() / result.norm().clamp_min(1e-30))
     row["result_db"] = round(float(-20 * torch.log10(torch.tensor(max(off, 1e-12)))), 1)

@@ -23,7 +23,7 @@ def refused(job: Job, precision: Precision) -> str:
     try:
         run(job, low(precision))
     except Exception as error:
-        told = _told(error)
+        told = _line_and_message(error)
     else:
         return ""
     try:
@@ -33,7 +33,7 @@ def refused(job: Job, precision: Precision) -> str:
     return told
 
 
-def _told(error: Exception) -> str:
+def _line_and_message(error: Exception) -> str:
     """The text for an exception: "models.py:63 mat1 and mat2 must have the same dtype, but got Float and BFloat16"."""
     first = next(filter(None, map(str.strip, str(error).splitlines())), "")
     named = first if first and type(error) in _PLAIN else f"{type(error).__name__}: {first}".removesuffix(": ")

@@ -178,7 +178,7 @@ class _Search:
             report = self.trial(names)
             if report is None or report.errors:
                 return False
-            self._narrowed(self._closed(names))
+            self._narrowed(self._completed(names))
         except SpentError:
             return False
         return True
@@ -189,7 +189,7 @@ class _Search:
         return best is not None and "" not in best[0][0] and {error.rule for error in self.report.errors} == {"lost-update"}
 
     def trial(self, names: Iterable[str], functions: Sequence[str] = ()) -> Report | None:
-        return self.trials.report((self._closed(names), tuple(functions)))
+        return self.trials.report((self._completed(names), tuple(functions)))
 
     def passes(self, names: Iterable[str]) -> bool:
         report = self.trial(names)
@@ -218,13 +218,13 @@ class _Search:
         held: list[str] = []
         report: Report | None = self.report
         while "" not in held and self.trials.made < max(1, self.most // GROWTH):
-            held = self._more(held, report)
+            held = self._with_next_blamed(held, report)
             report = self.trial(held)
             if report is not None and not report.errors:
                 return held
         return [""] if self.passes([""]) else []
 
-    def _more(self, held: list[str], report: Report | None) -> list[str]:
+    def _with_next_blamed(self, held: list[str], report: Report | None) -> list[str]:
         """Returns `held` with the module that `report` blames next, or all modules of its class. If it is held already, or the model did not run, its
         parent is added."""
         blamed = self._blamed(report) if report is not None else held[-1:]
@@ -269,7 +269,7 @@ class _Search:
                 break
         return name
 
-    def _closed(self, names: Iterable[str]) -> tuple[str, ...]:
+    def _completed(self, names: Iterable[str]) -> tuple[str, ...]:
         """Returns `names` without those inside others, and with the modules that share a weight with them, in the model's order."""
         held = set(names)
         if not self.precision.autocasts:  # autocast stores all weights in float32 anyway

@@ -71,18 +71,18 @@ def watch(
             ended = True
         except Exception as error:
             shadow.observation.raised = type(error).__name__
-            _closed(report, shadow, verdict, apart, ended, allowed)
-            _noted(error, report)
+            _finish(report, shadow, verdict, apart, ended, allowed)
+            _add_note(error, report)
             raise
         except BaseException:
             torch.set_grad_enabled(gradients)  # an interrupt may cut short the `finally` in which torch's optimizers restore it
-            _closed(report, shadow, verdict, apart, ended, allowed)
+            _finish(report, shadow, verdict, apart, ended, allowed)
             raise
-        _closed(report, shadow, verdict, apart, ended, allowed)
+        _finish(report, shadow, verdict, apart, ended, allowed)
 
 
 @interrupts.interruptible
-def _closed(report: Report, shadow: Shadow, verdict: ops.Verdict, apart: str, ended: bool, allowed: Mapping[str, str]) -> None:
+def _finish(report: Report, shadow: Shadow, verdict: ops.Verdict, apart: str, ended: bool, allowed: Mapping[str, str]) -> None:
     """Judges the block after watching has ended. It may take some time, so it can be interrupted."""
     ranks = shadow.collectives.ranks
     with without_modes(), torch.no_grad():
@@ -92,11 +92,11 @@ def _closed(report: Report, shadow: Shadow, verdict: ops.Verdict, apart: str, en
         if apart:
             report.facts["ranks"] = apart
         if ranks is not None:
-            _joined(report, ranks, ended)
+            _merge_ranks(report, ranks, ended)
         allowances.apply(report, allowed)
 
 
-def _noted(raised: Exception, report: Report) -> None:
+def _add_note(raised: Exception, report: Report) -> None:
     """Adds the first error that was found as a note to the exception that ended the block."""
     if report.errors and hasattr(raised, "add_note"):  # since Python 3.11
         note = f"precheck.watch() found {report.errors[0].rule} before this: {report.errors[0].message}"
@@ -116,7 +116,7 @@ def filled(report: Report, observation: Observation, where: ModuleTracker, verdi
         report.facts["compiled"] = "compiled code ran in eager mode, so that it could be watched"
 
 
-def _joined(report: Report, ranks: Ranks, ended: bool) -> None:
+def _merge_ranks(report: Report, ranks: Ranks, ended: bool) -> None:
     """Merges the reports of all ranks that have ended their blocks into one."""
     said = json.dumps({"ended": ended, "findings": [dataclasses.asdict(finding) for finding in report.findings]})
     heard = {rank: json.loads(text) for rank, text in ranks.part(said, wait=ended).items()}
@@ -146,7 +146,7 @@ def _checked(model: Any, precision: Precision | None) -> None:
 def _policy(precision: Precision | None, where: ModuleTracker) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if precision is not None and precision.autocasts:
-            _renewed(where)
+            _clear_cache_at_calls(where)
         if precision is not None:
             stack.enter_context(precision.autocast())
         if precision is not None and precision.autocasts and torch.cuda.is_available():  # a block may use both devices
@@ -154,7 +154,7 @@ def _policy(precision: Precision | None, where: ModuleTracker) -> Iterator[None]
         yield
 
 
-def _renewed(where: ModuleTracker) -> None:
+def _clear_cache_at_calls(where: ModuleTracker) -> None:
     """Clears autocast's cache of cast weights at each model call and at each write under no_grad.
 
     Autocast keeps the cache until it ends. A training loop ends it after each forward pass, but a block only once. So the passes after a step would

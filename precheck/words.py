@@ -42,7 +42,9 @@ def of_norm(share: float) -> str:
 
 def percents(share: float) -> str:
     """A share as text: "33.47%", "9017%". Small shares get two digits: "0.0021%"."""
-    return f"{100 * share:.2g}%" if 0 < share < 5e-5 else f"{share:.2%}" if share < 10 else f"{share:.0%}"
+    if 0 < share < 5e-5:
+        return f"{100 * share:.2g}%"
+    return f"{share:.2%}" if share < 10 else f"{share:.0%}"
 
 
 def short(number: float) -> str:

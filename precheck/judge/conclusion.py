@@ -91,12 +91,13 @@ class Sound:
 def _required_places(candidates: Sequence[Candidate], sound: Sound | None) -> set[tuple[str, str]]:
     """Places of the roundings that the precision requires and noise explains. `sound`: the parts of a drifting run that noise explains; None where
     nothing drifted."""
-    found, elsewhere = set[tuple[str, str]](), set[tuple[str, str]]()
+    explained_places, other_places = set[tuple[str, str]](), set[tuple[str, str]]()
     for candidate in candidates:
         required_here = candidate.operation.plain or candidate.operation.converts
         here = sound is None or sound.at(culprit.shown(candidate))
-        (found if required_here and here else elsewhere).add(_mechanism_and_line(finding_of(candidate)))
-    return found if sound is None else found - elsewhere
+        places = explained_places if required_here and here else other_places
+        places.add(_mechanism_and_line(finding_of(candidate)))
+    return explained_places if sound is None else explained_places - other_places
 
 
 def _with_cause(
@@ -143,7 +144,8 @@ def _not_reported_yet(ops: Iterable[Finding], reported: Sequence[Finding]) -> It
     causes = {_mechanism_and_line(finding) for finding in reported if finding.severity == "error"}
     rules = {finding.rule for finding in reported}
     for finding in ops:
-        if finding.rule not in OURS and not (finding.rule in WEIGHTS and finding.rule in rules) and _mechanism_and_line(finding) not in causes:
+        repeated = _mechanism_and_line(finding) in causes or (finding.rule in WEIGHTS and finding.rule in rules)
+        if finding.rule not in OURS and not repeated:
             yield finding
 
 

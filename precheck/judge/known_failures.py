@@ -124,7 +124,8 @@ def tightened(known: Sequence[Known], seen: Seen) -> list[Known]:
             kept.append(each)
     if not kept:
         return []
-    return _with_table(kept, {pattern: family for pattern, old in table.items() if (family := _shrunk(pattern, old, seen))})
+    shrunk = {pattern: _shrunk(pattern, old, seen) for pattern, old in table.items()}
+    return _with_table(kept, {pattern: family for pattern, family in shrunk.items() if family is not None})
 
 
 def recorded(known: Sequence[Known], seen: Seen) -> list[Known]:
@@ -159,7 +160,9 @@ def _owner(fault: Fault, known: Iterable[Known], table: Mapping[str, Family]) ->
     exact = next((each for each in same if each.place == fault.place), None)
     if exact is not None or not any(_matches(pattern, fault.place) for pattern in table):
         return exact
-    return same[0] if same else next(iter(known), None) if fault.rule == _DRIFT else None
+    if same:
+        return same[0]
+    return next(iter(known), None) if fault.rule == _DRIFT else None
 
 
 def _matches(pattern: str, place: str) -> bool:
@@ -217,7 +220,8 @@ def _times(seen: Seen, place: str) -> float:
 
 def _families(seen: Seen) -> dict[str, Family]:
     """The places beyond their limits. Where many places have one pattern, they are one family."""
-    places = {place: times for place in {**seen.beyond, **seen.excused} if (times := _times(seen, place)) > 1}
+    all_times = {place: _times(seen, place) for place in {**seen.beyond, **seen.excused}}
+    places = {place: times for place, times in all_times.items() if times > 1}
     patterns: dict[str, list[str]] = {}
     for place in places:
         patterns.setdefault(re.sub(r"(?<=[ .])\d+(?=\.|$)", "*", place), []).append(place)
