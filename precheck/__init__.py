@@ -1,7 +1,7 @@
-"""precheck: will this model survive low precision?
+"""precheck checks whether a PyTorch model works in low precision. The public names; one module here for each verb.
 
-Names are loaded when they are first used. `import precheck`, which pytest does at every start where the plugin is installed, imports neither torch
-nor numpy.
+Names are loaded at their first use. So `import precheck`, which pytest runs at every start where the plugin is installed, imports neither torch nor
+numpy.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "strategies":  # a module, and no public name for `import *`: it needs hypothesis
+    if name == "strategies":  # a module that needs hypothesis, so `import *` must not load it
         return importlib.import_module("precheck.strategies")
     if name not in _HOMES:
         raise AttributeError(f"module 'precheck' has no attribute {name!r}; it has {', '.join(_HOMES)}")

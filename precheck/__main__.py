@@ -1,7 +1,7 @@
-"""`python -m precheck golden show FILE`, `… golden diff A B`, `… report A.json [B.json]`, `… rules`, `… kernel CANDIDATE REFERENCE`,
-`… record FILE MODEL --inputs INPUTS`.
+"""The command line: `python -m precheck golden show FILE`, `… golden diff A B`, `… report A.json [B.json]`, `… rules`,
+`… kernel CANDIDATE REFERENCE`, `… record FILE MODEL --inputs INPUTS`.
 
-As git's way to show goldens in a diff:
+To let git show goldens in a diff:
     git config diff.precheck.textconv "python -m precheck golden show"
     echo "*.safetensors diff=precheck" >> .gitattributes
 """
@@ -30,11 +30,12 @@ SAME, DIFFERENT, TROUBLE = 0, 1, 2
 
 
 class _Trouble(Exception):
-    """Why the command cannot do what was asked, in one line."""
+    """The command cannot be run. The message says why, in one line."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0: shown, written, or no difference; 1: goldens differ, or a later report is worse; 2: a file cannot be read or written."""
+    """Runs the command. Exit status 0: shown, written, or no difference; 1: goldens differ, or the later report is worse; 2: a file cannot be
+    read or written."""
     options = _parser().parse_args(arguments)
     try:
         status, text = options.run(options)
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _golden(path: Path) -> Golden:
-    """Goldens alone need numpy and safetensors, which are loaded here: help and reports do without."""
+    """Reads a golden. numpy and safetensors are imported here, since help and reports must work without them."""
     try:
         from precheck.goldens.file import GoldenError, read
     except ModuleNotFoundError as error:
@@ -58,15 +59,15 @@ def _golden(path: Path) -> Golden:
         raise _Trouble(str(error)) from None
 
 
-def _golden_shown(options: argparse.Namespace) -> tuple[int, str]:
-    """Each under its name without a folder, as git puts one version of a file into a folder of its own."""
+def _golden_show_command(options: argparse.Namespace) -> tuple[int, str]:
+    """Shows goldens under their names without folders, since git puts each version of a file into a temporary folder."""
     goldens = [(file, _golden(file)) for file in options.file]
     from precheck.goldens.show import show
 
     return SAME, "\n\n".join(show(golden, file.name).removesuffix("\n") for file, golden in goldens)
 
 
-def _golden_compared(options: argparse.Namespace) -> tuple[int, str]:
+def _golden_diff_command(options: argparse.Namespace) -> tuple[int, str]:
     before, now = _golden(options.a), _golden(options.b)
     from precheck.goldens.show import circumstances, describe, difference
 
@@ -78,8 +79,8 @@ def _golden_compared(options: argparse.Namespace) -> tuple[int, str]:
     return DIFFERENT if changes else SAME, "\n".join(lines)
 
 
-def _reported(options: argparse.Namespace) -> tuple[int, str]:
-    """Of two, whether the later has errors, or checks without a verdict, that the earlier had not."""
+def _report_command(options: argparse.Namespace) -> tuple[int, str]:
+    """Shows one report, or what changed between two. The status is DIFFERENT if the later one has new errors or lost verdicts."""
     form = FORMS[options.format]
     if form.missing:
         raise _Trouble(form.missing)
@@ -87,7 +88,8 @@ def _reported(options: argparse.Namespace) -> tuple[int, str]:
         comparing = ", ".join(each.name for each in FORMS.values() if each.comparer)
         raise _Trouble(f"--format={form.name} shows one report, and there are two; what changed is told as {comparing}")
     before, now = load(options.a), load(options.b) if options.b else None
-    status = SAME if now is None else DIFFERENT if any(change.kind in WORSE for change in between(before, now)) else SAME
+    worse = now is not None and any(change.kind in WORSE for change in between(before, now))
+    status = DIFFERENT if worse else SAME
     text = form.text(before) if now is None else form.changes(before, now)
     if options.out is None:
         return status, text.removesuffix("\n")
@@ -98,12 +100,12 @@ def _reported(options: argparse.Namespace) -> tuple[int, str]:
     return status, ""
 
 
-def _ruled(options: argparse.Namespace) -> tuple[int, str]:
+def _rules_command(options: argparse.Namespace) -> tuple[int, str]:
     if options.messages:
-        return _worded(options)
+        return _messages_command(options)
     if options.write is None:
         return SAME, "\n".join(f"{rule.name}: {rule.meaning}" for rule in RULES.values())
-    from precheck.report import rules  # which looks at what rules do, and so needs torch
+    from precheck.report import rules  # imported here since it needs torch
 
     try:
         for name, page in rules.pages().items():
@@ -113,7 +115,7 @@ def _ruled(options: argparse.Namespace) -> tuple[int, str]:
     return SAME, ""
 
 
-def _worded(options: argparse.Namespace) -> tuple[int, str]:
+def _messages_command(options: argparse.Namespace) -> tuple[int, str]:
     from precheck.report import messages
 
     if options.write is None:
@@ -126,13 +128,13 @@ def _worded(options: argparse.Namespace) -> tuple[int, str]:
 
 
 def _print(text: str) -> None:
-    """Whatever the terminal's encoding, and also where `| head` has left."""
+    """Prints text in any terminal encoding. A closed pipe, as after `| head`, is no error."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter complains when it flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the interpreter reports an error when it flushes at exit
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -143,18 +145,18 @@ def _parser() -> argparse.ArgumentParser:
     acts = golden.add_subparsers(dest="act", required=True, metavar="{show,diff}")
     shown = _command(acts, "show", "print where goldens come from and what they hold; fit for git's textconv", _GOLDEN)
     shown.add_argument("file", type=Path, nargs="+", metavar="FILE", help="a golden, or several")
-    shown.set_defaults(run=_golden_shown)
+    shown.set_defaults(run=_golden_show_command)
     diff = _command(acts, "diff", "print what moved from A to B, worst first", _GOLDEN)
     diff.add_argument("a", type=Path, metavar="A", help="the earlier golden")
     diff.add_argument("b", type=Path, metavar="B", help="the later golden")
-    diff.set_defaults(run=_golden_compared)
+    diff.set_defaults(run=_golden_diff_command)
     kernel_command.add(_command, what)
     record_command.add(_command, what)
     _add_report(what)
     listed = _command(what, "rules", "list the rules, or write a page of each", "Exit status: 0 done, 2 not writable.")
     listed.add_argument("--messages", action="store_true", help="print every message of every rule as a table, or write it with --write")
     listed.add_argument("--write", type=Path, metavar="FOLDER", help="write the pages into this folder")
-    listed.set_defaults(run=_ruled)
+    listed.set_defaults(run=_rules_command)
     return parser
 
 
@@ -165,7 +167,7 @@ def _add_report(what: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     report.add_argument("b", type=Path, nargs="?", metavar="B.json", help="a later one")
     report.add_argument("--format", choices=tuple(FORMS), default="term", help="the form (default: term)")
     report.add_argument("-o", "--out", type=Path, metavar="OUT", help="write to this file (default: print)")
-    report.set_defaults(run=_reported)
+    report.set_defaults(run=_report_command)
 
 
 _GOLDEN = "Exit status: 0 same or shown, 1 different, 2 not readable."

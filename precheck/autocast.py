@@ -1,9 +1,9 @@
-"""CUDA's autocast op policy on a CPU.
+"""Makes autocast on a CPU follow CUDA's op policy, inside the block `cuda_policy_on_cpu`.
 
-Autocast keeps one op list a device. CPU's list leaves softmax, norms, exp, pow and sums in the low format; CUDA's runs them in float32. A CPU in CI
-stands in for the GPU that will train. So `*-mixed` follows CUDA's list here, unless `precision_policy = native` asks for the CPU's own. The lists
-are those of ATen/autocast_mode.h (torch 2.13). They are put where torch keeps its own, as kernels under the AutocastCPU dispatch key, so that ops
-called from C++ obey them too.
+Autocast has one op list for each device. CPU's list leaves softmax, norms, exp, pow and sums in the low format; CUDA's runs them in float32. A CPU
+in CI stands in for the GPU that will train. So `*-mixed` follows CUDA's list here, unless `precision_policy = native` asks for the CPU's own. The
+lists are those of ATen/autocast_mode.h (torch 2.13). They are put where torch keeps its own, as kernels under the AutocastCPU dispatch key, so that
+ops called from C++ obey them too.
 
 Two things are not carried over. CUDA refuses `binary_cross_entropy` under autocast. It also runs a few ops in the low format that CPU autocast
 keeps in float32 (avg_pool3d, stft, ctc_loss, most of linalg). Those stay as the CPU has them.
@@ -78,7 +78,7 @@ def _below_autocast() -> Any:
 
 
 def _cast(value: Any, dtype: Any) -> Any:
-    """Eligible are floating tensors on the CPU that are not float64, as in autocast_mode.h."""
+    """Casts floating tensors on the CPU except float64, as autocast_mode.h does. Goes into lists and tuples."""
     import torch
 
     if isinstance(value, torch.Tensor):

@@ -1,7 +1,7 @@
-"""`benchmark`: speed, memory and error of a model under each precision, in one row, so that no one is bought unseen with another.
+"""The verb `benchmark`: reports speed, memory and error of a model under each precision, one row for each.
 
-The story: measure each precision's error against float32. Then let all of them and float32 take plain steps in turn, on the model's own modules.
-Nothing of precheck's runs inside what is timed.
+First each precision's error is measured against float32. Then float32 and all precisions take plain steps in turn. The timed code is the user's own
+modules, without any code of precheck.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ BASELINE = "32-true"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """What one precision costs and loses: `seconds` (median) and peak `memory` (bytes) of a step, both beside float32's; the worst r.
+    """The cost and the error of one precision: median `seconds` and peak `memory` (bytes) of a step, ratios to float32, and the worst r.
 
-    `r` is that of the boundary nearest to its limit `allowed`, as `measure` finds it; `errors` are the rules that a check would fail by.
-    Where the device lacks the format and it is emulated, times and memory are None: they would say nothing of the format.
+    `r` is that of the boundary nearest to its limit `allowed`, as `measure` finds it. `errors` are the rules by which a check would fail.
+    Times and memory are None where the device lacks the format, since those of the emulation say nothing about the format.
     """
 
     precision: str
@@ -65,8 +65,8 @@ class Benchmark:
 
     Attributes:
         baseline: The row of float32.
-        rows: The others, in the order asked for.
-        facts: The device that they were taken on, in words and numbers, and the version of torch.
+        rows: The rows of the precisions, in the order of the argument.
+        facts: The device on which they were measured, and the version of torch.
     """
 
     baseline: Row
@@ -81,7 +81,7 @@ class Benchmark:
         raise KeyError(f"{name} was not benchmarked; {', '.join(row.precision for row in (self.baseline, *self.rows))} were")
 
     def summary(self) -> str:
-        """The rows as lines, under one that says what they are beside."""
+        """The rows as lines of text. The first line describes the float32 baseline."""
         base = self.baseline
         assert base.seconds is not None
         assert base.memory is not None
@@ -89,7 +89,7 @@ class Benchmark:
         return "\n".join([f"{head}, median of {len(base.rounds)} interleaved rounds", *(f"  {row}" for row in self.rows)])
 
     def to_json(self) -> str:
-        """The whole of it, the seconds of each round included."""
+        """The whole benchmark as JSON, including the seconds of each round."""
         return json.dumps(dataclasses.asdict(self), indent=1)
 
 
@@ -144,14 +144,14 @@ def _chosen(precisions: Sequence[str | Precision], min_rounds: int, max_time: fl
     if isinstance(max_time, bool) or not isinstance(max_time, (int, float)) or not 0 <= max_time < float("inf"):
         raise InputError(f"max_time={max_time!r}; pass seconds, as in max_time=1.0")
     named = {precision.name: precision for precision in map(resolve, precisions)}
-    named.pop(BASELINE, None)  # which is always there
+    named.pop(BASELINE, None)  # the baseline is always included
     if not named:
         raise InputError(f'precisions={list(precisions)!r} names none to hold beside {BASELINE}; pass some, as in precisions=["bf16-mixed"]')
     return list(named.values())
 
 
 def _timed(job: Job, precisions: list[Precision], clock: Clock, *, min_rounds: int, max_time: float) -> list[Timing | None]:
-    """One a precision; None for those that are emulated here."""
+    """One timing for each precision; None for those that are emulated on this device."""
     with borrowed(job):
         contestants = [Contestant(job, precision) for precision in precisions]
         real = [contestant for contestant in contestants if not contestant.emulated]
@@ -180,13 +180,13 @@ def _digits(number: float) -> str:
 
 
 def in_seconds(seconds: float) -> str:
-    """As "12.3 ms": three digits, in the unit that keeps them before the point or close to it."""
+    """Seconds as text, as in "12.3 ms": three digits, in s, ms or µs."""
     scale, unit = next(((scale, unit) for scale, unit in ((1.0, "s"), (1e3, "ms")) if seconds * scale >= 1), (1e6, "µs"))
     return f"{seconds * scale:.3g} {unit}"
 
 
 def in_bytes(count: float) -> str:
-    """As "4.1 GiB"."""
+    """Bytes as text, as in "4.1 GiB"."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.3g} {unit}"

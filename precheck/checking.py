@@ -1,8 +1,8 @@
-"""`check`: a model under a precision, compared with a golden.
+"""The verb `check`: compares a model under a precision with a golden, and returns a report.
 
-The story: the inputs and settings must be those recorded. Under float32 the reference is run again and must still be what was recorded. Under a low
-precision one run is compared with the golden; where nothing is amiss, that was all. Otherwise the golden is only the alarm. The run is measured
-against a float32 run of the same process that takes the same decisions, and the golden itself is checked for being out of date.
+The inputs and settings must be those recorded. Under float32 the reference is run again and must equal the golden. Under a low precision one run is
+compared with the golden, and if all is well, that is all. Otherwise the run is measured against a float32 run of the same process that takes the same
+decisions, and the golden is checked for being out of date.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from precheck.precisions import Precision, resolve
 from precheck.rules.golden_mismatch.rule import mismatched
 from precheck.rules.golden_stale import rule as staleness
 
-_SMALL = 1 << 20  # bytes, which are digested within a millisecond
+_SMALL = 1 << 20  # bytes; hashing as many takes less than a millisecond
 
 
 @interrupts.holding
@@ -87,7 +87,7 @@ def check(
 
 
 class Checking:
-    """The runs of one check. The run that it judges may come from elsewhere, as that of `verdict` does."""
+    """The runs of one check. `report` makes the run that it judges; `verdict` judges one that the caller made."""
 
     def __init__(self, job: Job, precision: Precision, golden: Golden, *, depth: Depth = "boundaries") -> None:
         sampled = frozenset(each.record.key for each in golden.records if each.record.sampled)
@@ -96,11 +96,11 @@ class Checking:
         held = [each for each in golden.records if each.record.kind in wanted]
         self.recorded = Trace(records={each.record.key: each.record for each in held})
         self.floors = {each.record.key: each.floors for each in held}
-        self.functions = any(each.record.kind == "returned" for each in held)  # whether it was recorded with what functions return
+        self.functions = any(each.record.kind == "returned" for each in held)  # whether the golden holds what functions return
         self.glances, self.depth = self._may_glance(), depth
 
     def report(self, path: str, *, whole: bool = False) -> Report:
-        """`whole`: with the gradients that pass between modules, even if they need not be looked at."""
+        """The report of this check. `whole`: gradients that pass between modules are recorded even where the verdict does not need them."""
         found = staleness.under(self._inputs(), self.golden.provenance)
         if found:
             report = Report(precision=self.precision.name)
@@ -113,7 +113,7 @@ class Checking:
         return report
 
     def _inputs(self) -> list[Finding]:
-        """The inputs that differ from those recorded. Small ones are told to be the same by their bytes, for less than a sketch takes."""
+        """Findings on inputs that differ from those recorded. Small inputs are compared by a hash, which costs less than a sketch."""
         given = dict(tensors(self.job.inputs))
         strided = all(each.layout == torch.strided for each in given.values())
         if strided and sum(each.nbytes for each in given.values()) <= _SMALL and lifecycle.digest(given) == self.golden.provenance.get("inputs"):
@@ -129,7 +129,7 @@ class Checking:
         return report
 
     def stale(self) -> tuple[list[Finding], list[drift.Comparison]]:
-        """Whether today's float32 reference is still the golden; and each of its tensors beside the recorded one."""
+        """Runs the float32 reference again. Returns findings where it differs from the golden, and each of its tensors beside the recorded one."""
         now = self.reference()
         provenance = lifecycle.provenance(self.job, now)
         differ = provenance["weights"] != self.golden.provenance["weights"]
@@ -140,27 +140,27 @@ class Checking:
         return staleness.under(found, self.golden.provenance), rows
 
     def _moved(self, now: Trace, errors: dict[str, float], *, weights_differ: bool) -> tuple[list[drift.Comparison], list[Finding]]:
-        """Today's float32 beside the recorded one; `errors` as in `staleness.compare`."""
+        """Compares today's float32 run with the recorded one. `errors` is as in `staleness.compare`."""
         rows = staleness.compare(self.recorded, {each.record.key: each.spread for each in self.golden.records}, now, errors=errors)
         return rows, staleness.moved(rows, self.recorded, now, weights_differ=weights_differ)
 
     def reference(self) -> Trace:
-        """Today's float32 run."""
+        """Runs the job in float32."""
         return lifecycle.float32(self.job)
 
     def _glance(self) -> Report | None:
-        """The verdict on a run of which no decision is written down, since each op would cost; None where something may be amiss."""
+        """The report on a cheap run that records no decisions. None where something may be wrong, so that a full run is needed."""
         if not self._judges:
             return None
         trace = run(self.job, dataclasses.replace(low(self.precision), glance=self.glances))
         return None if trace.elsewhere else self._passed(trace, self.against_golden(trace))
 
     def seen(self) -> Evidence:
-        """The run that the precision prescribes, and what it decided."""
+        """Runs the job under the precision, and records what it decided."""
         return gathered(self.job, self.precision, self.depth, functions=self.functions)
 
     def verdict(self, seen: Evidence, *, brief: bool = False) -> Report:
-        """On a run under a low precision, made as `seen` makes it. `brief`: an error, if there is one that `report` would find, is enough."""
+        """The report on a low-precision run as `seen` makes it. `brief`: the report may end with the first error."""
         trace = seen.trace
         rows = self.against_golden(trace)
         passed = self._passed(trace, [row for row in rows if row.record.kind != "gradient"] if rows and brief and self.glances else rows)
@@ -179,11 +179,11 @@ class Checking:
         return report
 
     def measured(self, seen: Evidence, *, brief: bool = False) -> Report:
-        """The run beside float32 of the same process, in which no golden has a say."""
+        """Measures the run against float32 in the same process, without the golden."""
         return Measurement(self.job, self.precision, seen=seen, brief=brief).report()
 
     def against_golden(self, trace: Trace) -> list[drift.Comparison] | None:
-        """`trace` beside the golden; None where the golden has no floor to judge by, or not these tensors."""
+        """Compares `trace` with the golden. None where the golden has no noise floor, or other tensors."""
         if not self._judges or trace.records.keys() - self.recorded.records.keys():
             return None
         spreads = self._spreads(self.precision.placement, self.precision.roundoff)
@@ -191,16 +191,16 @@ class Checking:
 
     @functools.cached_property
     def _judges(self) -> bool:
-        """Whether the golden alone can settle a run."""
+        """Whether the golden alone can decide on a run."""
         floors = [each[self.precision.placement] for each in self.floors.values()]
         return self.precision.is_low and not self.precision.gemm and bool(floors) and not any(map(math.isnan, floors))
 
     def _may_glance(self) -> bool:
-        """Whether the first look may leave out the gradients that pass between modules, as `Setting.glance` has it.
+        """Whether the first look may leave out the gradients that pass between modules, as `Setting.glance` does.
 
-        Autograd follows a gradient only on its way to a leaf, and is linear in it: what goes wrong on the way by more than rounding, and
-        matters where it ends, is wrong there, beside a floor that came the same way. So all leaves have to be compared: parameters whose
-        gradients are recorded. float16 is left out, where a gradient may be at the end of the range on its way.
+        Autograd is linear in a gradient and carries it only to leaves. An error on the way that is more than rounding and that matters also shows
+        at a leaf, beside a floor that took the same way. So the gradients of all leaves must be compared, that is, of all trained parameters.
+        float16 is excluded, since a gradient may leave its range on the way.
         """
         compared = {record.name for record in self.recorded.records.values() if record.kind == "parameter-gradient"}
         trained = {name for name, parameter in self.job.model.named_parameters() if parameter.requires_grad}
@@ -208,7 +208,7 @@ class Checking:
         return wide and not asked and bool(trained) and trained <= compared
 
     def _passed(self, trace: Trace, rows: list[drift.Comparison] | None) -> Report | None:
-        """The report on a run in which the golden shows nothing amiss."""
+        """The report on a run that agrees with the golden. None where something may be wrong."""
         if rows is None:
             return None
         report = judged(trace, self.recorded, rows, self.precision)

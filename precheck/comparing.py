@@ -1,4 +1,4 @@
-"""`compare`: two models that should be the same function. Is their difference rounding, or a bug?"""
+"""The verb `compare`: runs two models that should be the same function, and says whether their difference is rounding or a bug."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`compare_kernels`: a kernel beside the function that it should compute, on inputs that nobody chose."""
+"""The verb `compare_kernels`: runs a kernel and its reference on many generated inputs, and says whether they compute the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tensor holds: a dense one itself, a sparse one indices and values, and a tensor subclass the tensors that it is made of.
+"""The dense tensors that a tensor is made of: itself if it is dense, indices and values if it is sparse, the inner tensors of a subclass.
 
 A subclass that is made of other tensors says so by `__tensor_flatten__`, torch's own protocol. Of this kind are the quantised weights of torchao
 (codes, scales, zero points) and the distributed tensors of FSDP2.
@@ -15,19 +15,19 @@ import torch
 from precheck.sparse import LAYOUTS, coalesced
 
 STORES_CODES = 2
-"""Bytes of an element below which a floating format holds codes, which mean nothing without a scale beside them: float8 and below."""
+"""Floating formats of fewer bytes an element (float8 and below) hold codes, which mean nothing without a scale."""
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def composed(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is of a subclass that is made of other tensors. Its own storage holds nothing."""
+    """Whether a tensor is of a subclass that consists of other tensors. Such a tensor has no data of its own."""
     kind = type(tensor)
     return kind not in _PLAIN and hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
 
 
 def parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The dense tensors that one consists of, by name: of a dense one itself, under ""; of what stores nothing that can be told, none."""
+    """The dense tensors that a tensor consists of, by name. A dense tensor is its own part, named "". Unknown layouts have no parts."""
     if composed(tensor):
         return {f"{name}{'.' if deeper else ''}{deeper}": dense for name, part in _made_of(tensor).items() for deeper, dense in parts(part).items()}
     if tensor.layout is torch.strided:
@@ -37,12 +37,12 @@ def parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
 
 
 def with_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """A copy with `change` applied to the numbers that a sparse tensor or a composed one stores; any other tensor as it is.
+    """Returns a copy of a sparse or composed tensor with `change` applied to its numbers. Returns any other tensor unchanged.
 
-    Codes are no numbers: of a quantised weight only scales and zero points are changed, if they are floating.
+    Codes are no numbers: in a quantised weight only floating scales and zero points are changed.
     """
     if composed(tensor):
-        return _rebuilt(tensor, lambda part: with_values(part, change) if not _dense(part) else change(part) if _number(part) else part.clone())
+        return _rebuilt(tensor, lambda part: _part_with_values(part, change))
     if tensor.layout not in LAYOUTS:
         return tensor
     fresh = coalesced(tensor.detach().clone())
@@ -50,15 +50,21 @@ def with_values(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Ten
     return fresh.requires_grad_(tensor.requires_grad)
 
 
+def _part_with_values(part: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    if not _dense(part):
+        return with_values(part, change)
+    return change(part) if _number(part) else part.clone()
+
+
 def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A copy in `dtype` that shares no storage with the tensor."""
+    """Returns a copy in `dtype` that shares no storage with the tensor."""
     if not composed(tensor):
         return tensor.detach().to(dtype, copy=True)
     return tensor.detach().clone().to(dtype)  # several subclasses take no `copy=`
 
 
 def place(tensor: torch.Tensor) -> int:
-    """Where the first of the elements lies that a tensor stores; 0 for what stores none, and for a COO tensor that is not coalesced."""
+    """The address of the first element that a tensor stores. 0 if it stores none, and for a COO tensor that is not coalesced."""
     if composed(tensor):
         return next((place(part) for part in _made_of(tensor).values()), 0)
     if tensor.layout in LAYOUTS:
@@ -89,9 +95,9 @@ def _number(tensor: torch.Tensor) -> bool:
 
 @contextlib.contextmanager
 def explained(named: Iterable[tuple[str, torch.Tensor]]) -> Iterator[None]:
-    """Inside, an error of a run in another format says what to do, if there is a composed tensor among the weights `named`.
+    """Inside the block, an exception says what to do instead, if there is a composed tensor among the weights `named`.
 
-    Several kinds of quantised weights know one format alone, and their own `to(dtype)` passes in silence.
+    Several kinds of quantised weights work in one format only, and their `to(dtype)` does nothing without an error.
     """
     try:
         yield

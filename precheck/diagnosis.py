@@ -1,7 +1,7 @@
-"""`diagnose`: where in the code, by op and line, what a measurement found comes from.
+"""`diagnose`: adds to the errors of a report the op and line that caused them.
 
-The story: make the low run once more, under shadow execution. Write the ops that the rules suspect, or the one that added most, beside the errors
-that the boundaries showed.
+It makes the low run once more under shadow execution. Each error at a boundary gets the op that a rule suspects, or else the op that added most
+error.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from precheck.precisions import Precision
 
 
 def diagnose(job: Job, precision: Precision, report: Report) -> None:
-    """Puts op, line and cause into the errors of `report`, every op's drift into `report.ops`, and says what was covered.
+    """Writes op, line and cause into the errors of `report`, every op's drift into `report.ops`, and what was covered into `report.facts`.
 
-    Costs one run of the job beside float32. The model comes back as from `measure`. A model that cannot be observed so keeps
-    the report it has, with the reason in `report.facts["diagnosis"]`.
+    Costs one run of the job beside float32. The model is restored as after `measure`. If a model cannot be run this way, the report stays as it is,
+    with the reason in `report.facts["diagnosis"]`.
     """
     if not precision.is_low:
         return
@@ -30,7 +30,7 @@ def diagnose(job: Job, precision: Precision, report: Report) -> None:
     try:
         with doing("looking at every op"):
             observation = observed(dataclasses.replace(job, steps=max(1, min(steps, job.steps))), low(precision)).observation
-    except Exception as error:  # the measurement stands on its own; what a mode does to a model that will not have one is no fault of it
+    except Exception as error:  # the measurement is valid without a diagnosis; some models do not run under a dispatch mode
         report.facts["diagnosis"] = f"none: {type(error).__name__}: {error}"
         return
     suspects = ops.Verdict().candidates(observation)

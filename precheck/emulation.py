@@ -1,8 +1,8 @@
-"""Formats that a CPU lacks, emulated: tensor-level rounding to tf32 and fp8, applied to the inputs of matrix products.
+"""Emulates tf32 and fp8 on a CPU: rounds the inputs of matrix products to the format, inside the block `gemm_inputs`.
 
 tf32 hardware rounds the operands of a product to 11 bits and accumulates in float32 (NVIDIA A100 whitepaper). fp8-e4m3-mixed quantises the operands
-of the 2-D products with one power-of-two scale a tensor. It uses e4m3 forward and backward, as DeepSeek-V3 does (arXiv 2412.19437, section 3.3.2).
-Products of two activations (bmm) stay in the compute format under fp8. Recipes with scales of their own are carried out by `recipes.products`.
+of the 2-D products with one power-of-two scale for each tensor. It uses e4m3 forward and backward, as DeepSeek-V3 does (arXiv 2412.19437, section
+3.3.2). Products of two activations (bmm) stay in the compute format under fp8. Recipes with scales of their own are run by `recipes.products`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _carried_out: list[RecipeProducts] = []
 
 
 def _products(fmt: Format | Recipe) -> dict[str, tuple[int, ...]]:
-    """The products whose operands are rounded to a format, and the places of these."""
+    """The matrix products whose operands are rounded to a format, and the positions of these operands."""
     return ops.TILED_PRODUCTS if fmt is TF32 else ops.DENSE_PRODUCTS
 
 
@@ -36,17 +36,17 @@ def active() -> bool:
 
 
 def roundoff(packet: str) -> float:
-    """Unit roundoff of the operands of the op of that name ("addmm") in the blocks that are open; 0 where they stay as they are."""
+    """The unit roundoff to which open blocks round the operands of the op of that name ("addmm"). 0 where no open block rounds them."""
     return max((fmt.unit_roundoff for fmt in _open if packet in _products(fmt)), default=0.0)
 
 
 def quantises(packet: str) -> bool:
-    """Whether a recipe that is open carries out the op of that name, at a cost that depends on the numbers and not on the format alone."""
+    """Whether an open recipe runs the op of that name. Its error depends on the numbers, not only on the format."""
     return any(isinstance(fmt, Recipe) and packet in _products(fmt) for fmt in _open)
 
 
 def delays() -> list[Delayed]:
-    """What scales of the calls before cost the operands of the product that has just been carried out. It is told once."""
+    """What delayed scales cost the operands of the product that has just run. A second call returns nothing."""
     found = [told for mode in _carried_out for told in mode.histories.told]
     for mode in _carried_out:
         mode.histories.told.clear()
@@ -54,7 +54,7 @@ def delays() -> list[Delayed]:
 
 
 def rounded(tensor: torch.Tensor, fmt: Format) -> torch.Tensor:
-    """`tensor` with every element rounded to nearest-even in `fmt`; dtype and shape stay. Non-finite elements stay too."""
+    """Returns `tensor` with every finite element rounded to nearest-even in `fmt`. dtype and shape stay the same."""
     if tensor.layout is not torch.strided or composed(tensor):
         return with_values(tensor, lambda values: rounded(values, fmt))
     if fmt is TF32:
@@ -73,7 +73,7 @@ def _rounded_to_tf32(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _rounded_scaled(tensor: torch.Tensor, fmt: Format) -> torch.Tensor:
-    """Scaled by the power of two that brings the greatest magnitude just under the format's maximum, cast, scaled back."""
+    """Scales by the power of two that brings the largest magnitude just below the format's maximum, casts, and scales back."""
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return tensor
     wide = tensor.float()
@@ -86,7 +86,7 @@ def _rounded_scaled(tensor: torch.Tensor, fmt: Format) -> torch.Tensor:
 
 
 class GemmInputs(TorchDispatchMode):
-    """Passes the operands of matrix products through `change`; all products, or the 2-D ones alone."""
+    """Applies `change` to the operands of matrix products. `dense_only`: of 2-D products only. `low_only`: not of float32 products."""
 
     def __init__(self, change: Callable[[torch.Tensor], torch.Tensor], *, dense_only: bool, low_only: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -109,9 +109,9 @@ class GemmInputs(TorchDispatchMode):
 
 @contextlib.contextmanager
 def gemm_inputs(fmt: Format | Recipe, device: str = "cpu", *, low_only: bool = False) -> Iterator[None]:
-    """Inside the block matrix products see operands rounded to `fmt`, or as a recipe quantises them; on CUDA, tf32 is the hardware's own.
+    """Inside the block the operands of matrix products are rounded to `fmt`, or quantised by a recipe. On CUDA, tf32 is the hardware's own.
 
-    `low_only`: products of float32 stay as they are. Where autocast makes all others low, these are kept in float32 on purpose.
+    `low_only`: float32 products stay as they are. Under autocast such products are in float32 on purpose.
     """
     _open.append(fmt)
     try:

@@ -1,7 +1,7 @@
-"""The result of one run of a job, and the verdict on it: its boundaries, its decisions and, at depth `ops`, every op beside float32.
+"""Runs a job once under a precision and keeps the result as `Evidence`: records of boundaries, decisions and, at depth `ops`, every op.
 
-The story: the run goes through the shadow once. It gives the records that boundaries are judged by, and the operations that the rules of `watch`
-read. So a check and a watch conclude the same from the same run. Both sets of findings go into one report.
+At depth `ops` the run goes through the shadow. It gives the records by which boundaries are judged, and the operations that the rules of `watch`
+read. So a check and a watch come to the same verdict on the same run. Both sets of findings go into one report.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from precheck.precisions import Precision
 
 @dataclasses.dataclass(slots=True)
 class Evidence:
-    """One run under a precision. `observation` is None where no op was looked at, and `unseen` says why, if that was not asked for."""
+    """One run under a precision. `observation` is None where ops were not watched. `unseen` says why, if they should have been."""
 
     trace: Trace
     log: DecisionLog
     observation: Observation | None = None
     verdict: ops.Verdict | None = None
     unseen: str = ""
-    functions: bool = False  # whether the trace has what functions return
-    reference: Trace | None = None  # the float32 run on the same decisions, where the run's shadow was that
+    functions: bool = False  # whether the trace holds what functions return
+    reference: Trace | None = None  # the float32 run on the same decisions, where the shadow of the run can serve as one
 
 
 def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, functions: bool = True, refers: bool = False) -> Evidence:
-    """Runs `job` under `precision` once, and at depth `ops` every op of it beside float32; with what `functions` return, if they are asked for.
-    `refers`: what is recorded is to be compared with float32 afterwards, not with a golden.
+    """Runs `job` once under `precision`. At depth `ops` every op also runs in float32.
 
-    Raises what the model raises. A model that runs, but not with a dispatch mode around it, is judged by its boundaries alone.
+    `functions`: also records what functions return. `refers`: the records will be compared with float32, not with a golden. Raises what the model
+    raises. If the model fails only under a dispatch mode, the run is made again without one.
     """
     log = DecisionLog()
     setting = dataclasses.replace(low(precision, records=log), functions=functions and depth == "ops" and precision.is_low)
@@ -49,19 +49,19 @@ def gathered(job: Job, precision: Precision, depth: Depth = "boundaries", *, fun
             seen = observed(job, setting, judge=verdict, refers=refers)
     except Exception as error:
         log = DecisionLog()
-        trace = run(job, dataclasses.replace(setting, records=log))  # raises again what is the model's own
+        trace = run(job, dataclasses.replace(setting, records=log))  # if the error is the model's own, it is raised again here
         return Evidence(trace, log, unseen=f"{type(error).__name__}: {error}", functions=setting.functions)
-    # casts there and back, which the float32 run rounds, its shadow need not
+    # the shadow may skip casts to a low format and back that a float32 run would make, so it cannot be the reference here
     reference = None if log.meant else seen.reference
     return Evidence(seen.trace, log, seen.observation, verdict, functions=setting.functions, reference=reference)
 
 
 def added_up(job: Job, seen: Evidence) -> dict[str, tuple[str, str]]:
-    """Keys of gradients that autograd alone makes as sums, and the keys that their terms are told by: of what torch's own modules hold these are the
-    gradient of the module's output, and that output.
+    """Keys of gradients that autograd makes as sums, each with the two keys of the records that show its terms.
 
-    None where the user has written a backward pass, or where no op was looked at: then nobody knows whose errors add up. Nor of modules that are
-    called more than once.
+    These are the gradients of parameters of torch's own modules. Their terms are shown by the module's output and its gradient. Modules that are
+    called more than once are left out. Empty if the user has written a backward pass or ops were not watched, since it is unknown then whose errors
+    add up.
     """
     if seen.observation is None or any(operation.phase == "backward" and not operation.derived for operation in seen.observation.operations):
         return {}
@@ -72,7 +72,7 @@ def added_up(job: Job, seen: Evidence) -> dict[str, tuple[str, str]]:
 
 
 def concluded(report: Report, evidence: Evidence) -> None:
-    """Adds to `report`, on the boundaries of a run, what its ops show: findings, the ops behind errors at boundaries, the tables."""
+    """Adds to the report on a run's boundaries what its ops show: findings, the causes of errors at boundaries, and tables."""
     if evidence.unseen:
         report.facts["diagnosis"] = f"none: {evidence.unseen}"
     if evidence.observation is None or evidence.verdict is None:
@@ -85,20 +85,20 @@ def concluded(report: Report, evidence: Evidence) -> None:
 
 
 def shown(report: Report, observation: Observation) -> None:
-    """Puts the tables of a run that was watched op by op into its report."""
+    """Writes the tables of a watched run into its report."""
     report.ops = sorted(observation.rows.values(), key=lambda row: row.first)
     report.exponents = observation.exponents
     report.facts |= facts(observation)
 
 
 def undecided(report: Report, verdict: ops.Verdict) -> None:
-    """Says of which rules the run had too few steps, and how many would tell."""
+    """Writes into the report which rules need more steps for a verdict, and how many."""
     if verdict.waiting:
         report.facts["too_few_steps"] = verdict.waiting
 
 
 def facts(observation: Observation) -> dict[str, Any]:
-    """How much of a run the shadow followed."""
+    """Facts for the report: how many ops ran, and how many of them the shadow followed."""
     opaque = sum(observation.opaque.values())
     found: dict[str, Any] = {
         "ops": observation.seen,
@@ -116,7 +116,7 @@ def facts(observation: Observation) -> dict[str, Any]:
 
 
 def told_of(report: Report, depth: Depth, precision: Precision) -> None:
-    """Says where no op was looked at since that was asked for."""
+    """Writes the depth into the report if ops were not watched because the user asked for that."""
     if depth == "boundaries" and precision.is_low:
         report.facts["depth"] = depth
 

@@ -1,6 +1,6 @@
-"""The fewest of several things that suffice, found by trying: QuickXplain (Junker 2004), about k log(n/k) trials for k of n.
+"""Finds a smallest set of names that passes a test: QuickXplain (Junker 2004), about k log(n/k) trials for k of n names.
 
-It holds that what suffices still suffices with more. The earlier a name stands, the rather it is kept.
+It assumes that a set that passes still passes with more names. Names that come earlier are kept first.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 Passes = Callable[[Sequence[str]], bool]
-"""Whether these suffice."""
+"""Whether a set of names passes the test."""
 
 
 def needed(given: Sequence[str], names: Sequence[str], passes: Passes) -> list[str]:
-    """Of `names`, which suffice together with `given`, a smallest part that does."""
+    """Returns a smallest part of `names` that passes together with `given`. All of `names` must pass together with `given`."""
     if not names or passes(given):
         return []
     if len(names) == 1:
@@ -23,7 +23,7 @@ def needed(given: Sequence[str], names: Sequence[str], passes: Passes) -> list[s
 
 
 def swept(names: Sequence[str], passes: Passes) -> list[str]:
-    """`names` without any that can be left out after all."""
+    """Returns `names` without those that can be left out one after another."""
     for name in names:
         rest = [other for other in names if other != name]
         if passes(rest):

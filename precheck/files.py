@@ -1,7 +1,7 @@
-"""Files written whole or not at all: a reader, a crash or another process sees the old file or the new one. Standard library only.
+"""Writes files atomically: a reader, or a crash, sees the old file or the new one. Standard library only.
 
-Every file that precheck writes is written here. A temporary file has a name that nobody can foresee. It is opened only if nothing has that name
-yet, so that a link that somebody put into the folder cannot lead to another file of the user's.
+Every file that precheck writes is written here. The name of a temporary file is random, and the file is opened only if the name is free. So a link
+that somebody put into the folder cannot redirect the write.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from pathlib import Path
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Puts `data` in the place of what is at `path`. Raises OSError, and leaves what was there and nothing else, where that cannot be.
+    """Replaces the file at `path` by one that holds `data`. If that fails, raises OSError and leaves the old file as it was.
 
-    A link is replaced, not followed. A pipe or a device, such as /dev/null, is written to: to replace it would destroy it.
+    A link is replaced, not followed. A pipe or a device, such as /dev/null, is written to, since replacing it would destroy it.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
         path.write_bytes(data)
         return
-    temporary = path.with_name(f".precheck.{secrets.token_hex(8)}.tmp")  # as short as can be, since `path.name` may have the longest name allowed
+    temporary = path.with_name(f".precheck.{secrets.token_hex(8)}.tmp")  # short, since `path.name` may be as long as the file system allows
     try:
         create(temporary, data)
         temporary.replace(path)
-    except BaseException:  # an interrupt too leaves nothing behind
+    except BaseException:  # also an interrupt must leave no temporary file
         _remove(temporary)
         raise
     _sync_folder(path.parent)
 
 
 def create(path: Path, data: bytes) -> None:
-    """Writes a new file. Raises FileExistsError where there is one or a link, OSError where it cannot be written; then nothing of it is left."""
+    """Writes a new file. Raises FileExistsError if the name is taken, OSError if writing fails. Then no part of the file is left."""
     file = path.open("xb")
     try:
         with file:
@@ -49,7 +49,7 @@ def _remove(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """So that the rename itself survives a loss of power; Windows opens no folders, and some network file systems sync none."""
+    """Syncs a folder, so that a rename survives a loss of power. Does nothing on Windows and on file systems that cannot."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

@@ -1,4 +1,4 @@
-"""What judgement says: findings, the report that holds them, and the catalogue of rules.
+"""The public result types: `Finding`, the `Report` that holds findings, and the catalogue of rules `RULES`.
 
 Imports neither torch nor numpy.
 """
@@ -26,11 +26,11 @@ class Rule:
     name: str
     meaning: str  # "it fires when …"
     remedy: str
-    rank: int = 1000  # its place in lists, and which rule speaks first of one op: what explains other findings has a low one
+    rank: int = 1000  # order in lists, and of rules on one op; rules that explain other findings have low ranks
 
 
 class _Catalogue(Mapping[str, Rule]):
-    """All rules by name, read from their folders when they are first asked for."""
+    """All rules by name. They are read from their folders at the first access."""
 
     def __getitem__(self, name: str) -> Rule:
         return self._rules()[name]
@@ -53,7 +53,7 @@ RULES: Mapping[str, Rule] = _Catalogue()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault: a rule, what it does to a check, the place it is blamed on, and the numbers that show it.
+    """One fault: its rule, its severity, the place in the code, and the numbers that show it.
 
     Attributes:
         rule: A name of `precheck.RULES`.
@@ -67,7 +67,7 @@ class Finding:
         tensor: The tensor or parameter that it is about.
         measured: In the unit of the rule's limit; of `accumulated-drift`, r.
         limit: What `measured` may reach at most, or at least where a share has to arrive.
-        cause: The op behind what a module or gradient shows: "aten.pow.Tensor_Scalar at models/norm.py:8: …".
+        cause: The op that caused the error of a module or gradient: "aten.pow.Tensor_Scalar at models/norm.py:8: …".
         cause_rule: The rule by which that op caused it.
         via: The line of an installed package that `source` led to.
         ranks: Of a distributed run, those that it was found on.
@@ -84,9 +84,9 @@ class Finding:
     tensor: str = ""
     measured: float | None = None
     limit: float | None = None
-    cause: str = ""  # the op behind what a boundary shows: "aten.pow.Tensor_Scalar at models/norm.py:8: …"
+    cause: str = ""  # the op that caused the error at a boundary: "aten.pow.Tensor_Scalar at models/norm.py:8: …"
 
-    cause_rule: str = ""  # the mechanism by which that op did it, where one is known
+    cause_rule: str = ""  # the rule by which that op caused it, where one is known
     via: str = ""  # the line of an installed package that `source` led to: "keras/src/backend/torch/numpy.py:156"
     ranks: tuple[int, ...] = ()  # of a distributed run, those that it was found on; empty in a run of one process
 
@@ -120,18 +120,18 @@ class Row:
 
     @property
     def determined(self) -> bool:
-        """Whether rounding leaves anything of it: no for what is zero in theory, such as the gradient of a key's bias."""
+        """Whether the tensor is more than rounding error. False for tensors that are zero in theory, such as the gradient of a key's bias."""
         return self.nonfinite > 0 or self.relative <= 0.5 * self.r or self.relative == 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
-    """The loss that a step, or one of its backward passes, was taken from, beside the reference's; any loss scale is divided out."""
+    """The loss of a step, or of one of its backward passes, beside that of the reference. A loss scale is divided out."""
 
     step: int
     low: float
     reference: float
-    floor: float | None = None  # difference that correct rounding explains; None where that was not measured
+    floor: float | None = None  # difference that correct rounding explains; None where not measured
     source: str = ""  # of a watched run, the line that called backward()
 
 
@@ -143,13 +143,13 @@ class Binades:
     kind: str  # as in `Row`, or "op"
     step: int
     dtype: str  # as stored by the run
-    elements: int  # of the tensor; of fewer, where the counts and the next two come to less
+    elements: int  # of the tensor; fewer were counted if the counts, zeros and nonfinite add up to less
     least: int = 0
     counts: tuple[int, ...] = ()
     zeros: int = 0
     nonfinite: int = 0
-    scale: float = 1.0  # loss scale that the run's tensor was under, here divided out
-    op: str = ""  # of an op's result, as in `Finding`, and the next three
+    scale: float = 1.0  # loss scale of the run's tensor, already divided out
+    op: str = ""  # these four are for an op's result, as in `Finding`
     phase: str = ""
     module: str = ""
     source: str = ""
@@ -181,7 +181,7 @@ class Report:
     boundaries: list[Row] = dataclasses.field(default_factory=list)
     updates: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     scaler: dict[str, Any] = dataclasses.field(default_factory=dict)
-    ops: list[Any] = dataclasses.field(default_factory=list)  # observe.operations.OpRow: every op's drift, in order of the run
+    ops: list[Any] = dataclasses.field(default_factory=list)  # OpRow of observe.shadow: every op's error, in the order of the run
     losses: list[Loss] = dataclasses.field(default_factory=list)  # in the order of the run
     exponents: list[Binades] = dataclasses.field(default_factory=list)  # of a run that was observed op by op
     cure: str = ""  # code that keeps a few modules in float32, tried: with it the check passes

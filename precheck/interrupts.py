@@ -1,18 +1,17 @@
-"""Interrupts that wait while something is switched, borrowed or put back.
+"""Delays interrupts (Ctrl-C, timeouts) while precheck or torch changes or restores a global setting, so that no setting is left changed.
 
-Python calls a signal's handler between any two steps of the program. So what the handler raises (Ctrl-C's KeyboardInterrupt, a timeout of
-pytest-timeout) may arrive where a switch is set and its `finally` has not yet begun, or half-way through a `finally`. Inside `held()` handlers are
-called at once, as ever. But what one raises waits while the program is in a context manager's `__enter__` or `__exit__`, of precheck or torch, or
-in a function marked `whole`. It is raised as soon as these are done, and a second one does not cut them short. So an interrupt unwinds as any
-exception of the user's code does.
+Python calls a signal handler between any two bytecodes. So the exception that a handler raises (KeyboardInterrupt, or that of pytest-timeout) may
+arrive after a switch is set and before its `finally` begins, or within a `finally`. Inside `held()` handlers are called at once as usual. But their
+exception waits while the program is in an `__enter__` or `__exit__` of precheck or torch, or in a function marked `whole`. It is raised as soon as
+these have ended, and a second one does not stop them either. So an interrupt propagates like any exception of the user's code.
 
-Covered is whatever the handlers of signals raise: Python calls those in the main thread alone. Not covered are exceptions that another thread
-sets on this one (PyThreadState_SetAsyncExc), handlers that the block itself sets until the next `held()`, and a process that is killed.
+This covers the exceptions of all signal handlers, which Python calls in the main thread only. It does not cover exceptions that another thread sets
+on this one (PyThreadState_SetAsyncExc), handlers that the block itself sets until the next `held()`, and a process that is killed.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # the same without enums, which cost a third of a millisecond here
+import _signal  # type: ignore[import-not-found]  # `signal` without enums, which would cost a third of a millisecond here
 import _thread
 import _weakrefset
 import contextlib
@@ -30,7 +29,7 @@ from typing import Any, TypeVar
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _SECONDS = 0.001
-"""Until a waiting interrupt is tried again: a switch takes less."""
+"""A waiting interrupt is tried again after this time, in which a switch is done."""
 _PRECHECK = str(Path(__file__).parent)
 _CONTEXTLIB = contextlib.ExitStack.enter_context.__code__.co_filename
 _CALLBACKS = (weakref.__file__, _weakrefset.__file__)
@@ -42,24 +41,24 @@ _interruptible: set[CodeType] = set()
 _holds: list[Held] = []
 _owners: dict[int, Callable[..., Any]] = {}  # the handler that each signal had
 _waiting: BaseException | None = None
-_reminder = 0  # the signal by which a waiting interrupt is tried again
+_reminder = 0  # the number of the signal that tries a waiting interrupt again
 _reminding = _thread.allocate_lock()
 
 
 def whole(function: Function) -> Function:
-    """Marks a function that leaves something changed if it is interrupted half-way. It has to be short."""
+    """Marks a function that must not be interrupted, since it would leave something changed. It has to be short."""
     _whole.add(function.__code__)
     return function
 
 
 def interruptible(function: Function) -> Function:
-    """Marks a function that an `__exit__` calls, and that need not be whole."""
+    """Marks a function that may be interrupted although an `__exit__` calls it."""
     _interruptible.add(function.__code__)
     return function
 
 
 def holding(function: Function) -> Function:
-    """A function all of which is such a block."""
+    """Decorator: the whole function runs inside `held`."""
 
     @functools.wraps(function)
     def held_throughout(*args: Any, **kwargs: Any) -> Any:
@@ -70,12 +69,12 @@ def holding(function: Function) -> Function:
 
 
 def held() -> Held:
-    """A block in which no interrupt cuts short what switches and puts back. Nests; at its end all handlers are those of before."""
+    """A block in which interrupts wait for the end of a switch. It can be nested. At its end all signal handlers are as before."""
     return Held()
 
 
 class Held:
-    """The handlers that one block has taken, with who had each signal before."""
+    """The context manager of `held`. It replaces all signal handlers, and stores the former ones."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[int, Callable[..., Any], Callable[..., Any] | None]] = []
@@ -85,7 +84,7 @@ class Held:
         global _waiting
         if threading.get_ident() != threading.main_thread().ident:
             return
-        self.around = _asking()
+        self.around = _opening_code()
         if not _holds:
             _waiting = None
         try:
@@ -103,7 +102,7 @@ class Held:
             place = _holds.index(self)
             _holds.remove(self)
         if place < len(_holds):
-            _holds[place].taken[:0] = self.taken  # a block that began later goes on
+            _holds[place].taken[:0] = self.taken  # another block that began later is still open
         else:
             self._give_back()
         if not _holds and _waiting is not None:
@@ -122,13 +121,13 @@ class Held:
         try:
             while self.taken:
                 number, handler, before = self.taken[-1]
-                if _signal.getsignal(number) is _arrived:  # else the block has set its own
+                if _signal.getsignal(number) is _arrived:  # otherwise the user's code has set its own
                     _signal.signal(number, handler)
                 if before is not None:
                     _owners[number] = before
                 self.taken.pop()
         finally:
-            if self.taken:  # a handler that has been given back has raised
+            if self.taken:  # a handler that was just restored has raised an exception
                 self._give_back()
 
 
@@ -136,11 +135,11 @@ _TAKING = {method.__code__ for method in (Held.__enter__, Held.__exit__, Held._t
 
 
 def _arrived(number: int, frame: FrameType | None) -> None:
-    """Stands for the handler of every signal that has one."""
+    """The handler of all signals inside a block. Calls the former handler, and delays the exception that it raises if need be."""
     global _waiting, _reminder
     reminded = _reminder == number
     _reminder = 0 if reminded else _reminder
-    if not _holds and not any(each.f_code in _TAKING for each in _outward(frame)):
+    if not _holds and not any(each.f_code in _TAKING for each in _frame_and_callers(frame)):
         _owners[number](number, frame)
         return
     if not reminded:
@@ -152,7 +151,7 @@ def _arrived(number: int, frame: FrameType | None) -> None:
         return
     if _switching(frame, _holds[-1].around if _holds else None):
         if not reminded:
-            _thread.start_new_thread(_remind, (number,))  # threading's own locks may be held where this has arrived
+            _thread.start_new_thread(_remind, (number,))  # not threading.Thread, whose locks may be held by the interrupted code
         return
     interrupt, _waiting = _waiting, None
     raise interrupt
@@ -169,22 +168,22 @@ def _remind(number: int) -> None:
             _thread.interrupt_main(number)  # type: ignore[arg-type]
 
 
-def _asking() -> CodeType | None:
-    """The code that holds the with statement, or that has called the verb which does. What it is part of is not asked."""
-    codes = (frame.f_code for frame in _outward(sys._getframe(1)))
+def _opening_code() -> CodeType | None:
+    """The code that opened the block: the user's with statement, or the user's call of a verb. `_switching` looks no further out than this."""
+    codes = (frame.f_code for frame in _frame_and_callers(sys._getframe(1)))
     return next((code for code in codes if not code.co_filename.startswith((_PRECHECK, _CONTEXTLIB))), None)
 
 
 def _switching(frame: FrameType | None, around: CodeType | None) -> bool:
-    """Whether the program is in the middle of what has to be whole."""
+    """Whether the program is inside a function that must not be interrupted."""
     torch = sys.modules.get("torch")
     own = (_PRECHECK, *(torch.__path__ if torch is not None else ()))
     inner = _CONTEXTLIB
-    for each in _outward(frame):
+    for each in _frame_and_callers(frame):
         code, file = each.f_code, each.f_code.co_filename
         if code is around or code in _interruptible:
             return False
-        if code in _whole or file in _CALLBACKS or code.co_name == "__del__":  # Python drops what is raised where an object dies
+        if code in _whole or file in _CALLBACKS or code.co_name == "__del__":  # Python drops an exception raised in a finalizer
             return True
         if code.co_name in _SWITCHES and (file if file != _CONTEXTLIB else inner).startswith((*own, _CONTEXTLIB)):
             return True
@@ -192,7 +191,7 @@ def _switching(frame: FrameType | None, around: CodeType | None) -> bool:
     return False
 
 
-def _outward(frame: FrameType | None) -> Iterator[FrameType]:
+def _frame_and_callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""The verb `layers_to_keep`: which layers to keep out of a recipe, for the loss or the gradient to stay within what a user states."""
+"""The verb `layers_to_keep`: finds the layers that must not be quantised for the loss or gradient error to stay within a given bound."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class _SpentError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kept:
-    """The layers to keep, and the error that is reached with them. Errors are relative to float32.
+    """The layers to keep, and the error with them. Errors are relative to float32.
 
     Attributes:
         precision: The recipe that all other layers follow, by name.
         keep_in: The precision of the layers that are kept, by name.
-        what: "gradient" or "loss": what `error` and the others below are of, relative to float32.
-        within: The error that was asked for.
+        what: "gradient" or "loss": the quantity whose error is measured.
+        within: The largest error allowed, as given.
         layers: The layers to keep, as `model.get_submodule` takes them.
-        error: Of the run with these layers kept, which was made.
-        without: With no layer kept.
-        least: With all layers kept.
-        alone: For each layer the error if it alone follows the recipe. Empty where trials did not suffice.
+        error: The error of a run with these layers kept.
+        without: The error with no layer kept.
+        least: The error with all layers kept.
+        alone: For each layer the error if it alone follows the recipe. Empty where there were too few trials.
         runs: How many runs were made.
         minimal: Whether no layer can be left out.
     """
@@ -63,7 +63,7 @@ class Kept:
 
     @property
     def code(self) -> str:
-        """What keeps them, for a variable `model`; "" where nothing needs to be kept."""
+        """Code that keeps the layers of a variable `model`. "" where no layer has to be kept."""
         if not self.layers:
             return ""
         return f'from precheck import layers_in\nlayers_in(model, {json.dumps(list(self.layers))}, "{self.keep_in}")'
@@ -79,7 +79,7 @@ class Kept:
         return json.dumps(figures | {"layers": self.rows()}, indent=1)
 
     def __str__(self) -> str:
-        """The verdict in a sentence, the table, the code."""
+        """The result as text: a sentence, the table and the code."""
         few = "keep nothing" if not self.layers else f"keep {len(self.layers)} layer{'s' if len(self.layers) > 1 else ''} in {self.keep_in}"
         note = "" if self.minimal else " (fewer may do: more trials, most=)"
         head = (
@@ -152,7 +152,7 @@ def _stated(gradient_error: float | None, loss_error: float | None) -> tuple[Err
 
 
 class _Search:
-    """Runs of one step, each with some layers kept, until enough is known."""
+    """The search: runs of one step, each with some layers kept."""
 
     def __init__(self, job: Job, precision: Precision, instead: Recipe | None, what: Error, within: float, most: int) -> None:
         self.job, self.precision, self.instead, self.what, self.within, self.most = job, precision, instead, what, within, most
@@ -176,7 +176,7 @@ class _Search:
         )
 
     def _layers(self) -> list[str]:
-        """Those that the recipe quantises, the worst signal to quantisation noise first."""
+        """The layers that the recipe quantises, in order of their signal to quantisation noise, the worst first."""
         assert isinstance(self.precision.gemm, Recipe)
         with doing("a survey of the layers"):
             places = surveyed(self.job, [self.precision.gemm])
@@ -196,7 +196,7 @@ class _Search:
     def _fewest(self, order: Sequence[str]) -> tuple[tuple[str, ...], bool]:
         """The layers to keep, in the order of the model, and whether none can be left out."""
         try:
-            enough, short = len(order), -1  # so many of the first suffice; so many do not
+            enough, short = len(order), -1  # keeping the first `enough` layers passes; the first `short` do not
             while enough - short > 1:
                 middle = (enough + short) // 2
                 enough, short = (middle, short) if self._passes(order[:middle]) else (enough, middle)
@@ -212,7 +212,7 @@ class _Search:
         return self._error(names) <= self.within
 
     def _error(self, names: Iterable[str]) -> float:
-        """Of a run with those layers kept."""
+        """The error of a run with those layers kept. Raises _SpentError if no run is left."""
         key = frozenset(names)
         if key not in self.known:
             if len(self.known) >= self.most:
@@ -224,12 +224,12 @@ class _Search:
 
     @functools.cached_property
     def _reference(self) -> Gradients:
-        """float32 on the draws of the first run. Its decisions are its own: a recipe that decides otherwise is off."""
+        """The float32 run, with the random draws of the first run but decisions of its own. Other decisions of a recipe count as error."""
         return gradients(self.job, reference(torch.float32, follows=self.log.draws()))
 
 
 def _inside(name: str, names: Iterable[str]) -> bool:
-    """Whether another of the names is that of a module around it, which goes for both: an attention's, around its output projection."""
+    """Whether another of the names is that of an enclosing module. Keeping that one keeps both, as an attention module keeps its projection."""
     return any(name.startswith(f"{other}.") for other in names)
 
 

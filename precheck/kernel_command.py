@@ -1,4 +1,4 @@
-"""`python -m precheck kernel module:candidate module:reference`: the judge of kernels without pytest."""
+"""The command `python -m precheck kernel module:candidate module:reference`: runs `compare_kernels` without pytest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Trouble(Exception):
 
 
 def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
-    """The command among the others."""
+    """Adds this command to the parser."""
     parser = command(what, "kernel", "judge a kernel beside the function that it should compute", _ENDS)
     parser.add_argument("candidate", metavar="MODULE:CANDIDATE", help="the kernel; MODULE is importable, or a file that ends in .py")
     parser.add_argument("reference", metavar="MODULE:REFERENCE", help="the function that it should compute")
@@ -36,7 +36,7 @@ def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, str]:
-    """The exit status, and what is printed."""
+    """Runs the command. Returns the exit status and the text to print."""
     candidate, reference = found(options.candidate), found(options.reference)
     from precheck.comparing_kernels import compare_kernels
     from precheck.observe.job import InputError
@@ -73,7 +73,7 @@ def _say(words: str) -> None:
 
 
 def found(name: str) -> Any:
-    """What MODULE:NAME names; MODULE may be a file."""
+    """Imports the object that MODULE:NAME names. MODULE may be a file."""
     place, colon, attribute = name.rpartition(":")
     if not colon or not place or not attribute:
         raise Trouble(f"{name!r} names nothing; write module:function, or file.py:function")
@@ -112,7 +112,7 @@ def _inputs(options: argparse.Namespace) -> Any:
 
 
 def _save(options: argparse.Namespace, code: str) -> None:
-    """A test that fails until the candidate is right there."""
+    """Writes a test that fails until the candidate is right on the failing inputs."""
     from precheck.files import create
 
     (module, _, candidate), (other, _, reference) = options.candidate.rpartition(":"), options.reference.rpartition(":")

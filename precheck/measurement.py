@@ -1,8 +1,11 @@
-"""`measure`: a model under a precision, compared with float32 in the same process.
+"""The verb `measure`: runs a model under a precision, compares it with float32 in the same process, and returns a report.
 
-The story: run it low, remembering its decisions; run it in float32 along those decisions; run float32 again with the noise of correct rounding.
-What stays within a few noise floors is healthy, and most models end here. What does not is looked at again: with more noise runs, then with the
-roundings that a chain of ops inside one module adds up to, then in float64.
+1. Run the model under the precision, and record its decisions (choices, random draws).
+2. Run it in float32 with the same decisions: the reference.
+3. Run float32 again with random errors of the size of correct rounding: a noise run. Its distance from the reference is the noise floor.
+
+A tensor within a few noise floors of the reference is healthy, and most models end here. Other tensors get a closer look (`closer_look.py`): more
+noise runs, then noise runs with every rounding inside a module, then float64.
 """
 
 from __future__ import annotations
@@ -90,7 +93,7 @@ def measure(
 
 
 def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, steps: int = 1, seed: int = 0) -> Job:
-    """The arguments of `measure`, validated."""
+    """Validates the arguments of `measure`, and returns them as a Job."""
     if not callable(model):
         raise InputError(f"model is a {type(model).__name__}; pass a torch.nn.Module, or a function of tensors")
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
@@ -125,10 +128,10 @@ class _Function(torch.nn.Module):
 
 
 class Measurement:
-    """The runs of one measurement, each made when it is first needed.
+    """The runs of one measurement. Each is made when it is first needed.
 
-    `brief`: only errors that hold whatever else is looked at. If an output fails by two noise runs, whose limits allow for luck, no more are made.
-    If it has failed for good, gradients count as explained. Flips are not counted, and nothing is located.
+    `brief`: finds only errors that further runs cannot remove. No more noise runs are made if an output fails by two of them, whose limits allow for
+    chance. If an output has failed for good, gradients count as explained. Flips are not counted, and errors are not located.
     """
 
     def __init__(
@@ -140,10 +143,10 @@ class Measurement:
         self.functions = self.seen.functions  # whether what functions return is compared
         self.dtype = torch.float32 if precision.is_low else torch.float64
         self.noises: list[Trace] = []
-        self.early: list[Trace] = []  # noise runs after these, which end with the first step's loss
-        self.closer: dict[tuple[bool, bool], list[Trace]] = {}  # those with more roundings, by whether of every op and whether they end so
-        self.own = DecisionLog()  # what float32 would have decided
-        self.borrowed = self.seen.reference is not None  # whether the shadow of the run serves as the reference
+        self.early: list[Trace] = []  # further noise runs, which end after the first step's loss
+        self.closer: dict[tuple[bool, bool], list[Trace]] = {}  # closer runs, by (rounds at every op, ends after the loss)
+        self.own = DecisionLog()  # the decisions that float32 would make by itself
+        self.borrowed = self.seen.reference is not None  # whether the shadow of the low run serves as the reference
 
     def report(self) -> Report:
         report = self._report()
@@ -154,7 +157,7 @@ class Measurement:
         if self.precision.name == "64-true":
             return Report(precision=self.precision.name, facts={"reference": "none: nothing is more exact than float64 here"})
         try:
-            self._refer()
+            self._make_reference()
         except Exception as error:
             if self.precision.is_low:
                 raise
@@ -172,7 +175,7 @@ class Measurement:
         rows = closer.rows
         report = judged(self.low, self.reference, rows, self.precision, explained=closer.explained, unstable=closer.unstable)
         if closer.unasked:
-            report.facts["unasked"] = sorted(closer.unasked)  # of what lies beyond the limit after an error, and was not looked at closely
+            report.facts["unasked"] = sorted(closer.unasked)  # tensors beyond their limits after an error, which got no closer look
         if self.brief:
             return report
         report.add(flipped(self._flips(), self.precision))
@@ -181,40 +184,40 @@ class Measurement:
             report.add(coarse(places, self.precision.gemm.name))
             report.facts["layers"] = by_layer(places, self.precision.gemm.name)
         if not report.errors and self.precision.gemm and self.precision.compute is FP32:
-            report.add(self._moved(rows))
+            report.add(self._moved_results(rows))
         flips, total = (sum(column) for column in zip((0, 0), *self.reference.flips.values(), strict=True))
         report.facts |= {"noise_runs": len(self.noises) + len(self.early), "decisions": total, "flips": flips}
         self._located(report)
         return report
 
     def _decided_alike(self) -> bool:
-        """Whether no place has so many flips that another noise run without any would make it doubtful."""
+        """Whether every place has so few flips that a second noise run without flips would not make it doubtful."""
         found = decisions.places(self.reference, self.noises)
         return not any(dataclasses.replace(place, samples=FIRST_LOOK).doubtful(self.precision) for place in found)
 
     def looks(self) -> list[list[drift.Comparison]]:
-        """Every tensor beside its reference, as the first look at it judges, and as the closer look at the roundings inside modules does."""
-        self._refer()
+        """Two comparisons of every tensor with the reference: by the noise floors of the first look, and by those of the closer look."""
+        self._make_reference()
         return [self._look(FIRST_LOOK), self.chained(THIRD_LOOK)]
 
-    def _moved(self, rows: list[drift.Comparison]) -> list[Finding]:
-        """Results that float32 would hand on unchanged, and that are off because products move them."""
+    def _moved_results(self, rows: list[drift.Comparison]) -> list[Finding]:
+        """Findings on results that float32 only passes through, and that matrix products of a lower precision change."""
         made: list[Selection] = []
         job = dataclasses.replace(self.job, loss=None, optimizer=None, steps=1)
         exact = run(job, dataclasses.replace(low(self.precision), selections=made))
         return moved(rows, exact, made, self.precision)
 
-    def _refer(self) -> None:
+    def _make_reference(self) -> None:
         if self.borrowed and self.seen.reference is not None:
             self.reference = self.seen.reference
             return
         self.reference = run(self.job, reference(self.dtype, self.precision, follows=self.log, decides=self.own, functions=self.functions))
 
     def _located(self, report: Report) -> None:
-        """Looks at what modules hand to one another: drift that a module is given was made by the code that gives it."""
+        """Compares what modules pass to each other. Drift in a module's input is blamed on the code that made the input."""
         first = report.errors[0] if report.errors else None
         if first is not None and f"returned:{first.tensor}@{first.step}" in self.low.records:
-            return  # a function says by itself whose code it is
+            return  # the error is at a function, which names its own code
         if first is None or first.phase != "forward" or first.step > 1 or first.rule not in ("accumulated-drift", "overflow", "nan"):
             return
         log, job = DecisionLog(), dataclasses.replace(self.job, loss=None, optimizer=None, steps=1)
@@ -233,29 +236,29 @@ class Measurement:
             with doing(f"noise run {number + 1} of {max(samples, FIRST_LOOK)}"):
                 self.noises.append(self._noise_run(number))
             if self.borrowed and not alike(self.low.steps, self.noises[0].steps):
-                self.borrowed = False  # float32 goes another way through the program than the run, whose way its shadow goes
-                self._refer()
-        return self._beside(self.noises)
+                self.borrowed = False  # float32 takes another path through the program than the low run and its shadow
+                self._make_reference()
+        return self._compared_with(self.noises)
 
     def narrowed(self, rows: list[drift.Comparison], *, early: bool) -> list[drift.Comparison]:
-        """`rows` with the floors of as many noise runs as are made at most; with `early` those of what has happened by the first step's loss."""
+        """Returns `rows` with floors from the largest number of noise runs. `early`: only rows up to the first step's loss get new floors."""
         if not early:
             return self._look(SECOND_LOOK)
         for number in range(len(self.noises) + len(self.early), SECOND_LOOK):
             with doing(f"noise run {number + 1} of {SECOND_LOOK}"):
                 self.early.append(self._noise_run(number, early=True))
-        closer = self._beside([*self.noises, *self.early])
+        closer = self._compared_with([*self.noises, *self.early])
         return [new if is_early(new.record) else old for old, new in zip(rows, closer, strict=True)]
 
     def chained(self, count: int, *, everywhere: bool = False, early: bool = False) -> list[drift.Comparison]:
-        """Every row beside so many runs with the roundings inside modules, or with `everywhere` of every op."""
+        """Compares the low run with `count` closer runs. Their roundings are inside modules, or at every op if `everywhere`."""
         made = self.closer.setdefault((everywhere, early), [])
         for number in range(len(made), count):
             with doing(f"closer look, noise run {number + 1} of {THIRD_LOOK}"):
                 made.append(self._noise_run((200 if everywhere else 100) + number, chained=True, everywhere=everywhere, early=early))
-        return self._beside(made[:count])
+        return self._compared_with(made[:count])
 
-    def _beside(self, noises: list[Trace]) -> list[drift.Comparison]:
+    def _compared_with(self, noises: list[Trace]) -> list[drift.Comparison]:
         spreads, untold = drift.spreads(self.reference, noises), drift.untold(self.reference, noises)
         return drift.compare(self.low, self.reference, spreads, self.precision, samples=len(noises), untold=untold)
 
@@ -268,30 +271,30 @@ class Measurement:
         return run(job, dataclasses.replace(setting, early=early, steps=self.borrowed and not self.noises))
 
     def _flips(self) -> list[decisions.Place]:
-        """The places with more flips than rounding at boundaries explains, if they make a difference."""
+        """The places with more flips than rounding at boundaries explains, if the flips change a result."""
         suspects = [place for place in decisions.places(self.reference, self.noises) if place.too_many(self.precision)]
         return suspects if suspects and self._flips_matter() else []
 
     def _flips_matter(self) -> bool:
-        """Whether float32 on its own decisions gives another result, beyond noise, than on the run's: a flip among masked
-        positions, or between equals, changes nothing."""
+        """Whether float32 with its own decisions gives a result that differs, beyond noise, from that with the run's decisions. A flip among
+        masked positions, or between equal scores, changes no result."""
         free = run(self.job, reference(self.dtype, self.precision, follows=self.log.draws()))
         rows = drift.compare(free, self.reference, drift.spreads(self.reference, self.noises), self.precision, samples=len(self.noises))
         return any(row.failed and (row.record.is_result or row.record.kind in ("loss", "parameter-gradient")) for row in rows)
 
     def added_up(self) -> dict[str, tuple[str, str]]:
-        """Keys of gradients that autograd alone makes, as sums over another gradient, and the keys that their terms are told by."""
+        """Keys of gradients that autograd makes as sums, each with the two keys of the records that show its terms."""
         return evidence.added_up(self.job, self.seen)
 
     def contradicted(self, rows: dict[str, drift.Comparison], *, early: bool) -> set[str]:
-        """Of these, those on which float32 itself is no yardstick, since float64 contradicts it."""
+        """Keys of the rows on which float64 contradicts float32, so that float32 is no valid reference."""
         if not rows or self.dtype is not torch.float32:
             return set()
         job = dataclasses.replace(self.job, optimizer=None, steps=1) if early else self.job
         setting = dataclasses.replace(reference(torch.float64, self.precision, follows=self.log, functions=self.functions), early=early)
         try:
             exact = run(job, setting)
-        except Exception:  # a model that insists on float32 has no float64 run to ask
+        except Exception:  # some models do not run in float64
             return set()
         own = {row.record.key: row.drift for row in drift.compare(self.reference, exact, {}, self.precision, samples=1)}
         return {key for key, row in rows.items() if own.get(key, 0.0) > boundaries.UNSTABLE * row.drift}

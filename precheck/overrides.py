@@ -1,4 +1,4 @@
-"""Kernels put where torch keeps its own, for as long as somebody needs them."""
+"""Replaces kernels of torch for the time of a block. Blocks may be nested and run in several threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 
 class Overrides:
-    """What `install` puts into a torch.library.Library, which it returns: there once, however many blocks hold it, and gone with the last."""
+    """Kernels that `install` registers in a torch.library.Library, which it returns. The first open block installs them, the last one removes
+    them."""
 
     def __init__(self, install: Callable[[], Any]) -> None:
         self._install = install
@@ -18,7 +19,7 @@ class Overrides:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Nests, in any thread."""
+        """Inside the block the kernels are installed."""
         with self._lock:
             if self._users == 0:
                 self._library = self._install()

@@ -1,4 +1,4 @@
-"""The vocabulary of precisions and what each does to a run.
+"""The names of precisions (`PRECISIONS`), what each one does to a run (`Precision`), and the lookup by name (`resolve`).
 
 Names are Lightning's (`lightning.fabric.plugins.precision`). They tell *mixed* (low-precision compute, float32 weights) from *true* (everything
 stored low) in one word. Three are added: `bf16-master`, `tf32`, `fp8-e4m3-mixed`. Each recipe of `recipes` is bf16-mixed with its products
@@ -22,12 +22,12 @@ Policy = Literal["cuda", "native"]
 
 
 class PrecisionError(ValueError):
-    """A precision was named that does not exist, or that means two things."""
+    """The name of a precision is unknown or ambiguous."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Precision:
-    """What a run stores and computes in.
+    """The formats in which a run stores and computes.
 
     Attributes:
         name: As in `precheck.PRECISIONS`: "bf16-mixed".
@@ -68,7 +68,7 @@ class Precision:
 
     @property
     def placement(self) -> Placement:
-        """Where a run rounds: at the ops autocast chooses, or wherever it stores."""
+        """Where a run rounds: "mixed" at the ops that autocast chooses, "true" at every stored result."""
         return "mixed" if self.autocasts or self.gemm else "true"
 
     @contextlib.contextmanager
@@ -99,7 +99,7 @@ class Precision:
             yield
 
     def make_scaler(self, device: str = "cpu") -> torch.amp.GradScaler:
-        """A GradScaler with torch's defaults; disabled, and so transparent, where the precision needs none."""
+        """Returns a GradScaler with torch's defaults. It is disabled, and so does nothing, where the precision needs none."""
         import torch
 
         return torch.amp.GradScaler(device, enabled=self.scaler)
@@ -139,12 +139,12 @@ DIALECTS: dict[str, str] = {
     "mixed_bfloat16": "bf16-mixed", "mixed_float16": "16-mixed", "float32": "32-true", "float64": "64-true",
     "bf16=True": "bf16-mixed", "fp16=True": "16-mixed", "tf32=True": "tf32", "bf16_full_eval": "bf16-true", "fp16_full_eval": "16-true",
 }  # fmt: skip
-"""Words of frameworks that mean one thing: Keras's policies, and transformers' TrainingArguments. Lightning's and Accelerate's are above."""
+"""Unambiguous words of frameworks: Keras's policies and transformers' TrainingArguments. Those of Lightning and Accelerate are above."""
 AMBIGUOUS = {"bfloat16": ("bf16-mixed", "bf16-true"), "float16": ("16-mixed", "16-true"), "half": ("16-mixed", "16-true")}
 
 
 def resolve(name: object, *, policy: Policy = "cuda") -> Precision:
-    """The precision of that name, alias or word of a framework; or that a framework's own object stands for.
+    """Returns the precision for a name, an alias, a framework's word or a framework's own object.
 
     Such objects are Lightning's Trainer, an Accelerator, a Keras dtype policy, transformers' TrainingArguments, FSDP2's
     MixedPrecisionPolicy, and recipes of Transformer Engine and torchao. Raises PrecisionError, naming what is accepted, for any other.
@@ -179,13 +179,13 @@ def _meant(name: Any) -> str:
 
 
 def _said(name: Any) -> str:
-    """The word for what a user named; of a framework's object, by the attributes in which it says so."""
+    """The word for a precision. For a framework's object it is read from the object's attributes."""
     if isinstance(name, str):
         return name
     for attribute in ("precision", "mixed_precision"):  # Lightning's Trainer and plugins; an Accelerator
         if isinstance(getattr(name, attribute, None), str):
             return str(getattr(name, attribute))
-    if hasattr(name, "param_dtype") and hasattr(name, "reduce_dtype"):  # FSDP2: shards stay as they are, and are what the optimizer steps on
+    if hasattr(name, "param_dtype") and hasattr(name, "reduce_dtype"):  # FSDP2: the optimizer steps on the shards, which keep their format
         return {"None": "32-true", "torch.float32": "32-true", "torch.bfloat16": "bf16-master"}.get(str(name.param_dtype), repr(name))
     if hasattr(name, "compute_dtype") and hasattr(name, "variable_dtype"):  # a Keras policy
         return str(name.name)
@@ -195,7 +195,7 @@ def _said(name: Any) -> str:
 
 
 def resolve_all(names: str, *, policy: Policy = "cuda") -> tuple[Precision, ...]:
-    """The precisions of a comma-separated list, each once, in the order given."""
+    """Returns the precisions of a comma-separated list, each once, in the order of the list."""
     words = [word for word in names.split(",") if word.strip()]
     if not words:
         raise PrecisionError(f"no precision named in {names!r}; known are {', '.join(PRECISIONS)}")

@@ -1,4 +1,4 @@
-"""The verb `quantised`: a quantised model beside the model that it was made of. Is the difference quantisation, or a bug?"""
+"""The verb `quantised`: compares a quantised model with the original layer by layer, and says whether the difference is rounding or a bug."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from precheck.rules.wrong_scale.layers import misproduced, misquantised
 @interrupts.holding
 @collector.spared
 def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *, allow: Mapping[str, str] | None = None) -> Report:
-    """Compares `model`, in which linear layers have been quantised, layer by layer with `original`, of which it was made.
+    """Compares `model`, in which linear layers have been quantised, layer by layer with `original`, from which it was made.
 
     The layers are those of `original` of class nn.Linear for which `model` has something else under the same name. That may be another class, or a
-    weight of a tensor subclass, as torchao's `quantize_` leaves. It does not matter what a layer keeps, and in which order: its weight is read from
-    its results for unit vectors. Scales that were moved from one layer into another on purpose (SmoothQuant, rotations) must be in `original` too.
+    weight of a tensor subclass, as torchao's `quantize_` leaves. The format in which a layer stores its weight does not matter: its weight is read
+    from its results for unit vectors. Scales that were moved from one layer into another on purpose (SmoothQuant, rotations) must be in `original`
+    too.
 
-    Of each layer two things are told apart. Its dequantised weight is compared with the original: rounding is allowed and reported in decibels, a
-    wrong scale, zero point or order is an error. What the layer makes of its inputs is compared with its own dequantised weight in float32: more
-    than rounding explains is an error of the kernel.
+    Each layer is tested for two things. Its dequantised weight is compared with the original: rounding is allowed and reported in decibels, a
+    wrong scale, zero point or order is an error. Its results are compared with those of its own dequantised weight in float32: a
+    difference that rounding does not explain is an error of the kernel.
 
     Args:
         original: The model before.
@@ -50,7 +51,7 @@ def quantised(original: torch.nn.Module, model: torch.nn.Module, inputs: Any, *,
         model.eval()
         seen, _ = effective_weight.passing(model, names, inputs)
         for name in names:
-            _judged(report, name, original.get_submodule(name), model.get_submodule(name), seen.get(name))
+            _judge_layer(report, name, original.get_submodule(name), model.get_submodule(name), seen.get(name))
     finally:
         for module, was in training:
             module.training = was
@@ -81,7 +82,7 @@ def _differs(module: torch.nn.Linear, other: torch.nn.Module) -> bool:
     return type(other) is not type(module) or not plain
 
 
-def _judged(report: Report, name: str, layer: Any, other: torch.nn.Module, seen: effective_weight.Seen | None) -> None:
+def _judge_layer(report: Report, name: str, layer: Any, other: torch.nn.Module, seen: effective_weight.Seen | None) -> None:
     dtype = seen.given.dtype if seen is not None else layer.weight.dtype
     weight, bias = effective_weight.effective(other, layer.in_features, dtype, layer.weight.device)
     fit = weights.fitted(layer.weight.detach(), weight)
@@ -97,10 +98,10 @@ def _judged(report: Report, name: str, layer: Any, other: torch.nn.Module, seen:
             row["verdict"] = "bias"
             report.add([misquantised(name, fit, bias=off)])
     if seen is not None and len(seen.given):
-        _kernel(report, name, row, seen, weight, bias)
+        _judge_kernel(report, name, row, seen, weight, bias)
 
 
-def _kernel(report: Report, name: str, row: dict[str, Any], seen: effective_weight.Seen, weight: torch.Tensor, bias: torch.Tensor) -> None:
+def _judge_kernel(report: Report, name: str, row: dict[str, Any], seen: effective_weight.Seen, weight: torch.Tensor, bias: torch.Tensor) -> None:
     result, _, explained = kernels.expected(seen.given, weight, bias, _roundoff(seen.made.dtype))
     off = float((seen.made.float() - result).norm() / result.norm().clamp_min(1e-30))
     row["result_db"] = round(float(-20 * torch.log10(torch.tensor(max(off, 1e-12)))), 1)
@@ -110,5 +111,5 @@ def _kernel(report: Report, name: str, row: dict[str, Any], seen: effective_weig
 
 
 def _roundoff(dtype: torch.dtype) -> float:
-    """Never less than bfloat16's, in which many kernels keep their scales."""
+    """The unit roundoff of a kernel's results. At least that of bfloat16, in which many kernels keep their scales."""
     return max(formats.of_dtype(dtype).unit_roundoff, formats.BF16.unit_roundoff)

@@ -1,4 +1,4 @@
-"""`python -m precheck record FILE module:model --inputs module:inputs`: a run of this process, for `compare` in another."""
+"""The command `python -m precheck record FILE module:model --inputs module:inputs`: runs `record` without Python code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ENDS = "Exit status: 0 written, 2 not. precheck.compare(model, FILE, inputs) co
 
 
 def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
-    """The command among the others."""
+    """Adds this command to the parser."""
     does = "run a model and write the results to a file, which precheck.compare can take in place of the second model"
     parser = command(what, "record", does, _ENDS)
     parser.add_argument("file", type=Path, metavar="FILE.safetensors", help="where to write")
@@ -29,7 +29,7 @@ def add(command: Callable[..., argparse.ArgumentParser], what: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> tuple[int, str]:
-    """The exit status, and what is printed."""
+    """Runs the command. Returns the exit status and the text to print."""
     model, inputs = _made(options.model), _made(options.inputs)
     loss, optimizer = (None if name is None else found(name) for name in (options.loss, options.optimizer))
     from precheck.observe.job import InputError

@@ -1,4 +1,4 @@
-"""The verb `record`: what a run gave, written to a file that `compare` takes as `other`."""
+"""The verb `record`: runs a model and writes its results to a file, which `compare` takes in place of a second model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`refused`: whether a model that raised does so for its precision alone, and at which line. A model that raises in float32 too is another matter."""
+"""`refused`: finds out whether a model raises an exception only under a low precision, and at which line."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from precheck.observe.shadow.source import Frames, shortened
 from precheck.precisions import Precision
 
 _PLAIN = (RuntimeError, NotImplementedError, TypeError, ValueError, AssertionError)
-"""Exceptions whose message says enough without their name, as torch's own do."""
+"""Exceptions whose message is clear without the name of the class. torch raises these."""
 
 
 def refused(job: Job, precision: Precision) -> str:
-    """Line and message of what the job raises under a low precision; "" where it raises nothing, or raises in float32 too.
+    """Returns line and message of the exception that the job raises under a low precision. "" if it raises none, or one in float32 too.
 
-    Two runs at most, and the first stops where the job does.
+    Makes two runs at most. The first one ends at the exception.
     """
     if not precision.is_low:
         return ""
     try:
         run(job, low(precision))
     except Exception as error:
-        told = _told(error)
+        told = _line_and_message(error)
     else:
         return ""
     try:
@@ -33,15 +33,15 @@ def refused(job: Job, precision: Precision) -> str:
     return told
 
 
-def _told(error: Exception) -> str:
-    """ "models.py:63 mat1 and mat2 must have the same dtype, but got Float and BFloat16"."""
+def _line_and_message(error: Exception) -> str:
+    """The text for an exception: "models.py:63 mat1 and mat2 must have the same dtype, but got Float and BFloat16"."""
     first = next(filter(None, map(str.strip, str(error).splitlines())), "")
     named = first if first and type(error) in _PLAIN else f"{type(error).__name__}: {first}".removesuffix(": ")
     return f"{_line(error)} {named}".strip()
 
 
 def _line(error: Exception) -> str:
-    """The deepest line of the user's own code, or else of an installed package."""
+    """The innermost line of the user's own code, or else of an installed package."""
     frames, lines = Frames(), {"installed": "", "user": ""}
     each = error.__traceback__
     while each:

@@ -1,10 +1,13 @@
-"""`remedy`: from a failing measurement, the fewest modules, then functions, to keep in float32 that make it pass, found by trying.
+"""The verb `remedy`: finds by trials the fewest modules, then functions, that must stay in float32 for a failing measurement to pass.
 
-The story: keep the module that the first error blames, measure again, keep the next one that is blamed, until none is. Where that leads nowhere, go
-to the parent, at last to the whole model. Then shrink it: bisect the set (QuickXplain, Junker 2004: about k log(n/k) trials for k of n). Replace
-each module by those of its children that suffice, and see that none can be left out. At last the same among the functions that these modules call.
-Every trial runs the code that is printed. Most trials are one low run, beside the reference and the floors of the failing measurement. The first
-set that passes so, and the set that is given, are measured whole.
+1. Keep the module that the first error blames, measure again, keep the next one, until the model passes. If a module does not help, keep its parent,
+   and in the end the whole model.
+2. Shrink that set (QuickXplain, Junker 2004: about k log(n/k) trials for k of n). Replace each module by those of its children that are enough, and
+   test that none can be left out.
+3. Do the same with the functions that these modules call.
+
+Every trial runs the code that is printed. Most trials are one low run, compared with the reference and the floors of the failing measurement. The
+first set that passes and the final set are measured in full.
 """
 
 from __future__ import annotations
@@ -31,25 +34,25 @@ from precheck.precisions import Precision, resolve
 from precheck.trials import SpentError, Trials, patience
 
 GROWTH = 3
-"""One in so many trials may go into following the blame before the whole model is tried: shrinking takes more than growing."""
+"""One in this many trials may be used in step 1 before the whole model is tried, since shrinking takes more trials than growing."""
 ELSEWHERE = frozenset({"golden-stale", "lost-update"})
-"""Rules whose cure is not to keep modules in float32: record the golden anew; keep float32 master weights."""
+"""Rules that modules in float32 do not cure. The cures are to record the golden again, and float32 master weights."""
 ALIKE = 3
-"""If so many modules of one class are blamed, all of that class are tried together: 32 layers share their norm's fault."""
+"""If this many modules of one class are blamed, all of that class are tried together, since they share the faulty code."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to keep in float32.
+    """The parts of a model to keep in float32.
 
     Attributes:
-        modules: Names as of `model.get_submodule`. "" is the model itself, where no part of it suffices.
-        functions: Those of torch ("pow", "softmax") that need float32 in these modules. Empty where all of a module does, or its weights, or where
-            trials ran out.
-        report: Of the measurement that passed with it.
-        runs: How many were made in all.
-        minimal: Whether none of the modules can be left out. False too if the trials did not suffice to tell.
-        code: Does the same to a variable `model`, without precheck.
+        modules: Names as `model.get_submodule` takes them. "" is the model itself, where no part of it is enough.
+        functions: Functions of torch ("pow", "softmax") that need float32 in these modules. Empty where whole modules need it, or their weights, or
+            where trials ran out.
+        report: The report of the measurement that passed with it.
+        runs: How many trials were made in all.
+        minimal: Whether none of the modules can be left out. Also False if there were too few trials to show it.
+        code: Code that does this to a variable `model`, without precheck.
     """
 
     modules: tuple[str, ...]
@@ -61,7 +64,7 @@ class Remedy:
 
     @property
     def call(self) -> str:
-        """What `code` comes to where precheck may be imported."""
+        """Short code that does the same with precheck imported."""
         note = "" if self.minimal else "  # fewer may do: -o remedy_trials=24"
         note = '  # "": the whole model' if self.modules == ("",) else note
         what, modules, functions = "in_float32", json.dumps(list(self.modules)), json.dumps(list(self.functions))
@@ -103,14 +106,14 @@ def searched(
     job: Job, precision: Precision, report: Report, *, most: int = 24, patient: bool = True, depth: Depth = "ops",
     allow: Mapping[str, str] | None = None,
 ) -> Remedy | None:  # fmt: skip
-    """The fewest modules to keep in float32 for the failing measurement `report` of `job` to pass, with at most `most` trials.
+    """Finds the fewest modules to keep in float32 for the failing measurement `report` of `job` to pass, with at most `most` trials.
 
-    Not `patient`: it ends when so much time has passed as PATIENCE says, too. Where nothing was found before trials or time had run out,
-    `report.facts["remedy"]` says how far it came.
+    If not `patient`, the time that PATIENCE gives is a limit too. If nothing was found before trials or time ran out, `report.facts["remedy"]` says
+    so.
 
-    None where there is nothing to find: no errors, no low format, or a fault that stays with the whole model in float32 (a cast that the model's
-    own code makes, a loss that cannot be computed). `allow` is as in `measure`, and holds for every trial. Model and process come back as `measure`
-    leaves them. Raises InputError if `most` is not a whole number from 1.
+    None where there is nothing to find: no errors, no low format, or a fault that is there with the whole model in float32 (a cast in the model's own
+    code, a loss that cannot be computed). `allow` is as in `measure`, for every trial. Model and process are restored as after `measure`. Raises
+    InputError if `most` is not a whole number from 1.
     """
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise InputError(f"most={most!r}; pass how many trials may be made, a whole number from 1")
@@ -134,16 +137,16 @@ def searched(
 
 
 def curable(report: Report) -> bool:
-    """Whether modules in float32 are the cure to look for. They are not where an error would be left, or has a cure in one word.
+    """Whether keeping modules in float32 is a cure to look for. It is not if an error would stay, or has a simpler cure.
 
-    A stale golden stays stale whatever the model runs in. Updates that the weights did not get arrive with float32 master weights, as the rule's
-    own remedy says. In modules in float32 they would arrive too, and nothing else would train.
+    A stale golden stays stale in any precision. Lost updates arrive with float32 master weights, as the rule's own remedy says. They would also
+    arrive in modules in float32, but only in those.
     """
     return bool(report.errors) and not any(finding.rule in ELSEWHERE for finding in report.errors)
 
 
 class _Every:
-    """Stands for all functions, and remembers the names of those that are called."""
+    """A container that contains every function name, and records the names it is asked for."""
 
     def __init__(self) -> None:
         self.called: dict[str, None] = {}
@@ -160,7 +163,7 @@ class _Search:
         self.trials = trials
 
     def finished(self) -> bool:
-        """Searches, and leaves in the trials' `best` what it found. True if that is minimal, False if they ran out before that was shown."""
+        """Searches, and stores the result in `trials.best`. Returns whether it is known to be minimal."""
         minimal = self._searched()
         if not self.trials.confirmed():
             minimal = self._searched() and self.trials.confirmed()
@@ -175,25 +178,25 @@ class _Search:
             report = self.trial(names)
             if report is None or report.errors:
                 return False
-            self._narrowed(self._closed(names))
+            self._narrowed(self._completed(names))
         except SpentError:
             return False
         return True
 
     def _independent(self) -> bool:
-        """Whether all errors are updates that were lost: each weight's is its own matter, and neither parts nor functions of a module mend it."""
+        """Whether all errors are lost updates. Each weight loses its own, and neither parts nor functions of a module cure that."""
         best = self.trials.best
         return best is not None and "" not in best[0][0] and {error.rule for error in self.report.errors} == {"lost-update"}
 
     def trial(self, names: Iterable[str], functions: Sequence[str] = ()) -> Report | None:
-        return self.trials.report((self._closed(names), tuple(functions)))
+        return self.trials.report((self._completed(names), tuple(functions)))
 
     def passes(self, names: Iterable[str]) -> bool:
         report = self.trial(names)
         return report is not None and not report.errors
 
     def _narrowed(self, names: tuple[str, ...]) -> None:
-        """Leaves the fewest functions of those modules in `best`, if fewer than all of them suffice, on weights as they are."""
+        """Stores in `best` the fewest functions of those modules that pass, if fewer than all pass and weights may stay low."""
         whole, every = self.trials.best, _Every()
 
         def passes(functions: Sequence[str]) -> bool:
@@ -211,18 +214,19 @@ class _Search:
             self.trial(names, few)
 
     def _grown(self) -> list[str]:
-        """Modules that pass together: those that are blamed, one after another, or else the whole model, or else none."""
+        """A list of modules that pass together: those that are blamed one after another, or else the whole model. Empty if nothing passes."""
         held: list[str] = []
         report: Report | None = self.report
         while "" not in held and self.trials.made < max(1, self.most // GROWTH):
-            held = self._more(held, report)
+            held = self._with_next_blamed(held, report)
             report = self.trial(held)
             if report is not None and not report.errors:
                 return held
         return [""] if self.passes([""]) else []
 
-    def _more(self, held: list[str], report: Report | None) -> list[str]:
-        """`held` and what `report` blames next, or its whole class; if it is held already, or the model did not run, its parent."""
+    def _with_next_blamed(self, held: list[str], report: Report | None) -> list[str]:
+        """Returns `held` with the module that `report` blames next, or all modules of its class. If it is held already, or the model did not run, its
+        parent is added."""
         blamed = self._blamed(report) if report is not None else held[-1:]
         new = [name for name in blamed if not any(_inside(name, other) for other in held)]
         if not new:
@@ -234,7 +238,7 @@ class _Search:
         return [*(name for name in held if not any(_inside(name, other) for other in new)), *new]
 
     def _blamed(self, report: Report) -> list[str]:
-        """What the first error blames; of updates that were lost, all at once, since each is lost on its own."""
+        """The module that the first error blames. For lost updates, all modules that lost some, since each is lost on its own."""
         first = report.errors[0]
         if first.rule != "lost-update":
             return [first.module if first.module in self.modules else ""]
@@ -242,20 +246,20 @@ class _Search:
         return list(dict.fromkeys(module_of(name, "update") for name in lost))
 
     def _shrunk(self, names: list[str], given: Sequence[str] = ()) -> list[str]:
-        """The needed ones of `names`, which pass together with `given`; and of each of these the needed parts."""
+        """The modules of `names` that are needed to pass together with `given`, each replaced by those of its parts that are needed."""
         settled: list[str] = []
         few = needed(given, names, self.passes)
         for place, name in enumerate(few, 1):
             rest, parts = [*given, *settled, *few[place:]], self._parts(name)
             inner = self._shrunk(parts, rest) if parts and self.passes([*rest, *parts]) else [name]
-            settled += inner if inner != parts else [name]  # one name says it all
+            settled += inner if inner != parts else [name]  # if all parts are needed, the module itself is
         return settled
 
     def _parts(self, name: str) -> list[str]:
-        """The children of a module; of a list of modules, which is never called itself, its members."""
+        """The children of a module. A child that is never called itself, as a ModuleList, is replaced by its members."""
         prefix = f"{name}." if name else ""
         children = (f"{prefix}{child}" for child, _ in self.modules[name].named_children())
-        own = [child for child in children if child in self.modules]  # a module under two names has one
+        own = [child for child in children if child in self.modules]  # `self.modules` has each module under one name only
         return [part for child in own for part in ([child] if _callable(self.modules[child]) else self._parts(child))]
 
     def _parent(self, name: str) -> str:
@@ -265,8 +269,8 @@ class _Search:
                 break
         return name
 
-    def _closed(self, names: Iterable[str]) -> tuple[str, ...]:
-        """`names` without those inside others, and with the modules that share a weight with them, in the model's order."""
+    def _completed(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Returns `names` without those inside others, and with the modules that share a weight with them, in the model's order."""
         held = set(names)
         if not self.precision.autocasts:  # autocast stores all weights in float32 anyway
             owned = {id(param) for name in held for param in self.modules[name].parameters()}

@@ -1,7 +1,7 @@
-"""Whether a failing model could pass with some of it in float32, told by one low run: a remedy's trials would cost a measurement each.
+"""Judges a trial of a remedy by one low run in place of a whole measurement, which would cost several runs.
 
-The float32 reference and the noise floors hardly depend on which modules are kept. So they are made once, without any; each trial is a low run
-beside them. A model that fails there fails. A model that passes there is measured before the result is given.
+The float32 reference and the noise floors hardly depend on which modules stay in float32. So they are made once, and each trial is one low run
+beside them. A model that fails there counts as failed. A model that passes there is measured in full before it is reported.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from precheck.precisions import Precision
 
 
 class Screening:
-    """The reference and the floors of the failing run whose report that is. `tells`: whether they show that it fails."""
+    """The reference and the noise floors of the failing run. `tells`: whether they alone show that it fails."""
 
     def __init__(self, job: Job, precision: Precision, report: Report) -> None:
         self.job, self.precision = job, precision
-        facts = report.facts  # tensors beyond their floors for a reason that was found once, or that was not asked for
+        facts = report.facts  # tensors beyond their limits that the measurement excused or did not look at
         self.excused = frozenset(facts.get("excused", ())) | frozenset(facts.get("unasked", ()))
         seen, self.log = self._seen()
         self.reference = run(job, reference(torch.float32, precision, follows=self.log))
@@ -35,7 +35,7 @@ class Screening:
         self.tells = bool(self._judged(seen).errors)
 
     def report(self) -> Report | None:
-        """On a low run of the model as it is now; None where other choices, draws or buffers may be what it fails by."""
+        """Runs the model as it is now, and returns the report. None if it fails perhaps only by other decisions, random draws or buffers."""
         seen, log = self._seen()
         report = self._judged(seen)
         return report if not report.errors or (self._comparable(log, report.errors) and not self._rounds_buffers()) else None
@@ -53,7 +53,7 @@ class Screening:
         return judged(seen, self.reference, rows, self.precision, explained=self.excused)
 
     def _comparable(self, log: DecisionLog, errors: list[Finding]) -> bool:
-        """Whether the run chose and drew as the first did, in the backward pass too if an error lies there."""
+        """Whether the run made the decisions and random draws of the first run, also in the backward pass if an error lies there."""
         backward = all(error.phase != "forward" for error in errors)
         return all(
             _same(chosen, log.entries.get(key))
@@ -62,7 +62,7 @@ class Screening:
         )
 
     def _rounds_buffers(self) -> bool:
-        """Whether the reference was given rounded what the modules that are kept now hold unrounded."""
+        """Whether modules that stay in float32 now hold buffers that were rounded in the reference."""
         stored = self.precision.is_low and not self.precision.autocasts
         return stored and any(buffer.is_floating_point() for module in float32_parts.kept(self.job.model) for buffer in module.buffers())
 

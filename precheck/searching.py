@@ -1,8 +1,7 @@
-"""`search`: the input that breaks a model under a precision, hunted with hypothesis and shrunk to what matters of it.
+"""The verb `search`: uses hypothesis to find a small input on which a model fails under a precision.
 
-The story: draw inputs, judge each by two runs, and climb towards the end of the format and beyond the limit of drift (targeted
-search). If nothing breaks, follow the gradient from where the end of the format was nearest. What breaks is shrunk, first as it was
-drawn, then element by element; the measurement of that is the proof.
+It draws inputs, judges each by two runs, and moves towards overflow and towards more drift (targeted search). If no input fails, it follows the
+gradient from the inputs that came nearest to overflow. A failing input is shrunk, first by hypothesis, then element by element, and measured.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
 _LOG = logging.getLogger("precheck")
-_WIDE = 1e6  # a format that reaches further is not left at its end by what float32 holds
-_STARTS = 2  # of either kind, from where the gradient is followed
-_SURVEY = 100  # draws that only tell what else the strategy gives
-_FLOOR, _CEILING = -60.0, 60.0  # bits: hypothesis climbs finite scores
+_WIDE = 1e6  # a format with a larger maximum is not followed to its end by the gradient
+_STARTS = 2  # inputs of each kind from which the gradient is followed
+_SURVEY = 100  # draws that only record the range of the strategy
+_FLOOR, _CEILING = -60.0, 60.0  # bits; hypothesis needs finite scores
 
 
 @interrupts.holding
@@ -119,20 +118,20 @@ def _checked(precision: Precision, most: Any, seconds: Any) -> None:
 
 
 class _TimeUpError(BaseException):
-    """Goes through hypothesis, which would take an Exception for a failure and shrink it."""
+    """No time is left. A BaseException, since hypothesis would take an Exception for a failing input and shrink it."""
 
 
 class _Hunt:
-    """What hypothesis asks, within the budget."""
+    """One search: judges the inputs that hypothesis draws, within the budget of trials and time."""
 
     def __init__(self, trials: Trials, most: int, seconds: float) -> None:
         self.trials, self.most, self.seconds = trials, most, seconds
         self.begun = time.monotonic()
-        self.ceilings: dict[str, float] = {}  # by path, the greatest magnitude that the strategy has given
-        self.signed: set[str] = set()  # paths where both signs were given
-        self.near: list[tuple[float, Any]] = []  # inputs that came nearest to the end of the format, nearest first
-        self.large: list[tuple[float, Any]] = []  # inputs with the most magnitude, all elements together
-        self.tried = 0  # inputs judged until the first that breaks
+        self.ceilings: dict[str, float] = {}  # the largest magnitude that the strategy has drawn, by path
+        self.signed: set[str] = set()  # paths with both signs in one draw
+        self.near: list[tuple[float, Any]] = []  # inputs that came nearest to overflow, nearest first
+        self.large: list[tuple[float, Any]] = []  # inputs with the largest sum of magnitudes
+        self.tried = 0  # how many inputs were judged up to the first that fails
 
     @property
     def late(self) -> bool:
@@ -140,7 +139,7 @@ class _Hunt:
         return time.monotonic() - self.begun > self.seconds
 
     def shrunk(self, inputs: Any) -> Any:
-        """What breaks, with as few elements that matter as can be."""
+        """Returns a failing input with as few significant elements as possible."""
         self.begun = time.monotonic()
 
         def breaks(trial: Any) -> bool:
@@ -149,7 +148,7 @@ class _Hunt:
         return Shrinking(inputs, breaks, self.ceilings, self.most).shrunk()
 
     def found(self, strategy: Any, seed: int) -> Any:
-        """The simplest input that breaks among those that hypothesis drew; None if none did."""
+        """The simplest failing input that hypothesis drew. None if none failed."""
         from precheck.strategies import hypothesis
 
         if not isinstance(strategy, hypothesis.strategies.SearchStrategy):
@@ -169,9 +168,9 @@ class _Hunt:
         return found
 
     def _drawn(self, strategy: Any, asked: Callable[[Any], bool], seed: int, most: int) -> Any:
-        """The simplest value of `strategy` to which `asked` says yes; None if none of `most` is."""
+        """The simplest value of `strategy` for which `asked` is true. None if there is none among `most` draws."""
         from hypothesis import Phase, Verbosity, errors, find
-        from hypothesis import settings as with_settings  # whatever profile the user's tests run under
+        from hypothesis import settings as with_settings  # explicit, so that the profile of the user's tests has no effect
 
         phases, quiet = (Phase.generate, Phase.target, Phase.shrink), Verbosity.quiet
         settings = with_settings(max_examples=most, phases=phases, deadline=None, database=None, derandomize=False, verbosity=quiet)
@@ -181,7 +180,7 @@ class _Hunt:
             return None
 
     def followed(self) -> Any:
-        """An input that breaks, on from those that came nearest to the end of a narrow format; None if they lead nowhere."""
+        """A failing input that following the gradient found, from the inputs nearest to overflow of a narrow format. None if there is none."""
         trials = self.trials
         with contextlib.suppress(_TimeUpError):
             for _, start in (*self.near, *self.large) if trials.precision.compute.max < _WIDE else ():
@@ -196,7 +195,7 @@ class _Hunt:
             return known
         if not self.tried and self.late:
             raise _TimeUpError
-        if self.tried and (self.late or len(self.trials.judged) >= self.tried + self.most):  # as many again may be tried to shrink
+        if self.tried and (self.late or len(self.trials.judged) >= self.tried + self.most):  # shrinking may try as many inputs again
             return SPENT
         self._noted(inputs)
         verdict = self.trials.verdict(inputs)
@@ -208,7 +207,7 @@ class _Hunt:
         return verdict
 
     def _noted(self, inputs: Any) -> bool:
-        """Writes down what the strategy gives. False: it is nothing to stop at."""
+        """Records the range of an input. Always False, so that hypothesis goes on."""
         storable = self.trials.stored(inputs) is not None
         for path, value in _floating(inputs):
             if value.numel() and storable:
@@ -228,7 +227,7 @@ def _floating(inputs: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def _nothing(trials: Trials, precision: Precision) -> str:
-    """What to say of a search that found nothing. Raises InputError if it could not have."""
+    """The log message of a search that found nothing. Raises InputError if no input could be judged."""
     judged, others = trials.judged, [verdict.why for verdict in trials.known.values() if verdict.why]
     if not judged:
         reasons = "; ".join(f"{others.count(why)} since {why}" for why in dict.fromkeys(others)) or "the time was up"

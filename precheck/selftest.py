@@ -1,8 +1,8 @@
-"""`selftested`: a check that passed, made again with faults planted into the user's own model; each must be caught.
+"""`selftested`: makes a passed check again with faults planted into the user's own model, and reports which faults it catches.
 
-The story: run the model as it is. Learn from the rules' own limits the least that must be noticed where the check sees least. Plant one fault after
-the other, each alone, and ask for the same verdict. Under a low precision a fault is in the run that is judged and not in its reference. Under
-float32 it is in the run that is compared with the golden.
+First the limits of the check are computed, and the output where they are widest (`Sensitivity`). Then faults of a size just beyond that are planted
+one at a time, and the check is repeated. Under a low precision the fault is in the run that is judged, not in its reference. Under float32 it is in
+the run that is compared with the golden.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ Status = Literal["caught", "unnoticed", "allowed", "same", "inapplicable"]
 FAULTS = ("lost update", "skipped step", "overflow", "drift", "zeroed", "shuffled", "stale")
 
 MARGIN = 4.0
-"""By how many times its limit a planted drift is off. Twice the limit is an error even where later layers heal it (`boundaries.PLAIN`). A sketch
-tells a distance to a third at worst (5 standard deviations of 6 %), and one noise floor differs from the next by less."""
+"""The size of a planted drift, in limits. Twice the limit is an error even where later layers heal it (`boundaries.PLAIN`). A sketch gives a distance
+to within a third at worst (5 standard deviations of 6 %), and noise floors differ from run to run by less."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """One fault: what became of it, and where and how large it was.
+    """The result for one planted fault.
 
-    `unnoticed`: the check passes with it. `allowed`: it is noticed by rules that the test's markers let through, alone. `same`: it
-    changes nothing on this input, so that nothing can be told. `inapplicable`: there is nothing to plant it into.
+    `unnoticed`: the check passes with it. `allowed`: only rules that the test's markers tolerate notice it. `same`: it changes nothing on
+    this input, so that it cannot be noticed. `inapplicable`: there is nothing to plant it into.
     """
 
     fault: str
     status: Status
-    text: str  # what was planted; of what was not planted, why not
+    text: str  # what was planted, or why nothing was
     advice: str = ""  # what to do about it, where it went unnoticed
     size: float | None = None  # share of the tensor's norm
-    limit: float | None = None  # share of the tensor's norm up to which nothing is called a fault there
-    rule: str = ""  # that caught it
+    limit: float | None = None  # share of the tensor's norm up to which the check passes there
+    rule: str = ""  # the rule that caught it
 
 
 @interrupts.holding
@@ -67,9 +67,9 @@ def selftested(
     tolerated: Collection[str] = (),
     **settings: Any,
 ) -> list[Outcome]:
-    """What a check with these arguments, which has passed, makes of each fault of FAULTS; one outcome each, in that order.
+    """Plants each fault of FAULTS into a check that has passed with these arguments. Returns one outcome for each, in that order.
 
-    `golden` is None where there is none, and float32 in the same process is the reference: one is recorded in memory.
+    `golden` is None where float32 in the same process is the reference; a golden is then recorded in memory.
     `tolerated` are rules whose errors do not fail the test; `settings` are loss, optimizer, steps and seed, as in `check`. The
     model, the optimizer's class, the random state and torch's globals come back bit for bit as they were. Costs about ten
     runs of the model for each fault, three under float32. Raises what `check` raises.
@@ -80,13 +80,13 @@ def selftested(
 
 
 def expected(rule: str) -> list[Outcome]:
-    """Of a check that is there to find `rule`: it holds a fault already, and fails where that is not found."""
+    """The outcomes for a test that expects `rule`: its model has a fault already, and it fails where the fault is not found."""
     text = f"the test demands {rule} (expect_finding), and so has failed without a fault"
     return [Outcome(fault, "inapplicable", text) for fault in FAULTS]
 
 
 def watched(*, compared: bool, precision: Precision) -> list[Outcome]:
-    """Of a watched block: `compared` says whether any of its ops ran in a low format, and so whether it could have failed."""
+    """The outcomes for a watched block. `compared`: whether any of its ops ran in a low format, so that the block could have failed."""
     if compared:
         text = "faults are planted into models that precheck runs itself, and this loop is the test's own"
         return [Outcome(fault, "inapplicable", text) for fault in FAULTS]
@@ -114,7 +114,7 @@ class _SelfTest:
         return found
 
     def _verdict(self, planted: Planted, effect: Effect) -> Report | str:
-        """The check's, with the fault in; or what the user's own code said to it."""
+        """The report of the check with the fault planted, or the exception that the user's code raised."""
         try:
             with planted(effect) as job:
                 checking = Checking(job, self.precision, self.checking.golden)
@@ -124,11 +124,12 @@ class _SelfTest:
             return self.checking.verdict(seen, brief=True)
         except Exception as error:
             if not effect.size:
-                raise  # it is not the fault's doing
+                raise  # the fault did not cause it
             return f"{type(error).__name__}: {error}".splitlines()[0]
 
     def _tried(self, fault: str, planted: Planted, told: str, *, limit: float | None, advice: str, same: str = "") -> Outcome:
-        """`same`: what an input lacks on which the fault changes no more than rounding may; "" if that is the check's own failing."""
+        """Plants a fault and returns the outcome. `same`: the text if the fault changes no more than rounding does on this input; "" if such a fault
+        counts as unnoticed."""
         effect = Effect()
         report = self._verdict(planted, effect)
         text = told if effect.size is None else told.format(size=percent(effect.size))
@@ -236,7 +237,7 @@ class _SelfTest:
         return self._tried("stale", self._spoiled(place, faults.replaced(found)), told, limit=place.limit, advice=advice)
 
     def _elsewhere(self, place: Place) -> torch.Tensor | Outcome:
-        """That output for another input, under the same precision; or why there is none."""
+        """The output for another input under the same precision, or the outcome that says why there is none."""
         inputs, met = faults.other(self.job.inputs), list[torch.Tensor]()
         if inputs is None:
             return Outcome("stale", "same", "the input cannot show it: it is the same back to front (all zeros?); pass one whose values differ")
@@ -245,7 +246,7 @@ class _SelfTest:
         try:
             with faults.spoiled(job, place.key, lambda values: met.append(values.clone()), Effect()):
                 run(job, setting)
-        except Exception as error:  # the model's own, on an input that the user never gave it
+        except Exception as error:  # the model's own error on an input that is not the user's
             said = f"{type(error).__name__}: {error}".splitlines()[0]
             return Outcome("stale", "inapplicable", f"the model does not run on its input back to front ({said})")
         if not met or met[0].numel() != place.numel:
@@ -254,7 +255,7 @@ class _SelfTest:
 
 
 def percent(share: float) -> str:
-    """A share in words: "0.00095 %", "12 %", "30 times"."""
+    """A share as text: "0.00095 %", "12 %", "30 times"."""
     return f"{share:.3g} times" if share > 10 else f"{100 * share:.2g} %" if share < 0.1 else f"{100 * share:.0f} %"
 
 

@@ -1,6 +1,6 @@
-"""What a check allows, and where it sees least: from the comparisons that its verdict on the run as it is may rest on.
+"""Computes how large an error each output may have before a check notices it, and which output has the widest limit.
 
-The rules' own limits, in shares of a tensor's norm, are what says how large a fault must be to have to be noticed.
+The limits are those of the rules, as shares of a tensor's norm. A self-test plants faults that are larger than that.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from precheck.measurement import Measurement
 from precheck.rules.golden_stale.rule import UNLIKE
 
 LUCKY = 30
-"""Elements up to which a tensor is allowed more than `noise.FAIL`: a place with so few measures its own luck, not the check."""
+"""Tensors of up to this many elements are allowed more than `noise.FAIL`, so that their limits show chance and not the check."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """An output that the check compares. `limit`: share of its norm up to which nothing is called drift; None: it is never judged."""
+    """An output that the check compares. `limit`: the share of its norm up to which drift is no error. None if it is never judged."""
 
     key: str
     label: str
     numel: int
-    rows: bool  # whether there is more than one, to be shuffled
+    rows: bool  # whether it has several rows, which can be shuffled
     limit: float | None
 
 
 class Sensitivity:
-    """Of one check, from about eight runs of its job under a low precision, two under float32."""
+    """The limits of one check. Makes about eight runs under a low precision, two under float32."""
 
     def __init__(self, checking: Checking) -> None:
         self.precision = checking.precision
@@ -57,13 +57,13 @@ class Sensitivity:
 
     @property
     def updates(self) -> list[drift.Comparison]:
-        """Of the last step."""
+        """The updates of the last step."""
         rows = [row for row in self.looks[-1] if row.record.kind == "update"]
         return [row for row in rows if row.record.step == max(each.record.step for each in rows)]
 
     @property
     def judged_updates(self) -> list[str]:
-        """The parameters of which it is judged whether their steps arrive, the one with most uncertainty first."""
+        """The parameters whose lost updates would be noticed, the most uncertain one first."""
         if self.precision.is_low:
             return [each.record.name for each in sorted(displacements(self.looks[-1]), key=lambda each: -each.uncertainty)]
         drowned = {row.record.name: float("inf") if row.undetermined else _allowed(row) for row in self.updates if row.reference.norm}
@@ -71,17 +71,17 @@ class Sensitivity:
 
     @property
     def gradients(self) -> list[str]:
-        """The outputs that gradients come back to, the first of them first."""
+        """The outputs that receive a gradient, in order."""
         return [row.record.name for row in self.looks[-1] if row.record.kind == "gradient"]
 
 
 def _allowed(row: drift.Comparison) -> float:
-    """Share of the tensor's norm."""
+    """The allowed error as a share of the tensor's norm."""
     return row.allowed * row.floor / row.reference.norm
 
 
 def _weakest(places: list[Place]) -> Place | None:
-    """Where most is allowed; among outputs that are judged, and of enough elements, if there are such."""
+    """The output with the widest limit, if possible among those that are judged and have enough elements."""
     judged = [place for place in places if place.limit is not None] or places
     broad = [place for place in judged if place.numel > LUCKY] or judged
     return max(broad, key=lambda place: place.limit or 0.0, default=None)

@@ -1,4 +1,4 @@
-"""What a sparse tensor of each layout is made of, and the error for a product that torch cannot make of one."""
+"""The parts of a sparse tensor by layout, and a clear error for products of sparse tensors that torch lacks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ LAYOUTS = {
     torch.sparse_csc: _BY_COLUMN, torch.sparse_bsc: _BY_COLUMN,
 }  # fmt: skip
 _NO_KERNEL = re.compile(r"sparse_cs.* not implemented for '(\w+)'")
-"""What torch says where a compressed layout has no kernel for a format. On a CPU its products have none in bfloat16 and float16."""
+"""torch's error where a compressed layout has no kernel for a format. On a CPU products in bfloat16 and float16 have none."""
 _FORMATS = {"BFloat16": "bfloat16", "Half": "float16"}
 
 
 @contextlib.contextmanager
 def explained(given: Iterable[tuple[str, Any]]) -> Iterator[None]:
-    """Inside, torch's error for such a missing kernel becomes one that names the tensor and says what to pass, if it is one of the `given`."""
+    """Inside the block, torch's error for a missing kernel becomes one that names the tensor and says what to pass instead. `given`: named
+    tensors."""
     try:
         yield
     except NotImplementedError as error:
@@ -34,7 +35,7 @@ def explained(given: Iterable[tuple[str, Any]]) -> Iterator[None]:
 
 
 def _compressed(given: Iterable[tuple[str, Any]]) -> str:
-    """The beginning of a sentence that ends with the format."""
+    """The beginning of the error message, up to the format."""
     tensors = ((name, each) for name, each in given if isinstance(each, torch.Tensor))
     name, layout = next(((name, each.layout) for name, each in tensors if len(LAYOUTS.get(each.layout, ())) == 3), ("", None))
     if layout is None:

@@ -1,4 +1,4 @@
-"""The verb `survey`: what each recipe leaves of each layer's three products, from one float32 run."""
+"""The verb `survey`: measures the signal to quantisation noise of each layer's products under each recipe, in one float32 run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from precheck.recipes.survey import Place
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Survey:
-    """Signal to quantisation noise of each layer's products, in decibels, by precision."""
+    """The signal to quantisation noise of each layer's products, in decibels, by precision."""
 
     precisions: tuple[str, ...]
     places: tuple[Place, ...]
@@ -38,18 +38,18 @@ class Survey:
         ]
 
     def coarsest(self, precision: str, least: float) -> list[str]:
-        """The layers of which a product has fewer than `least` decibels under a precision: those to keep in bfloat16 first."""
+        """The layers with a product of fewer than `least` decibels under a precision. Keep these in bfloat16 first."""
         low: dict[str, float] = {}
         for place in self.places:
             low[place.layer] = min(place.decibels(precision), low.get(place.layer, math.inf))
         return sorted((layer for layer, value in low.items() if value < least), key=low.__getitem__)
 
     def to_json(self) -> str:
-        """`rows`, as JSON."""
+        """`rows` as JSON."""
         return json.dumps(self.rows(), indent=1)
 
     def __str__(self) -> str:
-        """A table; under it the median of each product."""
+        """The survey as a table, with the median of each product below."""
         width = max((len(place.layer) for place in self.places), default=5)
         head = f"{'layer':{width}}  {'product':15}  " + "  ".join(f"{name:>10.10}" for name in self.precisions) + "  outlier"
         lines = [f"{_line(place, width)}  {self._cells(place)}  {_outlier(place)}".rstrip() for place in self.places]
@@ -89,7 +89,7 @@ def survey(
     loss: Callable[[Any], torch.Tensor] | None = None,
     seed: int = 0,
 ) -> Survey:
-    """Runs `model` once in float32, and carries each product of a layer out under each recipe beside it.
+    """Runs `model` once in float32, and also computes each product of a layer under each recipe.
 
     Args:
         model: A module or a function of tensors. It comes back as it was.
@@ -99,7 +99,7 @@ def survey(
         seed: Of torch's random numbers.
 
     Returns:
-        What each recipe costs each layer.
+        The signal to quantisation noise of each layer under each recipe.
 
     Raises:
         InputError: An argument cannot be run, or a precision is no recipe.

@@ -1,10 +1,10 @@
-"""Every private name of torch that precheck uses, and what happens where the installed torch does not have it.
+"""All private names of torch that precheck uses, each with what happens where the installed torch lacks it.
 
-Nothing else in precheck reaches for a private name of torch's modules; `suites/test_house.py` checks this. There are two kinds:
+No other file uses a private name of torch; `suites/test_house.py` checks this. There are two kinds:
 
-- **Needed.** Nothing can be observed without these. Where one is missing, importing precheck's parts that need torch raises
-  one ImportError, which says which torch is installed and which versions are tested.
-- **Replaced.** The comment or docstring beside the name says what is done where torch has no such name.
+- **Needed.** Nothing can be observed without these. Where one is missing, importing the parts of precheck that need torch raises
+  one ImportError, which names the installed torch and the tested versions.
+- **Replaced.** The comment or docstring of the name says what is done where torch has no such name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ try:  # needed
     set_grad_enabled = torch._C._set_grad_enabled  # torch.set_grad_enabled without the cost of its class
     next_sequence_number = torch._C._autograd._get_sequence_nr  # of the next backward node
     AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
-    is_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # inside vmap, grad and their like
+    is_transformed = torch._C._functorch.is_functorch_wrapped_tensor  # inside vmap, grad and similar transforms
     OpOverload = torch._ops.OpOverload
     OpOverloadPacket = torch._ops.OpOverloadPacket
     CustomOpDef = torch._library.custom_ops.CustomOpDef  # what torch.library.custom_op makes
@@ -70,7 +70,8 @@ except (ImportError, AttributeError) as error:
 
 
 def set_cudnn_tf32(allowed: bool) -> None:
-    """Sets `torch.backends.cudnn.allow_tf32`, also once importing torch's own test utilities has frozen torch's flags; without it, by that name."""
+    """Sets `torch.backends.cudnn.allow_tf32`, also after torch's own test utilities have frozen the flags. Without the private setter it sets the
+    attribute."""
     setter = getattr(torch._C, "_set_cudnn_allow_tf32", None)
     if setter is None:
         torch.backends.cudnn.allow_tf32 = allowed
@@ -79,26 +80,26 @@ def set_cudnn_tf32(allowed: bool) -> None:
 
 
 def graph_task() -> int:
-    """The number of the backward pass that autograd's engine runs on this thread, which no other has; -1 outside one."""
+    """The unique number of the backward pass that autograd runs on this thread. -1 outside a backward pass."""
     task: int = _graph_task()
     return task
 
 
 def in_backward() -> bool:
-    """Whether autograd's engine is running a backward pass on this thread."""
+    """Whether autograd is running a backward pass on this thread."""
     return bool(_graph_task() != -1)
 
 
 @interrupts.whole
 def nesting() -> int:
-    """How many autocasts are about this, those that switch it off included. An op that autocast casts for is told that there is none."""
+    """How many autocast blocks are open here, including those that disable autocast. 0 inside an op that autocast casts for."""
     many: int = torch.autocast_increment_nesting() - 1
     torch.autocast_decrement_nesting()
     return many
 
 
 def address(storage: torch.UntypedStorage) -> int:
-    """Where torch keeps the storage. No other storage has this address while a weak reference to this one is held."""
+    """The address of torch's storage object. It is unique while a weak reference to this storage is held."""
     place: int = storage._cdata
     return place
 
@@ -115,7 +116,7 @@ def version(tensor: torch.Tensor) -> int:
 
 
 def once_an_op(find: Callable[[Any], Found]) -> Callable[[Any], Found]:
-    """`find`, asked once for each operator. Answers are kept by id: an operator's hash is computed in Python, at each look-up."""
+    """Caches `find` for each operator. Results are stored by id, since the hash of an operator is slow: it is computed in Python."""
     known: dict[int, tuple[Any, Found]] = {}
 
     @functools.wraps(find)
@@ -140,7 +141,7 @@ def overload(op: Any) -> str:
 
 
 def kernel_key(op: Any, device: str) -> Any:
-    """The key of the kernel that makes the operator of others: for any device, or for that one. A key without a kernel would crash the process."""
+    """The dispatch key of the operator's kernel: the composite one, or that for the device. A key without a kernel would crash the process."""
     keys = ("CompositeImplicitAutograd", device_key(device), "CompositeExplicitAutograd")
     return getattr(DispatchKey, next(key for key in keys if has_kernel(op.name(), key)))
 
@@ -151,7 +152,7 @@ def call_kernel(op: Any, key: Any, args: Iterable[Any], kwargs: dict[str, Any]) 
 
 
 def sequence_number(node: Any) -> int:
-    """By which a backward node is matched to the forward call that made it."""
+    """The number that a backward node shares with the forward call that made it."""
     number: int = node._sequence_nr()
     return number
 
@@ -177,8 +178,8 @@ def script_optimized(enabled: bool) -> bool:
 
 
 def script_builtin(function: Any, original: Any | None) -> None:
-    """Has TorchScript compile `function` as what it makes of `original`, which it stands for; None: no longer. A torch without the table
-    compiles no call of it."""
+    """Makes TorchScript compile `function` as it compiles `original`, which `function` replaces. None undoes it. A torch without the table cannot
+    compile calls of `function`."""
     table: dict[int, str] = getattr(torch.jit._builtins, "_get_builtin_table", dict)()
     table.pop(id(function), None)
     if original is not None and id(original) in table:
@@ -186,7 +187,7 @@ def script_builtin(function: Any, original: Any | None) -> None:
 
 
 def generated_modules() -> list[Any]:
-    """The modules of Python code that Inductor has written and loaded in this process, in that order. A torch without the list shows none."""
+    """The Python modules that Inductor has written and loaded in this process, in that order. Empty for a torch without the list."""
     cache = getattr(sys.modules.get("torch._inductor.codecache"), "PyCodeCache", None)
     return list(getattr(cache, "modules", ()))
 
@@ -198,7 +199,7 @@ def scale_of(scaler: Any) -> Any:
 
 
 def made_scale(scaler: Any, device: torch.device) -> torch.Tensor:
-    """The same, made on `device` where it is not there yet, as the first `scale()` does."""
+    """The tensor that holds the loss scale. Makes it on `device` if there is none yet, as the first `scale()` does."""
     if scale_of(scaler) is None:
         scaler._lazy_init_scale_growth_tracker(device)
     scale: torch.Tensor = scaler._scale
@@ -224,7 +225,7 @@ MEETS = all(
 
 
 def default_store() -> Any:
-    """The store through which the program's ranks have met."""
+    """The store through which the program's ranks communicate at the start."""
     return c10d._get_default_store()
 
 
@@ -234,7 +235,7 @@ def store_under(name: str, store: Any) -> Any:
 
 
 def gloo_group(store: Any, name: str, rank: int, size: int, patience: datetime.timedelta) -> Any:
-    """A process group of its own for `size` ranks that share `store`, known to functional collectives by `name`."""
+    """Makes a new process group for `size` ranks that share `store`. Functional collectives know it by `name`."""
     prefixed = store_under(name, store)
     backend = dist.ProcessGroupGloo(prefixed, rank, size, patience)
     group, kind = dist.ProcessGroup(prefixed, rank, size), dist.ProcessGroup.BackendType.GLOO
@@ -246,7 +247,7 @@ def gloo_group(store: Any, name: str, rank: int, size: int, patience: datetime.t
 
 
 def forget_group(group: Any) -> None:
-    """Takes a group that `gloo_group` made out of torch's register."""
+    """Removes a group that `gloo_group` made from torch's register."""
     _c10d._unregister_process_group(group.group_name)
 
 
@@ -256,27 +257,27 @@ def group_named(name: str) -> Any:
 
 
 def finished_work(results: list[torch.Tensor]) -> Any:
-    """The handle of a collective that is over, as operators return it."""
+    """The handle of a finished collective, as operators return it."""
     done: Any = torch.futures.Future()
     done.set_result(results)
     return _c10d._create_work_from_future(done).boxed()  # type: ignore[attr-defined]
 
 
 def awaited(tensor: torch.Tensor) -> torch.Tensor:
-    """The result of a functional collective, once it is there."""
+    """Waits for the result of a functional collective, and returns it."""
     result: torch.Tensor = torch.ops._c10d_functional.wait_tensor(tensor)
     return result
 
 
 def sharded_class(kind: type) -> type:
-    """The class that FSDP2's `fully_shard` put its own in front of: the third in the order of resolution, where torch does not say."""
+    """The original class of a module that FSDP2's `fully_shard` wraps. Where torch does not say, it is the third in the method resolution order."""
     original: type = kind.__mro__[getattr(kind, "_orig_cls_mro_index", 2)]
     return original
 
 
 # The profiler in its older form, which counts the memory that torch's CPU allocator hands out and writes nothing to stderr.
 def start_memory_profile() -> None:
-    """Begins to record. Raises RuntimeError where a profiler runs already, or where torch has no such profiler."""
+    """Starts the recording. Raises RuntimeError if a profiler is running, or if torch has no such profiler."""
     try:
         kinds, begin = torch._C._profiler, torch._C._autograd._enable_profiler_legacy
         config = kinds.ProfilerConfig(kinds.ProfilerState.CPU, False, True, False, False, False, kinds._ExperimentalConfig())
@@ -286,5 +287,5 @@ def start_memory_profile() -> None:
 
 
 def stop_memory_profile() -> list[Any]:
-    """Ends the recording; returns its events, in the order of each thread."""
+    """Ends the recording. Returns its events, in order within each thread."""
     return list(itertools.chain.from_iterable(torch._C._autograd._disable_profiler_legacy()))

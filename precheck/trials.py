@@ -1,4 +1,4 @@
-"""A remedy's trials: models with some parts kept in float32. Each is judged by one low run or a whole measurement, until trials or time run out."""
+"""The trials of a remedy: runs the model with some parts in float32, and judges it by one low run or a whole measurement, within a budget."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from precheck.screening import Screening
 from precheck.words import counted
 
 PATIENCE, LEAST = 15.0, 0.5
-"""How long a failed test waits for its cure unless asked for more. The time is so many of its own low and float32 steps, or seconds if these are
-longer. With what finding the failure takes it stays below 40 steps, and a model of a millisecond gets its trials too."""
+"""How long the search for a remedy after a failed test may take, unless the user asks for more: PATIENCE times a low and a float32 step, but at least
+LEAST seconds. With the measurement itself that stays below 40 steps, and a model whose step takes a millisecond gets enough trials too."""
 
 Kept = tuple[tuple[str, ...], tuple[str, ...]]
-"""Modules, and the functions they call to which that is limited; none where all of the modules is kept."""
+"""Modules to keep in float32, and the functions in them to which that is limited. No functions: the whole modules."""
 
 
 class SpentError(Exception):
-    """No trial is left, or no time."""
+    """No trial or no time is left."""
 
 
 def patience(job: Job, precision: Precision) -> float:
-    """Seconds, by one plain step of each."""
+    """The seconds that a search may take. Measured by one plain step under the precision and one in float32."""
     taken = 0.0
     with borrowed(job):
         for each in (precision, resolve("32-true")):
@@ -40,24 +40,24 @@ def patience(job: Job, precision: Precision) -> float:
 
 
 class Trials:
-    """`best` is the last that passed, with its report; `measured` are those that one low run has not told about alone."""
+    """All trials of one search. `best`: the last set that passed, with its report. `measured`: the sets that had a whole measurement."""
 
     def __init__(
         self, job: Job, precision: Precision, report: Report, most: int, seconds: float | None, measured: Callable[[], Report], *, screens: bool
     ) -> None:
-        """`measured` makes a whole measurement of the job as it is then; `screens`: whether one low run may stand for it."""
+        """`measured` makes a whole measurement of the job as it is when called. `screens`: whether one low run may replace it."""
         self.job, self.precision, self.most, self.whole, self.made = job, precision, most, measured, 0
-        self.spent = ""  # what ended them
+        self.spent = ""  # why the trials ended
         self.known: dict[Kept, Report | None] = {((), ()): report}
         self.measured: set[Kept] = {((), ())}
         self.best: tuple[Kept, Report] | None = None
         self.screening = self._screening(report) if screens else None
-        self.ends = None if seconds is None else time.perf_counter() + seconds  # of trials alone
+        self.ends = None if seconds is None else time.perf_counter() + seconds  # the time for the trials only
 
     def report(self, key: Kept, functions: Container[str] | None = None) -> Report | None:
-        """The report with those modules, or those of their functions, in float32; None where the model does not run so.
+        """The report with those modules, or their functions, in float32. None where the model does not run like that.
 
-        `functions` stand for those of the key, and are asked for anew each time.
+        `functions` replaces those of the key. The result is then not stored.
         """
         if functions is not None:
             return self._tried(key, functions)
@@ -65,11 +65,11 @@ class Trials:
             self.known[key] = self._tried(key, key[1])
         report = self.known[key]
         if report is not None and not report.errors:
-            self.best = key, report  # what is tried after a set that passed is a part of it
+            self.best = key, report  # later trials try parts of a set that passed, so the last one is the smallest
         return report
 
     def confirmed(self) -> bool:
-        """Whether a whole measurement passes, too, with what passed last. If not, each trial is one from here on, and none has passed yet."""
+        """Whether the set that passed last also passes a whole measurement. If not, `best` is None, and all further trials are whole measurements."""
         if self.best is None or self.best[0] in self.measured:
             return True
         key = self.best[0]
@@ -81,11 +81,11 @@ class Trials:
         return self.best is not None
 
     def _screening(self, report: Report) -> Screening | None:
-        """None where one low run does not tell."""
+        """The screening by one low run. None where one low run does not show the failure."""
         try:
             with doing("looking for a remedy"):
                 screening = Screening(self.job, self.precision, report)
-        except Exception:  # as of trials
+        except Exception:  # as in `_tried`
             return None
         return screening if screening.tells else None
 
@@ -99,11 +99,11 @@ class Trials:
                 if functions is key[1]:
                     self.measured.add(key)
                 return self.whole()
-        except Exception:  # a trial is a model that nobody has written: whatever it raises, it is no remedy
+        except Exception:  # the model may not run with some parts in float32; then it is no remedy
             return None
 
     def _whole(self, key: Kept) -> Report | None:
-        """A whole measurement of what one low run has let pass."""
+        """Makes a whole measurement of a set that passed one low run."""
         self.measured.add(key)
         try:
             with doing("looking for a remedy, the last measurement"), float32_parts.exempted(self.job.model, *key):

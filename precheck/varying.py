@@ -1,4 +1,4 @@
-"""`vary`: one model, asked in ways that should not matter. Is the difference rounding, or a bug?"""
+"""The verb `vary`: runs one model in several ways that should give the same result, and says whether the differences are rounding or a bug."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def vary(
     seed: int = 0,
     allow: Mapping[str, str] | None = None,
 ) -> Report:
-    """Runs `model` on `inputs` in several ways that are the same on paper, and says of each what `precheck.compare` says of two.
+    """Runs `model` on `inputs` in several ways that are mathematically equal, and judges each as `precheck.compare` judges a second model.
 
     Args:
         model: A module or a function of tensors.
@@ -119,7 +119,7 @@ def _said(finding: Finding, variation: str, more: str, pinned: Any) -> Finding:
 
 
 def _accumulating(job: Job, variation: Variation, reduction: Reduction, weigh: Callable[[Any], float] | None) -> Job:
-    """The model on each part, with the loss of each: what a training loop accumulates."""
+    """The job that runs the model on each part of the batch and adds up the losses, as a training loop with accumulation does."""
     count, size = rows(job.inputs), variation.pieces
     shares: list[float] = []
 
@@ -139,7 +139,7 @@ def _accumulating(job: Job, variation: Variation, reduction: Reduction, weigh: C
 
 
 class _Parts:
-    """Outputs that only the loss reads: what is compared of microbatches is the loss and its gradients."""
+    """Hides the outputs of the parts from the comparison, which is only about the loss and its gradients."""
 
     def __init__(self, parts: list[Any]) -> None:
         self.parts = parts

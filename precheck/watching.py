@@ -1,4 +1,4 @@
-"""`watch`: any torch code, as the user wrote it, op by op beside float32."""
+"""The verb `watch`: a context manager that runs each op of its block in float32 too, and reports where low precision causes errors."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def watch(
 ) -> Iterator[Report]:
     """Watches the block: each op with a low-precision ancestor runs once more in float32, and the two are compared.
 
-    The code computes the same bits as without it, at the cost of about a float32 run beside it. In a distributed run in which every rank enters its
-    block, what ranks send each other carries its float32 copy along. Each rank's report then has the findings of all.
+    The code computes the same bits as without it, and about a float32 run is made in addition. In a distributed run in which every rank enters its
+    block, tensors are sent together with their float32 copies. Each rank's report then has the findings of all ranks.
 
     Args:
         model: Names modules in findings; "" is the model itself. Without it the first module with children that runs is the model.
@@ -71,19 +71,19 @@ def watch(
             ended = True
         except Exception as error:
             shadow.observation.raised = type(error).__name__
-            _closed(report, shadow, verdict, apart, ended, allowed)
-            _noted(error, report)
+            _finish(report, shadow, verdict, apart, ended, allowed)
+            _add_note(error, report)
             raise
         except BaseException:
-            torch.set_grad_enabled(gradients)  # torch's optimizers switch it by a plain try and finally, which an interrupt may cut short
-            _closed(report, shadow, verdict, apart, ended, allowed)
+            torch.set_grad_enabled(gradients)  # an interrupt may cut short the `finally` in which torch's optimizers restore it
+            _finish(report, shadow, verdict, apart, ended, allowed)
             raise
-        _closed(report, shadow, verdict, apart, ended, allowed)
+        _finish(report, shadow, verdict, apart, ended, allowed)
 
 
 @interrupts.interruptible
-def _closed(report: Report, shadow: Shadow, verdict: ops.Verdict, apart: str, ended: bool, allowed: Mapping[str, str]) -> None:
-    """Judges what was watched, once nothing watches any more: this may take its time, and be interrupted."""
+def _finish(report: Report, shadow: Shadow, verdict: ops.Verdict, apart: str, ended: bool, allowed: Mapping[str, str]) -> None:
+    """Judges the block after watching has ended. It may take some time, so it can be interrupted."""
     ranks = shadow.collectives.ranks
     with without_modes(), torch.no_grad():
         filled(report, shadow.finish(), shadow.where, verdict)
@@ -92,20 +92,20 @@ def _closed(report: Report, shadow: Shadow, verdict: ops.Verdict, apart: str, en
         if apart:
             report.facts["ranks"] = apart
         if ranks is not None:
-            _joined(report, ranks, ended)
+            _merge_ranks(report, ranks, ended)
         allowances.apply(report, allowed)
 
 
-def _noted(raised: Exception, report: Report) -> None:
-    """Puts the first error that was found before an exception into what Python prints of it."""
+def _add_note(raised: Exception, report: Report) -> None:
+    """Adds the first error that was found as a note to the exception that ended the block."""
     if report.errors and hasattr(raised, "add_note"):  # since Python 3.11
         note = f"precheck.watch() found {report.errors[0].rule} before this: {report.errors[0].message}"
-        if note not in getattr(raised, "__notes__", ()):  # of a watch within a watch
+        if note not in getattr(raised, "__notes__", ()):  # an inner watch may have added it
             raised.add_note(note)
 
 
 def filled(report: Report, observation: Observation, where: ModuleTracker, verdict: ops.Verdict) -> None:
-    """Puts the verdict on `observation` into `report`."""
+    """Writes the verdict on `observation` into `report`."""
     report.add(verdict.found(observation))
     report.updates = displacements.table(observation)
     report.scaler = scaling.table(observation)
@@ -116,8 +116,8 @@ def filled(report: Report, observation: Observation, where: ModuleTracker, verdi
         report.facts["compiled"] = "compiled code ran in eager mode, so that it could be watched"
 
 
-def _joined(report: Report, ranks: Ranks, ended: bool) -> None:
-    """Makes one report of those of all ranks, of those at least that have ended their blocks."""
+def _merge_ranks(report: Report, ranks: Ranks, ended: bool) -> None:
+    """Merges the reports of all ranks that have ended their blocks into one."""
     said = json.dumps({"ended": ended, "findings": [dataclasses.asdict(finding) for finding in report.findings]})
     heard = {rank: json.loads(text) for rank, text in ranks.part(said, wait=ended).items()}
     findings = {rank: [Finding(**{**each, "ranks": ()}) for each in one["findings"]] for rank, one in heard.items()}
@@ -146,7 +146,7 @@ def _checked(model: Any, precision: Precision | None) -> None:
 def _policy(precision: Precision | None, where: ModuleTracker) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if precision is not None and precision.autocasts:
-            _renewed(where)
+            _clear_cache_at_calls(where)
         if precision is not None:
             stack.enter_context(precision.autocast())
         if precision is not None and precision.autocasts and torch.cuda.is_available():  # a block may use both devices
@@ -154,9 +154,11 @@ def _policy(precision: Precision | None, where: ModuleTracker) -> Iterator[None]
         yield
 
 
-def _renewed(where: ModuleTracker) -> None:
-    """Autocast keeps its casts of weights until it ends. A loop ends it after each forward pass, a block only after the last. Without this the
-    passes after a step would see the weights from before it. On torch 2.9 those after a pass under no_grad would have no gradient.
+def _clear_cache_at_calls(where: ModuleTracker) -> None:
+    """Clears autocast's cache of cast weights at each model call and at each write under no_grad.
+
+    Autocast keeps the cache until it ends. A training loop ends it after each forward pass, but a block only once. So the passes after a step would
+    see the old weights. On torch 2.9 those after a pass under no_grad would have no gradient.
     """
     called = where.on_call
 
@@ -165,7 +167,7 @@ def _renewed(where: ModuleTracker) -> None:
         called()
 
     where.on_call = forgotten
-    where.on_write = lambda: None if torch.is_grad_enabled() else torch.clear_autocast_cache()  # with gradients on, no weight can be written
+    where.on_write = lambda: None if torch.is_grad_enabled() else torch.clear_autocast_cache()  # with gradients enabled, no weight can be written
 
 
 _stepping_aside = threading.Lock()
@@ -175,7 +177,7 @@ _stance: Any = None
 
 @contextlib.contextmanager
 def _eager() -> Iterator[None]:
-    """A dispatch mode sees nothing of compiled code, so torch.compile steps aside: for all threads, while any of them watches."""
+    """Disables torch.compile while any thread watches, since a dispatch mode does not see compiled code."""
     global _watches, _stance
     with _stepping_aside:
         _watches += 1

@@ -1,4 +1,4 @@
-"""Names and messages as they can be shown: users choose them, and may choose anything."""
+"""Formats names and numbers for messages. Removes characters that cannot be shown, since users may choose any names."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import functools
 import re
 
 LONGEST = 160
-"""Characters of a name; of longer ones the middle is left out."""
+"""The most characters of a name. Longer names lose their middle."""
 WIDEST_NAME = 60
-"""Characters of a tensor's name in a sentence or a table; of longer ones the beginning is left out."""
+"""The most characters of a tensor's name in a sentence or a table. Longer names lose their beginning."""
 _UNSEEN = (
     r"[^\n -~\u00a1-\u00ac\u00ae-\u200a\u2010-\u2027\u202f-\u205f\u2070-\ud7ff\ue000-\ufefe\uff00-\ufff8\ufffc-\U000dffff\U000e0100-\U0010ffff]"
 )
 
 
 def writable(words: str) -> str:
-    r"""`words` with half a surrogate pair, which no encoding has, as the escape that Python shows: \ud800."""
+    r"""Returns `words` with lone surrogates, which no encoding can write, as the escapes that Python shows: \ud800."""
     return words.encode("utf8", "backslashreplace").decode("utf8")
 
 
 def printable(words: str) -> str:
-    """Without what acts on the text around it: control characters (line ends excepted), marks of direction; halves of characters escaped."""
+    """Replaces control characters (except line ends) and marks of direction, which would change the text around them. Escapes lone surrogates."""
     return _unseen().sub("\ufffd", writable(words))
 
 
 @functools.cache
 def _unseen() -> re.Pattern[str]:
-    """Compiled when it is first needed: pytest's start pays for what is not."""
+    """The compiled pattern. It is compiled at the first use, which makes pytest's start faster."""
     return re.compile(_UNSEEN)
 
 
@@ -36,33 +36,35 @@ def counted(number: int, noun: str) -> str:
 
 
 def of_norm(share: float) -> str:
-    """How far a tensor is off, beside its norm: "33.47% of its norm", "90.2 times its norm"."""
+    """An error relative to a tensor's norm, as text: "33.47% of its norm", "90.2 times its norm"."""
     return f"{percents(share)} of its norm" if share < 10 else f"{share:.3g} times its norm"
 
 
 def percents(share: float) -> str:
-    """ "33.47%", "9017%"; of what that would show as "0.00%" two digits: "0.0021%"."""
-    return f"{100 * share:.2g}%" if 0 < share < 5e-5 else f"{share:.2%}" if share < 10 else f"{share:.0%}"
+    """A share as text: "33.47%", "9017%". Small shares get two digits: "0.0021%"."""
+    if 0 < share < 5e-5:
+        return f"{100 * share:.2g}%"
+    return f"{share:.2%}" if share < 10 else f"{share:.0%}"
 
 
 def short(number: float) -> str:
-    """Two digits, and whole numbers as they are up to 99999: "0.0034", "102", "1.7e+08"."""
+    """A number as text, with two digits, or as a whole number up to 99999: "0.0034", "102", "1.7e+08"."""
     return f"{number:.0f}" if 99.5 <= number < 1e5 else f"{number:.2g}"
 
 
 def one_line(words: str) -> str:
-    """Printable, with signs in the place of line ends."""
+    """Makes a text printable in one line: line ends become ⏎."""
     return printable(words).replace("\n", "⏎")
 
 
 def cut(name: str, longest: int = LONGEST) -> str:
-    """A name of at most `longest` characters: beginning, …, end."""
+    """Shortens a name to at most `longest` characters: beginning, …, end."""
     half = (longest - 1) // 2
     return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
 
 
 def tensor_name(kind: str, tensor: str, step: int = 1) -> str:
-    """ "gradient of layers.0", "update of head.weight, step 3", "what turned() returns"; only the kind where both are the same, "loss"."""
+    """The name of a tensor in a sentence: "gradient of layers.0", "update of head.weight, step 3", "what turned() returns", "loss"."""
     name = tensor if len(tensor) <= WIDEST_NAME else "…" + tensor[1 - WIDEST_NAME :]
     if kind == "returned":
         what = f"what {name} returns"

@@ -1,8 +1,8 @@
-"""Number formats: floats, blocks of them under one scale, integers; and the casts to them.
+"""Number formats and casts to them: floats, blocks of floats with a common scale, integers.
 
-`floats` is the exact arithmetic of single numbers and needs no torch; its names are this package's. The others work on tensors:
-`casting` rounds to a float format, `mx` and `nvfp4` blocks under a scale, `scaled` tensors, rows and tiles under a float32 scale,
-`integers` to int8 and int4. A cast gives what the numbers stand for, as float32, and the scales that it chose.
+`floats` has exact arithmetic for single numbers and needs no torch; this package exports its names. The others work on tensors:
+`casting` rounds to a float format, `mx` and `nvfp4` cast blocks with a scale, `scaled` casts tensors, rows and tiles with a float32
+scale, `integers` casts to int8 and int4. Casts return float32 tensors and the scales that they chose.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Casts of tensors to narrow float formats, in plain torch: to nearest, by chance, ending at the largest number or at Inf.
+"""Rounds tensors to narrow float formats in plain torch: to nearest or stochastically, with saturation or Inf.
 
-An element's spacing is a power of two that its exponent bits say, so dividing by it is exact and whole numbers remain to be rounded.
+The spacing at an element is a power of two that follows from its exponent bits. So division by it is exact, and then rounding to whole numbers is
+enough.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _MANTISSA = 23
 _BIAS = 127
 HALF_VARIANCE = 0.5**0.5
 SMALLEST = -126 + 24
-"""Least exponent of a format's smallest number for which float32 divides by it exactly."""
+"""The least exponent of a format's smallest number for which division in float32 is exact."""
 
 
 def cast(
@@ -26,7 +27,7 @@ def cast(
     """`values` rounded to numbers of `fmt`, as float32 of the same shape.
 
     "nearest" ties to even. "stochastic" takes the number above with the probability that the place between the two neighbours says, drawn from
-    `generator`; it is right on average. "noise" adds to each element a random error of the size that rounding to nearest makes. That is the error
+    `generator`; its mean error is zero. "noise" adds to each element a random error of the size that rounding to nearest makes. That is the error
     of "stochastic" over √2, since the mean of f (1 - f) is 1/6 where that of min(f, 1 - f)² is 1/12. The results are no numbers of the format then,
     but numbers of the format stay. What lies beyond `fmt.max` becomes that with `saturate`, or where the format has no Inf; otherwise Inf, from
     half a spacing beyond it on. NaN stays NaN.
@@ -48,13 +49,13 @@ def cast(
 
 
 def by_chance(steps: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-    """Each element's whole number below or above it, so that the mean is the element. `steps` may be overwritten."""
+    """Rounds each element to a neighbouring whole number stochastically, so that the mean is the element. May overwrite `steps`."""
     drawn = torch.rand(steps.shape, device=steps.device, generator=generator)
     return steps.add_(drawn).floor_()
 
 
 def spacing(values: torch.Tensor, fmt: Format) -> torch.Tensor:
-    """The distance of neighbouring numbers of `fmt` in the binade of each element, as float32; beyond `fmt.max` it goes on growing."""
+    """The spacing of `fmt` in the binade of each element, as float32. It goes on growing beyond `fmt.max`."""
     lowest = fmt.min_exponent - fmt.precision + 1
     if lowest < SMALLEST:
         raise ValueError(f"{fmt} reaches as far down as float32, which cannot round to it; cast to fp16 or to a format of 8 bits or fewer")

@@ -1,7 +1,7 @@
-"""The number formats that training rounds to, and the exact arithmetic of their spacing.
+"""`Format` and the formats of training (bf16, fp16, fp8, …): rounding, spacing and absorption of single numbers, computed exactly.
 
-Everything is computed on Python floats, without error: each format is a subset of float64, where scaling by a power of
-two loses nothing. Spacings are absolute, in the unit of `x`; only `unit_roundoff` and `epsilon` are relative.
+Everything is computed on Python floats without error: each format is a subset of float64, where scaling by a power of
+two is exact. Spacings are absolute, in the unit of `x`; only `unit_roundoff` and `epsilon` are relative.
 This module imports neither torch nor numpy; reading `Format.dtype` imports torch.
 """
 
@@ -29,7 +29,7 @@ class Format:
         precision: Significant bits, the implicit one included.
         min_exponent: The smallest normal number is 2**min_exponent.
         max: The largest finite number.
-        saturates: Whether what lies beyond `max`, infinity too, becomes `max`. Such a format has no infinity.
+        saturates: Whether larger numbers, infinity too, become `max`. Such a format has no infinity.
         dtype_name: The attribute of torch; None where torch has no such dtype.
     """
 

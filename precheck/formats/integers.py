@@ -1,4 +1,4 @@
-"""Integers of 8 and 4 bits under float32 scales and zero points: of a tensor, a channel (a row), or a group of columns of one.
+"""Casts tensors to integers of 8 or 4 bits with float32 scales and zero points, for a tensor, a row or a group of columns.
 
 Scales, zero points and codes equal `torchao.quantization.quant_primitives`, bit for bit.
 """
@@ -13,16 +13,16 @@ from precheck.formats.tiles import ROW, TENSOR, Tile
 from precheck.formats.whole import INT4, INT8, UINT4, Integers
 
 LEAST = 2.0**-126
-"""Least scale: float32's smallest normal number."""
+"""The least scale: float32's smallest normal number."""
 
 
 def group(columns: int) -> Tile:
-    """The tile of groups of so many columns."""
+    """The tile for groups of so many columns of a row."""
     return Tile(1, columns)
 
 
 def parameters(values: torch.Tensor, kind: Integers, *, tile: Tile = ROW, symmetric: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
-    """The scale and the zero point of each tile, as matrices; the zero points are whole numbers, in float32."""
+    """The scale and the zero point of each tile, as matrices. Zero points are whole numbers in float32."""
     low, high = tiles.extremes(values.float(), tile)
     if symmetric:
         scale = (torch.maximum(-low, high) / ((kind.most - kind.least) / 2)).clamp_(min=LEAST)
@@ -35,7 +35,7 @@ def quantised(
     values: torch.Tensor, kind: Integers, scale: torch.Tensor, zero: torch.Tensor, tile: Tile = ROW, *, rounding: Rounding = "nearest",
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """The codes, whole numbers as float32, in the shape of `values`; `rounding` as in `casting.cast`."""
+    """The integer codes of `values` as float32, in the same shape. `rounding` is as in `casting.cast`."""
     wide = values.float()
     steps = wide * tiles.spread(1.0 / scale, wide, tile)
     if rounding == "nearest":
@@ -48,7 +48,7 @@ def quantised(
 
 
 def dequantised(codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor, tile: Tile = ROW) -> torch.Tensor:
-    """What the codes stand for, as float32."""
+    """The values of the codes, as float32."""
     return (codes.float() - tiles.spread(zero, codes, tile)) * tiles.spread(scale, codes, tile)
 
 

@@ -1,7 +1,7 @@
-"""Microscaling formats: blocks of 32 elements under a scale that is a power of two (OCP Microscaling Formats 1.0, 2023).
+"""Casts to microscaling formats: blocks of 32 elements with a power-of-two scale (OCP Microscaling Formats 1.0, 2023).
 
-The scale is an E8M0: a byte e that stands for 2^(e - 127), 255 for NaN. How it follows from the block's greatest magnitude is told by
-`Mode`; casts equal `torchao.prototype.mx_formats`, bit for bit.
+The scale is an E8M0 number: a byte e with the value 2^(e - 127), or NaN for 255. `Mode` says how it is computed from the block's largest
+magnitude. Casts equal `torchao.prototype.mx_formats`, bit for bit.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _rounded_up(quotient: torch.Tensor) -> torch.Tensor:
 
 
 def scales(biased: torch.Tensor) -> torch.Tensor:
-    """What E8M0 bytes stand for, as float32; NaN for 255."""
+    """The values of E8M0 bytes, as float32; NaN for 255."""
     return torch.where(biased == NAN, math.nan, torch.exp2((biased - BIAS).float()))
 
 
@@ -63,7 +63,7 @@ def quantised(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The elements, numbers of `fmt` as float32 in the shape of `values`, and the E8M0 byte of each block as a matrix of int32.
 
-    `tile`: what shares a scale; None for 32 along the last dimension.
+    `tile`: the elements that share a scale. None: 32 along the last dimension.
     """
     tile = tile or Tile(1, BLOCK)
     wide = values.float()
@@ -77,5 +77,5 @@ def quantised(
 
 
 def dequantised(elements: torch.Tensor, biased: torch.Tensor, tile: Tile | None = None) -> torch.Tensor:
-    """What the elements of blocks under these scales stand for, as float32."""
+    """The values of the elements with these scales, as float32."""
     return elements * tiles.spread(scales(biased), elements, tile or Tile(1, BLOCK))

@@ -1,4 +1,4 @@
-"""NVFP4: blocks of 16 elements in e2m1 under a scale in e4m3, these under one float32 scale of the tensor (NVIDIA, arXiv 2509.25149).
+"""Casts to NVFP4: blocks of 16 e2m1 elements with an e4m3 scale, and one float32 scale for the tensor (NVIDIA, arXiv 2509.25149).
 
 Casts equal `torchao.prototype.mx_formats.nvfp4_tensor.nvfp4_quantize`, bit for bit.
 """
@@ -14,11 +14,11 @@ from precheck.formats.tiles import Tile
 
 BLOCK = 16
 SQUARE = Tile(BLOCK, BLOCK)
-"""The tile of weights in training, which has the same scales in both directions."""
+"""The tile for weights in training. A transposed weight has the same scales."""
 
 
 def tensor_scale(amax: torch.Tensor) -> torch.Tensor:
-    """The tensor's scale, for which the scale of its greatest block is the largest of e4m3: amax / (448 · 6). One where that is zero."""
+    """The scale of a tensor: amax / (448 · 6), so that the scale of its largest block is the largest e4m3 number. 1 if amax is zero."""
     found = amax.float() / (E4M3FN.max * E2M1.max)
     return torch.where(found == 0, torch.ones_like(found), found)
 
@@ -29,7 +29,7 @@ def quantised(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The elements, numbers of e2m1 as float32 in the shape of `values`, and the scale of each block, numbers of e4m3 as a matrix of float32.
 
-    `over` is the tensor's scale (None: blocks' scales alone); `tile` what shares a scale, None for 16 along the last dimension.
+    `over`: the scale of the tensor. None: only the blocks have scales. `tile`: the elements that share a scale. None: 16 along the last dimension.
     """
     tile = tile or Tile(1, BLOCK)
     wide = values.float()
@@ -41,6 +41,6 @@ def quantised(
 
 
 def dequantised(elements: torch.Tensor, scales: torch.Tensor, over: torch.Tensor | None = None, tile: Tile | None = None) -> torch.Tensor:
-    """What the elements stand for, as float32."""
+    """The values of the elements, as float32."""
     each = scales if over is None else scales * over
     return elements * tiles.spread(each, elements, tile or Tile(1, BLOCK))

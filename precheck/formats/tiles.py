@@ -1,4 +1,4 @@
-"""Tensors as tiles of rows by columns, each under one scale: its greatest magnitudes, and scales spread over the elements.
+"""Splits tensors into tiles that share a scale: computes their largest magnitudes, and expands scales to the elements.
 
 Importing this module does not import torch.
 """
@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     import torch
 
 WHOLE = -1
-"""As an extent of a tile: all there is along that dimension."""
+"""The extent of a tile that covers the whole dimension."""
 VECTOR = 32
-"""Columns from which torch reduces a row by vector instructions."""
+"""From this many columns on torch reduces a row with vector instructions."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tile:
-    """How many rows and columns of a matrix share a scale; `WHOLE` for all. The columns are the last dimension, the rows all before it.
+    """How many rows and columns share a scale; `WHOLE` for all. Columns are the last dimension, rows all other dimensions.
 
-    A tensor that a tile does not divide ends in smaller tiles.
+    If the tile does not divide the tensor, the last tiles are smaller.
     """
 
     rows: int
     columns: int
 
     def extents(self, matrix: torch.Tensor) -> tuple[int, int]:
-        """The same with the extents of `matrix`, of two dimensions, for `WHOLE`."""
+        """The rows and columns of a tile of `matrix`, with its extents in place of `WHOLE`."""
         rows, columns = matrix.shape
         return (rows or 1) if self.rows == WHOLE else self.rows, (columns or 1) if self.columns == WHOLE else self.columns
 
@@ -39,12 +39,12 @@ COLUMN = Tile(WHOLE, 1)
 
 
 def matrix(values: torch.Tensor) -> torch.Tensor:
-    """All dimensions before the last as one."""
+    """Returns a view as a matrix: all dimensions before the last become one."""
     return values.reshape(-1, values.shape[-1] if values.dim() else 1)
 
 
 def amax(values: torch.Tensor, tile: Tile) -> torch.Tensor:
-    """The greatest magnitude of each tile, as a matrix; NaN where a tile has one."""
+    """The largest magnitude of each tile, as a matrix. NaN for a tile with NaN."""
     parts = _split(matrix(values).abs(), tile)
     each = parts.squeeze(1) if parts.shape[1] == 1 else parts.amax(1)  # both dimensions at once take ten times as long
     while each.shape[2] < VECTOR and each.shape[2] % 2 == 0:
@@ -54,13 +54,13 @@ def amax(values: torch.Tensor, tile: Tile) -> torch.Tensor:
 
 
 def extremes(values: torch.Tensor, tile: Tile) -> tuple[torch.Tensor, torch.Tensor]:
-    """The least and the greatest number of each tile, zero among them."""
+    """The smallest and the largest number of each tile, with zero counted as an element."""
     parts = _split(matrix(values), tile)
     return parts.amin(dim=(1, 3)).clamp_(max=0), parts.amax(dim=(1, 3)).clamp_(min=0)
 
 
 def spread(scales: torch.Tensor, like: torch.Tensor, tile: Tile) -> torch.Tensor:
-    """The scale of each element: of the shape of `like`, or one that broadcasts to it."""
+    """The scale of each element, in the shape of `like` or in one that broadcasts to it."""
     if scales.numel() == 1:
         return scales.reshape(())
     flat = matrix(like)
@@ -73,12 +73,12 @@ def spread(scales: torch.Tensor, like: torch.Tensor, tile: Tile) -> torch.Tensor
 
 
 def _repeated(scales: torch.Tensor, times: int) -> torch.Tensor:
-    """Each row so many times, one after another; a copy only where that is more than once."""
+    """Repeats each row `times` times. Copies only if `times` is more than one."""
     return scales[:, None].expand(-1, times, -1).reshape(-1, scales.shape[1]) if times > 1 else scales
 
 
 def _split(flat: torch.Tensor, tile: Tile) -> torch.Tensor:
-    """As tiles by rows by tiles by columns; the last are filled up with zeros, which are no greatest magnitude."""
+    """Reshapes to (tiles, rows, tiles, columns). The last tiles are filled with zeros, which do not change a largest magnitude."""
     rows, columns = tile.extents(flat)
     missing = -flat.shape[0] % rows, -flat.shape[1] % columns
     if any(missing):

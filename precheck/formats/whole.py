@@ -1,4 +1,4 @@
-"""Whole numbers of few bits, as formats. Importing this module does not import torch."""
+"""Integer formats: int8, int4, uint4. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Integers:
-    """Whole numbers from `least` to `most`."""
+    """An integer format with numbers from `least` to `most`."""
 
     name: str
     least: int

@@ -1,1 +1,1 @@
-"""Goldens: what float32 gave, kept in a file a test."""
+"""Goldens: the results of a float32 run, stored in a file for each test."""

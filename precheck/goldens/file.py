@@ -1,8 +1,8 @@
-"""The golden file: safetensors, stacked, checked byte for byte, written whole or not at all.
+"""Reads and writes golden files: safetensors with a checksum, written atomically.
 
-Per tensor there are 127 float32 numbers of sketch, times a power of two of its own. There are five float64: norm, amax, norm of the weight, noise
-floor of either placement. And there is an entry in one compressed index. The entry has kind, name, step, shape, dtype and counts. No pickle, no
-torch: any safetensors reader opens it.
+For each tensor a golden has a sketch (127 float32 numbers and a power of two), five float64 numbers (norm, amax, norm of the weight, noise floors of
+both placements), and an entry in one compressed index (kind, name, step, shape, dtype, counts). It needs neither pickle nor torch: any reader of
+safetensors can open it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _FIELDS = {
     "kind": str, "name": str, "step": int, "shape": list, "dtype": str, "nan": int, "posinf": int, "neginf": int, "zeros": int,
     "roundings": int, "is_result": bool, "sampled": bool,
 }  # fmt: skip
-_WIDTH = 127  # of a sketch; precheck.observe.sketch has it too, and imports torch
+_WIDTH = 127  # of a sketch; as in precheck.observe.sketch, which imports torch
 _STORED = {"F32": "<f4", "F64": "<f8", "U8": "u1"}  # safetensors is little-endian everywhere
-_JUDGED_BY = {"seed": int, "steps": int, "loss": bool, "optimizer": str, "weights": str, "inputs": str}  # what a check asks of the provenance
+_JUDGED_BY = {"seed": int, "steps": int, "loss": bool, "optimizer": str, "weights": str, "inputs": str}  # fields of the provenance that a check needs
 _LARGEST_COUNT = (1 << 63) - 1  # elements, which torch counts in int64
 _LARGEST_INDEX = 1 << 26  # bytes; ten times the index of 50 000 tensors, so that a forged file cannot fill the memory
 _HINT = "record it again with pytest --golden-refresh=all"
@@ -42,7 +42,7 @@ Provenance = dict[str, str | int | float | bool]
 
 
 class GoldenError(Exception):
-    """A golden cannot be used or written; the message says which, why, and what to type."""
+    """A golden cannot be used or written. The message says which one, why, and what to do."""
 
 
 class GoldenMissing(GoldenError):
@@ -51,27 +51,27 @@ class GoldenMissing(GoldenError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GoldenRecord:
-    """A record with its noise floors: the spread (Euclidean) that noise of one unit roundoff causes, by placement; NaN: unknown."""
+    """A record with its noise floors by placement: the Euclidean error that noise of one unit roundoff causes. NaN if unknown."""
 
     record: Record
     floors: dict[str, float]
 
     @property
     def spread(self) -> float:
-        """What float32's own roundings are judged by, which are everywhere: of the first placement that is known; 0 where none is."""
+        """The noise floor by which float32 itself is judged: that of the first placement that is known, or 0."""
         return next((self.floors[place] for place in PLACEMENTS if not math.isnan(self.floors.get(place, math.nan))), 0.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Golden:
-    """The records of a float32 reference in the order of the run, and where they come from."""
+    """The records of a float32 run in its order, and their provenance (versions, device, settings, digests)."""
 
     records: list[GoldenRecord]
     provenance: Provenance
 
 
 def read(path: Path) -> Golden:
-    """The golden at `path`. Raises GoldenMissing if there is none, GoldenError if it is damaged or of another schema."""
+    """Reads the golden at `path`. Raises GoldenMissing if there is none, GoldenError if it is damaged or of another schema."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -82,9 +82,9 @@ def read(path: Path) -> Golden:
 
 
 def write(path: Path, golden: Golden) -> bool:
-    """Writes `golden`, or returns False if those very bytes are there. Raises GoldenError for NaN, or where it cannot write.
+    """Writes `golden`. Returns False if the file has the same bytes already. Raises GoldenError for NaN, or if it cannot write.
 
-    Atomic: a reader, a crash or another worker sees the old file or the new one.
+    Writing is atomic: other processes see the old file or the new one.
     """
     _refuse_nonfinite(golden, path)
     data = encode(golden)
@@ -99,7 +99,7 @@ def write(path: Path, golden: Golden) -> bool:
 
 
 def _refuse_nonfinite(golden: Golden, path: Path) -> None:
-    """Masks hold -Inf, so inputs, outputs of modules and what functions return may; a NaN, or a gradient that is not finite, is no reference."""
+    """Raises GoldenError for NaN, and for non-finite gradients or losses. Inputs and results may hold Inf, since masks hold -Inf."""
     for each in golden.records:
         record = each.record
         counted = record.nan if record.kind in ("input", "output", "returned") else record.nonfinite
@@ -123,7 +123,7 @@ def _called(record: Record) -> str:
 
 
 def encode(golden: Golden) -> bytes:
-    """The bytes of the file: the same for equal content. A floor that is not finite is stored as NaN, unknown."""
+    """The bytes of the file; equal content gives equal bytes. A floor that is not finite is stored as NaN, which means unknown."""
     records = [each.record for each in golden.records]
     mantissas, exponents = _scaled([record.sketch for record in records])
     index: dict[str, list[Any]] = {name: [getattr(record, name) for record in records] for name in _FIELDS}
@@ -141,9 +141,9 @@ def encode(golden: Golden) -> bytes:
 
 
 def _scaled(sketches: Sequence[numpy.ndarray]) -> tuple[numpy.ndarray, list[int]]:
-    """Each sketch as float32 below 1 and a power of two, since sums of float64 leave float32's range at either end."""
+    """Writes each sketch as float32 numbers below 1 times a power of two, since its numbers may leave the range of float32."""
     exponents = [math.frexp(float(numpy.abs(sketch).max(initial=0.0)))[1] for sketch in sketches]
-    below_one = numpy.nextafter(numpy.float32(1), numpy.float32(0))  # were it rounded up to 1, the greatest float64 would come back as Inf
+    below_one = numpy.nextafter(numpy.float32(1), numpy.float32(0))  # rounding up to 1 would turn the largest float64 into Inf
     with numpy.errstate(under="ignore"):
         scaled = [numpy.ldexp(sketch, -exponent).clip(-below_one, below_one) for sketch, exponent in zip(sketches, exponents, strict=True)]
         return numpy.array(scaled, _STORED["F32"]).reshape(len(scaled), _WIDTH), exponents
@@ -166,7 +166,7 @@ def _checksum(provenance: str, tensors: dict[str, numpy.ndarray]) -> str:
 
 
 def decode(data: bytes, name: str) -> Golden:
-    """The golden in `data`; `name` is what an error calls it. Raises GoldenError for bytes that are not a whole, intact golden."""
+    """Decodes the bytes of a golden. `name` is for error messages. Raises GoldenError if the bytes are not an intact golden."""
     sealed = _sealed(data, name)
     if sealed.get("schema") != SCHEMA:
         raise GoldenError(f"golden {name} has schema {sealed.get('schema')!r}, and this precheck reads schema {SCHEMA}; {_HINT}")
@@ -180,7 +180,7 @@ def decode(data: bytes, name: str) -> Golden:
 
 
 def _sealed(data: bytes, name: str) -> dict[str, Any]:
-    """precheck's own metadata, from the safetensors header: eight bytes of length, then JSON."""
+    """Reads precheck's metadata from the safetensors header, which is eight bytes of length and then JSON."""
     try:
         (length,) = struct.unpack_from("<Q", data)
         sealed = json.loads(json.loads(data[8 : 8 + length].decode())["__metadata__"]["precheck"])
@@ -197,7 +197,7 @@ def _tensors(data: bytes) -> dict[str, numpy.ndarray]:
 
 
 def _provenance(found: Any) -> Provenance:
-    """As it was stored: names and plain values, among them all that a check asks for."""
+    """Validates a provenance: plain values only, and all fields that a check needs."""
     provenance: Provenance = _typed(found, dict)
     for name, kind in _JUDGED_BY.items():
         _typed(provenance[name], kind)
@@ -222,7 +222,7 @@ def _records(tensors: dict[str, numpy.ndarray]) -> list[GoldenRecord]:
 
 
 def _refuse_impossible(record: Record, floors: dict[str, float]) -> None:
-    """No tensor has such numbers, so that somebody made them up. A floor may be NaN, unknown."""
+    """Raises ValueError for numbers that no tensor has, as in a forged file. A floor may be NaN, which means unknown."""
     sizes = {"norm": record.norm, "amax": record.amax, "norm of the weight": record.weight_norm}
     sizes |= {f"{placement} floor": floor for placement, floor in floors.items() if not math.isnan(floor)}
     counts = {"number of elements": record.numel, "smallest size": min(record.shape, default=0)}
@@ -240,7 +240,7 @@ def _refuse_impossible(record: Record, floors: dict[str, float]) -> None:
 
 
 def _unscaled(mantissas: numpy.ndarray, exponent: int) -> numpy.ndarray:
-    if mantissas.shape != (_WIDTH,) or not -1073 <= exponent <= 1024 or not (abs(mantissas) < 1).all():  # what frexp gives for float64
+    if mantissas.shape != (_WIDTH,) or not -1073 <= exponent <= 1024 or not (abs(mantissas) < 1).all():  # the range of frexp for float64
         raise ValueError("it holds what is no sketch")
     unscaled: numpy.ndarray = numpy.ldexp(mantissas.astype(numpy.float64), exponent)
     return unscaled

@@ -1,6 +1,6 @@
-"""The file of known failures: TOML, one table a fault, in an order that two branches can merge.
+"""Reads and writes the file of known failures: TOML with one table for each fault, in an order that branches can merge.
 
-It is written by the tool, so comments in it do not last; what is to be said of a failure is its `reason`. Imports neither torch nor numpy.
+precheck rewrites the file, so comments in it are lost; `reason` is kept. Imports neither torch nor numpy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from precheck.precisions import PRECISIONS
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib  # pytest depends on it there
+    import tomli as tomllib  # pytest depends on it for these versions of Python
 
 HEAD = """\
 # Failures of precision checks that are known: they do not fail a run until they get worse, or `until` has passed.
@@ -35,7 +35,7 @@ _WORDS = {str: "a text in quotes", int: "a whole number", float: "a number", dat
 
 
 class Check(NamedTuple):
-    """Which check of a run failures are known of: `number` counts the calls of check_precision in the test, from 1."""
+    """Identifies a check: test, precision, and `number`, which counts the calls of check_precision in the test from 1."""
 
     test: str
     precision: str
@@ -46,11 +46,11 @@ Failures = dict[Check, list[Known]]
 
 
 class KnownError(ValueError):
-    """A file of known failures cannot be read or written; the message says why, and what to do."""
+    """A file of known failures cannot be read or written. The message says why, and what to do."""
 
 
 def read(path: Path) -> Failures:
-    """What is known by the file at `path`; nothing if there is none. Raises KnownError."""
+    """Reads the failures in the file at `path`. Empty if there is no file. Raises KnownError."""
     try:
         content = tomllib.loads(path.read_bytes().decode("utf8", "surrogateescape").replace("\r\n", "\n"))
     except FileNotFoundError:
@@ -108,7 +108,7 @@ def _family(value: Any, where: str) -> Family:
 
 
 def write(path: Path, failures: Failures) -> None:
-    """Writes the file whole; where nothing is known any more, there is none. Raises KnownError."""
+    """Writes the file atomically, or deletes it if no failure is left. Raises KnownError."""
     try:
         if failures:
             replace(path.resolve(), text(failures).encode("utf8", "surrogateescape"))
@@ -119,7 +119,7 @@ def write(path: Path, failures: Failures) -> None:
 
 
 def text(failures: Failures) -> str:
-    """In order of tests, precisions and checks; of a check, in the order of its report."""
+    """The content of the file, sorted by test, precision and check. Failures of one check keep the order of its report."""
     tables = [_text(check, known) for check in sorted(failures) for known in failures[check]]
     return "\n".join([HEAD, *tables])
 

@@ -1,7 +1,7 @@
-"""How a golden comes into being and is renewed: record, compare with what is there, write.
+"""Records goldens and refreshes them: makes the runs, compares with the file, and writes it if asked to.
 
-A golden is the float32 reference of a test. It has the noise floor of either placement of rounding (at autocast's ops, or wherever the run stores),
-so that one file serves every precision. It is recorded and deleted on request only.
+A golden is the float32 reference of a test. It has noise floors for both placements of rounding (at autocast's ops, or at every stored result), so
+that one file serves all precisions. Goldens are written and deleted on request only.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ _FLOAT32 = PRECISIONS["32-true"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refreshed:
-    """What a refresh did to one file: `written` there was none, `changed` other values now, `unchanged`, `kept` not recorded."""
+    """The result of a refresh for one file. `written`: it is new. `changed`: it has new values. `kept`: it was not recorded again."""
 
     path: Path
     status: Status
-    lines: tuple[str, ...] = ()  # what moved, worst first
+    lines: tuple[str, ...] = ()  # the changes, worst first
 
 
 @interrupts.holding
 @collector.spared
 def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
-    """Records the golden of `job` at `path`, where `which` asks for it. Raises GoldenError if it cannot be written or is not finite.
+    """Records the golden of `job` at `path` if `which` says so. Raises GoldenError if it cannot be written or is not finite.
 
-    `missing` leaves every file that is there. `changed` rewrites those that cannot be read, or whose values moved by more than float32 may differ
-    between machines. `all` rewrites those whose bytes differ.
+    `missing` keeps all existing files. `changed` rewrites files that cannot be read, or whose values moved by more than float32 differs between
+    machines. `all` rewrites all files whose bytes differ.
     """
     if which == "missing" and path.exists():
         return Refreshed(path, "kept")
@@ -72,9 +72,10 @@ def refresh(path: Path, job: Job, which: Which = "changed") -> Refreshed:
 
 
 def outdated(before: Golden, now: Golden, job: Job | None = None) -> bool:
-    """Whether `now` is another test's, or one that a check beside `before` would call moved. With the `job`, float64 is asked, as a check asks it.
+    """Whether `before` is out of date: `now` belongs to another test, or a check would find that it moved. With a `job`, float64 is used too, as in a
+    check.
 
-    A distance as a share of the norm does not tell. What cancels, such as the gradient of a key's bias, is another number on each machine.
+    The relative distance is no criterion: a result of cancellation, such as the gradient of a key's bias, differs on every machine.
     """
     old, new = ({each.record.key: each.record for each in golden.records} for golden in (before, now))
     if old.keys() != new.keys() or any(_form(old[key]) != _form(each) for key, each in new.items()):
@@ -88,17 +89,17 @@ def outdated(before: Golden, now: Golden, job: Job | None = None) -> bool:
 
 
 def _like(golden: Golden, job: Job) -> Job:
-    """The job, with those of its tensors sampled that were when the golden was recorded."""
+    """The job with the same tensors sampled as when the golden was recorded."""
     return dataclasses.replace(job, sampled=frozenset(each.record.key for each in golden.records if each.record.sampled))
 
 
 def _form(record: Record) -> tuple[object, ...]:
-    """What no rounding changes."""
+    """The properties of a record that rounding does not change."""
     return record.shape, record.dtype, record.sampled, record.nan, record.posinf, record.neginf
 
 
 def _before(path: Path) -> Golden | str:
-    """The golden that is there; or why it cannot be read; or "" if there is none."""
+    """The golden in the file, or a text that says why it cannot be read, or "" if there is no file."""
     from precheck.goldens.file import GoldenError
 
     try:
@@ -110,7 +111,7 @@ def _before(path: Path) -> Golden | str:
 
 
 def record(job: Job) -> Golden:
-    """The golden of `job`: its float32 reference, the noise floors, and where it was recorded."""
+    """Makes the golden of `job`: its float32 reference, its noise floors and its provenance."""
     with doing("recording the golden"):
         job = thinned(job)
         trace = float32(job, functions=True)
@@ -123,14 +124,14 @@ def record(job: Job) -> Golden:
 
 
 def thinned(job: Job) -> Job:
-    """The job, with what of its tensors a sample tells as much of as the whole does. Of every other, and of inputs, all is folded."""
+    """The job with the tensors marked whose sketch may be made from a sample. Other tensors and inputs are sketched in full."""
     return dataclasses.replace(job, sampled=frozenset(run(job, dataclasses.replace(low(_FLOAT32), finds_sample_sizes=True, functions=True)).even))
 
 
 def float32(job: Job, *, functions: bool = False) -> Trace:
-    """The reference as goldens keep it: float32 throughout, the model's own casts to low formats lifted, no decision imposed.
+    """Runs the reference for goldens: all in float32, also where the model casts to low formats, with float32's own decisions.
 
-    `functions`: with what the user's functions return.
+    `functions`: also records what the user's functions return.
     """
     log = DecisionLog()
     run(job, low(_FLOAT32, records=log))
@@ -138,7 +139,8 @@ def float32(job: Job, *, functions: bool = False) -> Trace:
 
 
 def errors(job: Job, trace: Trace) -> dict[str, float]:
-    """By record key, how far `trace`, which `float32` gave, is from float64 on the same decisions. Empty where the model does not run in float64."""
+    """For each record key, the distance of `trace` (made by `float32`) from float64 with the same decisions. Empty if the model does not run in
+    float64."""
     log = DecisionLog()
     run(job, low(_FLOAT32, records=log))
     try:
@@ -150,9 +152,9 @@ def errors(job: Job, trace: Trace) -> dict[str, float]:
 
 
 def _floors(job: Job, precision: Precision, done: int) -> dict[str, float]:
-    """By record key, the spread that a noise of one unit roundoff causes where `precision` rounds. `done` noise runs were made before.
+    """For each record key, the spread that noise of one unit roundoff at the roundings of `precision` causes. `done`: noise runs already made.
 
-    Empty where the model does not run under it (an op without a kernel for that dtype): checks then measure it afresh.
+    Empty if the model does not run under the precision, for lack of a kernel; checks then measure the spread themselves.
     """
     log = DecisionLog()
     try:
@@ -169,7 +171,7 @@ def _floors(job: Job, precision: Precision, done: int) -> dict[str, float]:
 
 
 def inputs_of(job: Job) -> Iterator[GoldenRecord]:
-    """The inputs as records, so that changed inputs are told apart from drift, by name and by how much."""
+    """The inputs as records, so that a check can tell changed inputs from drift."""
     for path, tensor in tensors(job.inputs):
         for part, dense in parts(tensor).items():
             facts: dict[str, Any] = reduced(dense)
@@ -177,7 +179,7 @@ def inputs_of(job: Job) -> Iterator[GoldenRecord]:
 
 
 def provenance(job: Job, trace: Trace) -> dict[str, str | int | float | bool]:
-    """Where and with what a golden was recorded."""
+    """The provenance of a golden: versions, device, settings of the job, digests."""
     from precheck import __version__
 
     return {
@@ -196,7 +198,7 @@ def provenance(job: Job, trace: Trace) -> dict[str, str | int | float | bool]:
 
 
 def digest(named: Mapping[str, Any]) -> str:
-    """Of names, dtypes, shapes and bytes of the tensors in `named`."""
+    """A hash of the names, dtypes, shapes and bytes of the tensors in `named`."""
     state = hashlib.blake2b(digest_size=16)
     for name, value in named.items():
         for part, dense in parts(value).items() if isinstance(value, torch.Tensor) else ():

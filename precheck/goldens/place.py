@@ -1,4 +1,4 @@
-"""Which file belongs to which test. Standard library only: the plugin asks before torch is needed."""
+"""Maps each test to the path of its golden. Standard library only, since the plugin uses it before it imports torch."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import re
 from pathlib import Path, PurePosixPath
 
 SUFFIX = ".safetensors"
-_LONGEST = 92  # characters; with a hash, the suffix and a call's number 120, and a temporary name beside it 143, which eCryptfs takes
+_LONGEST = 92  # characters; 120 with hash, suffix and number of a call, and 143 for a temporary name, the limit of eCryptfs
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}  # reserved on Windows
-_ELSEWHERE = "~"  # holds the goldens of tests outside `under`; no sanitised name is a bare "~"
+_ELSEWHERE = "~"  # the folder for goldens of tests outside `under`; no sanitised name is "~"
 
 
 def golden_path(directory: Path, test_file: str, test_name: str, *, under: str = "") -> Path:
     """`directory`/<path of the test file>/<name of the test>.safetensors.
 
-    `test_file` is relative to the root of the project, with forward slashes. `under` is the folder that all tests live in, if there is one; the
-    path leaves it out. `test_name` may hold classes and parameters. Some file systems would refuse some names, or take two for one. These get a
-    plain form and a hash of their own, so that different tests never share a file.
+    `test_file` is relative to the root of the project, with forward slashes. `under` is the folder of all tests, if there is one; the path leaves
+    it out. `test_name` may contain classes and parameters. Names that some file systems refuse, or cannot tell apart, are simplified and get a
+    hash, so that different tests never share a file.
     """
     file = PurePosixPath(test_file)
-    parts = (*file.parts[:-1], file.stem if file.suffix == ".py" else f"{file.name}/")  # the slash earns a hash: x.py is not x
+    parts = (*file.parts[:-1], file.stem if file.suffix == ".py" else f"{file.name}/")  # so x gets a hash, unlike x.py
     root = PurePosixPath(under).parts
     inside = parts[: len(root)] == root and len(parts) > len(root)
     folders = [_plain(part) for part in (parts[len(root) :] if inside else parts)]
@@ -28,12 +28,12 @@ def golden_path(directory: Path, test_file: str, test_name: str, *, under: str =
 
 
 def golden_files(directory: Path) -> list[Path]:
-    """Every golden below `directory`, in order; what a crash left half written is none."""
+    """All goldens below `directory`, sorted. Temporary files that a crash left are not included."""
     return sorted(path for path in directory.rglob(f"*{SUFFIX}") if path.is_file() and not path.name.startswith("."))
 
 
 def _test(name: str) -> str:
-    """`name-params` for `name[params]`; classes are joined with dots. A name with dots or hyphens of its own is not left plain."""
+    """The file name for a test: `name-params` for `name[params]`, classes joined with dots. A name that contains dots or hyphens gets a hash."""
     with_parameters = re.fullmatch(r"([a-z_][a-z0-9_]*)\[([a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?)\]", name)
     if with_parameters and _fit("-".join(with_parameters.groups())):
         return "-".join(with_parameters.groups())
@@ -46,7 +46,7 @@ def _plain(name: str) -> str:
 
 
 def _fit(name: str) -> bool:
-    """Whether every file system takes `name` as it is, and none takes another such name for it."""
+    """Whether every file system accepts `name` unchanged and tells it from other such names."""
     return _safe(name) == name == name.lower() != "" and not _is_device(name)
 
 

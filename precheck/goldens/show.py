@@ -1,4 +1,4 @@
-"""Goldens as text, and what tells two of them apart. Imports no torch, so that git may call it for a diff."""
+"""Shows goldens as text, and lists the differences of two. Imports no torch, since git may call it for each diff."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from precheck.observe.records import Record
 from precheck.words import one_line
 
 STILL = 2.0**-20
-"""Distance, as a share of a tensor's norm, up to which it has not moved: what float32 may differ by between machines
+"""A tensor has not moved if its distance is at most this share of its norm, by which float32 may differ between machines
 (precheck.analysis.noise.REASSOCIATED)."""
 _COLUMNS = {
     "kind": 18, "tensor": 40, "step": 4, "shape": 14, "dtype": 8, "norm": 12, "amax": 12, "zeros": 8, "nonfinite": 9, "floor mixed": 11,
     "floor true": 10,
 }  # fmt: skip
-"""Widths that no row's content moves: where one cell is longer, a diff shows that row alone."""
-MEANINGFUL = ("seed", "steps", "loss", "optimizer")  # digests, versions and devices may differ while every value stays
+"""Fixed widths of columns. So a longer cell changes only its own row in a diff."""
+MEANINGFUL = ("seed", "steps", "loss", "optimizer")  # digests, versions and devices may differ without a change of values
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """One difference between two goldens; `distance` is relative to the first one's norm, infinite for what only one has."""
+    """One difference between two goldens. `distance` is relative to the norm in the first one, and infinite for tensors that only one has."""
 
     what: str
     distance: float
 
 
 def show(golden: Golden, path: str) -> str:
-    """Provenance, then one line a tensor in the order of the run. Floors are shares of the norm for each unit roundoff."""
+    """The golden as text: provenance, then a line for each tensor in the order of the run. Floors are shares of the norm per unit roundoff."""
     lines = [f"golden {path}", *(f"{name}: {value}" for name, value in sorted(golden.provenance.items())), ""]
     table = [tuple(_COLUMNS), *(_row(each) for each in golden.records)]
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, _COLUMNS.values(), strict=True)).rstrip() for row in table]
@@ -50,7 +50,7 @@ def _row(each: GoldenRecord) -> tuple[str, ...]:
 
 
 def difference(before: Golden, now: Golden) -> list[Change]:
-    """What moved, appeared or went, worst first; then settings of the test. Empty where nothing that matters changed."""
+    """Tensors that moved, are new or are gone, worst first, then changed settings of the test. Empty if nothing that matters changed."""
     old = {each.record.key: each.record for each in before.records}
     new = {each.record.key: each.record for each in now.records}
     changes = [Change(f"{_place(record)}: gone", math.inf) for key, record in old.items() if key not in new]
@@ -61,7 +61,7 @@ def difference(before: Golden, now: Golden) -> list[Change]:
 
 
 def circumstances(before: Golden, now: Golden) -> list[Change]:
-    """Differences in how they were recorded that change no verdict: versions, device, digests."""
+    """Differences of the provenance that change no verdict: versions, device, digests."""
     return [change for name, change in _provenance(before, now) if name not in MEANINGFUL]
 
 
@@ -83,7 +83,7 @@ def _moved(before: Record, now: Record) -> list[Change]:
     greater = max(before.norm, now.norm)
     if not greater:
         return []
-    distance = float(numpy.linalg.norm(now.sketch / greater - before.sketch / greater))  # their squares may leave float64
+    distance = float(numpy.linalg.norm(now.sketch / greater - before.sketch / greater))  # divided first, since squares may leave the range of float64
     if distance <= STILL:
         return []
     share = distance * (greater / before.norm) if before.norm else math.inf
@@ -103,5 +103,5 @@ def _name(record: Record) -> str:
 
 
 def describe(changes: Sequence[Change]) -> str:
-    """One line a change, whatever names are in it."""
+    """The changes as text, one line for each."""
     return "\n".join(one_line(change.what) for change in changes)

@@ -1,1 +1,1 @@
-"""The hunt for inputs that break a model: one input judged, shrunk to the elements that matter, and written as code."""
+"""The parts of `search`: judges an input, follows the gradient to a failing one, shrinks it, and writes it as code."""

@@ -1,7 +1,7 @@
-"""From an input that comes near the end of a format, on along the gradient: the signs that drawing at random does not hit.
+"""Changes the signs of an input along the gradient until a result overflows: a combination that random draws do not hit.
 
-A sum of n products reaches n times each where all signs agree, and about its root where they do not. Only signs are changed, so
-that the input keeps the magnitudes that the strategy drew.
+A sum of n products is n times as large as each if all signs agree, and only about √n times if they are random. Only signs are changed, so
+that the magnitudes stay those that the strategy drew.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from precheck.observe.job import Job
 from precheck.precisions import Precision
 
 _STEPS = 12
-"""Where the signs of a gradient settle at all, they have after a few steps."""
+"""The most steps. If the signs of the gradient settle, they do so within a few steps."""
 _MANY = 16
-"""Results that are looked at, the tallest ones: a backward pass each."""
+"""How many of the largest results get a backward pass."""
 
 
 class _Tallest(TorchFunctionMode):
-    """The results with the greatest magnitudes among those that the precision would store low, with their graphs."""
+    """Collects the results with the largest magnitudes among those in the low format, with their autograd graphs."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -35,15 +35,15 @@ class _Tallest(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if isinstance(result, torch.Tensor) and result.dtype is self.dtype and result.requires_grad and result.numel():
-            greatest = float(result.detach().abs().nan_to_num(posinf=0.0).amax())  # an Inf that is meant is a mask's
+            greatest = float(result.detach().abs().nan_to_num(posinf=0.0).amax())  # Inf is left out, since it comes from a mask
             self.results = sorted([*self.results, (greatest, result)], key=lambda pair: -pair[0])[:_MANY]
         return result
 
 
 def ascended(start: Any, job: Job, precision: Precision, breaks: Callable[[Any], bool], signed: Collection[str]) -> Any:
-    """An input that breaks, with the magnitudes of `start` and other signs, at the paths in `signed`; None if none is met.
+    """Returns a failing input with the magnitudes of `start` and other signs at the paths in `signed`. None if it finds none.
 
-    The model comes back as it was. What it raises on the way ends the ascent.
+    The model is restored. An exception that it raises ends the ascent.
     """
     inputs = start
     for _ in range(_STEPS):
@@ -51,14 +51,14 @@ def ascended(start: Any, job: Job, precision: Precision, breaks: Callable[[Any],
             turned = _turned(inputs, _gradients(inputs, job, precision), signed)
             if turned is None or breaks(turned):
                 return turned
-        except Exception:  # no graph, or an input that the strategy would not give: drawing was all that could be done
+        except Exception:  # no graph, or an input that the model does not accept
             return None
         inputs = turned
     return None
 
 
 def _turned(inputs: Any, gradients: dict[str, torch.Tensor], signed: Collection[str]) -> Any:
-    """`inputs` with the signs of the gradients; None if they have them."""
+    """Returns `inputs` with the signs of the gradients. None if they have these signs already."""
     paths, changed = iter(path for path, _ in tensors(inputs)), False
 
     def turn(value: torch.Tensor) -> torch.Tensor:
@@ -76,7 +76,7 @@ def _turned(inputs: Any, gradients: dict[str, torch.Tensor], signed: Collection[
 
 
 def _gradients(inputs: Any, job: Job, precision: Precision) -> dict[str, torch.Tensor]:
-    """By path, the gradient of the greatest magnitude of that op which other signs can raise furthest, if it were linear."""
+    """The gradients by path of the largest element of one op's result. The op is the one that other signs could raise most, if it were linear."""
     leaves = mapped(inputs, lambda value: state.floats_to(torch.float32)(value).requires_grad_(value.is_floating_point()))
     floating = {path: value for path, value in tensors(leaves) if value.is_floating_point()}
     with _run(job, precision), _Tallest(precision.compute_dtype if precision.autocasts else torch.float32) as tallest:
@@ -88,13 +88,13 @@ def _gradients(inputs: Any, job: Job, precision: Precision) -> dict[str, torch.T
 def _gradient(result: torch.Tensor, floating: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     flat = result.reshape(-1)
     tallest = flat[flat.detach().abs().argmax()].double()
-    target = -tallest if tallest < 0 else tallest  # not abs, whose gradient vanishes where terms cancel
+    target = -tallest if tallest < 0 else tallest  # not abs, whose gradient at 0 is 0
     gradients = torch.autograd.grad(target, list(floating.values()), allow_unused=True, retain_graph=True)
     return {path: gradient.nan_to_num() for path, gradient in zip(floating, gradients, strict=True) if gradient is not None}
 
 
 def _potential(gradients: dict[str, torch.Tensor], floating: dict[str, torch.Tensor]) -> float:
-    """What the sum of all products of elements and their gradients would be, were all of one sign."""
+    """The sum of all |element · gradient|: the value that a linear result would have if all signs agreed."""
     return sum(float((gradient.double() * floating[path].detach().double()).abs().sum()) for path, gradient in gradients.items())
 
 

@@ -1,4 +1,4 @@
-"""An input that breaks a model: shown, written as code, and saved as a test with its golden."""
+"""`Counterexample`: a failing input with its report. Shows it, writes it as code, and saves it as a test with a golden."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from precheck.measurement import job_of, measure
 from precheck.observe.job import InputError, Job
 from precheck.precisions import Precision
 
-_SHOWN = 20  # lines of code in the text of a counterexample; the rest is in `code()`
+_SHOWN = 20  # the most lines of code in the text; `code()` has all
 _WIDTH = 110  # of prose in a test file
 _FACTORY = 'model="package.module:function", where function() returns the model, seeded if it draws its weights'
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Counterexample:
-    """An input that breaks a model under a precision, shrunk, with the measurement that shows it.
+    """A small input on which a model fails under a precision, with the report that shows it.
 
     It keeps the model, for `save`.
 
     Attributes:
         inputs: As the model takes them. The precision stores them exactly.
-        report: Their measurement.
+        report: The report of their measurement.
         finding: The first error in it of a rule that was searched for.
-        tried: How many inputs were judged until one broke.
+        tried: How many inputs were judged up to the first that failed.
     """
 
     inputs: Any
@@ -44,7 +44,7 @@ class Counterexample:
     tried: int
     job: Job = dataclasses.field(repr=False)
     precision: Precision = dataclasses.field(repr=False)
-    of_pair: bool = dataclasses.field(default=False, repr=False)  # whether it tells two implementations apart
+    of_pair: bool = dataclasses.field(default=False, repr=False)  # whether it shows a difference between two implementations
 
     @property
     def elements(self) -> list[tuple[str, tuple[int, ...], float]]:
@@ -66,14 +66,14 @@ class Counterexample:
         return "\n".join([head, *by, f"    {found}; {matters}:", *lines[:_SHOWN], *more])
 
     def save(self, path: str | Path, *, model: str = "", loss: str = "") -> Path:
-        """Writes a test to `path` that holds the input as code and fails while the model breaks, and its golden beside it.
+        """Writes a test to `path` that contains the input as code and fails while the model does, and its golden beside it.
 
-        `model` names a function that makes the model ("package.module:function"), `loss` the one that was given to `search`; those that
-        can be imported by name need not be given. What is made so has to break on this input, which is tried. The golden is the
-        float32 reference of today: the test also notices if that moves. No file is ever written over. Returns the golden's path.
+        `model` names a function that makes the model ("package.module:function"), `loss` the loss that was given to `search`. They can be
+        left out if the objects can be imported by name. The model that is made must fail on this input, which is tested. The golden is
+        the present float32 reference, so the test also notices if that moves. No file is overwritten. Returns the golden's path.
 
-        Raises InputError for names that do not lead to that model, a path that is no test file, a file that is there, or a case of
-        float32 itself, which a golden is; GoldenError if a golden cannot be written.
+        Raises InputError for names that do not lead to the model, a path that is no test file, an existing file, or a precision that is
+        not below float32; GoldenError if a golden cannot be written.
         """
         if self.of_pair:
             raise InputError("it is of two implementations, which no golden is of; put .code() into a test that calls check_parity")
@@ -103,7 +103,7 @@ class Counterexample:
         return self.finding.rule.replace("-", "_")
 
     def _again(self, model: str, loss: str) -> tuple[Job, dict[str, str]]:
-        """The job as the test makes it, and what it imports for it. Raises InputError unless it fails as this one does."""
+        """The job as the test will make it, and the names that the test imports. Raises InputError unless it fails by the same rule."""
         given = getattr(self.job.model, "function", None)
         makes = bool(model)
         word = model or _importable(given)
@@ -126,7 +126,7 @@ class Counterexample:
 
 
 def _importable(value: Any) -> str:
-    """The "package.module:name" of a function; "" if that does not lead to it."""
+    """The "package.module:name" by which a function can be imported. "" if there is none."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     if not module or not name or module == "__main__" or "<" in name:
         return ""
@@ -153,7 +153,7 @@ def _loaded(word: str, what: str) -> Callable[..., Any]:
 
 
 def _source(found: Counterexample, named: dict[str, str], stem: str) -> str:
-    """The test file."""
+    """The content of the test file."""
     modules = {word.partition(":")[0] for word in named.values()}
     taken = {"precheck", "Path", "golden", "report", *(module.split(".")[0] for module in modules)}
     lines = literals.code(found.inputs, taken=taken).splitlines()

@@ -1,4 +1,4 @@
-"""Tensors as Python code that rebuilds them bit for bit."""
+"""Writes tensors and containers of tensors as Python code that rebuilds them bit for bit."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from precheck.observe.containers import tensors
 from precheck.observe.job import InputError
 
 FEW = 8
-"""Elements that are told from what their tensor is everywhere else, where that is not the most frequent number."""
+"""Up to this many elements may differ from 0 (True in masks) before the tensor's most frequent number is used as its base."""
 _LINES = 16
-"""Lines that elements may take before the whole tensor is written."""
+"""The most lines for single elements. If there are more, the whole tensor is written."""
 _LISTED = 64
-"""Elements up to which a tensor is a list of numbers; beyond, its bytes are packed."""
+"""Tensors of up to this many elements are written as lists of numbers, larger ones as packed bytes."""
 Span = tuple[int, int, float]
-"""From where to where in the flattened tensor, and what is there."""
+"""A range of equal elements in the flattened tensor: first index, end, and value."""
 _ASSIGNABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _PLAIN = (bool, int, str, bytes, type(None))
 _WIDTH = 100  # characters of packed bytes in a line
 
 
 def code(value: Any, name: str = "inputs", *, taken: Collection[str] = ()) -> str:
-    """Lines that end in an assignment to `name`, of an equal value: the same bits in the same dtype, contiguous.
+    """Returns lines of Python that assign an equal value to `name`: the same bits and dtype, contiguous.
 
-    Other variables have names of their own, none of those in `taken`. Raises InputError for what is neither a tensor, a number,
-    text, nor a tuple, list, dict or dataclass of such.
+    Other variables do not use the names in `taken`. Raises InputError for a value that is no tensor, number or text, nor a tuple,
+    list, dict or dataclass of such.
     """
     body = _Body(name, taken)
     expression = body.expression(value, "")
@@ -43,7 +43,7 @@ def code(value: Any, name: str = "inputs", *, taken: Collection[str] = ()) -> st
 
 
 class _Body:
-    """The assignments that an expression needs, and what they import."""
+    """Collects the assignments and imports that an expression needs."""
 
     def __init__(self, name: str, taken: Collection[str]) -> None:
         self.name, self.lines, self.imports = name, list[str](), set[str]()
@@ -65,7 +65,7 @@ class _Body:
         return self._record(value, path)
 
     def _record(self, value: Any, path: str) -> str:
-        """A named tuple or a dataclass, by its own name."""
+        """The expression for a named tuple or a dataclass."""
         names = getattr(value, "_fields", None) if isinstance(value, tuple) else None
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             names = [field.name for field in dataclasses.fields(value) if field.init]
@@ -79,7 +79,7 @@ class _Body:
         return f"{kind.__qualname__}({', '.join(parts)})"
 
     def _variable(self, path: str) -> str:
-        """`inputs` for a bare tensor, `x0` for the first of a tuple, and what a keyword is called for that of a dict."""
+        """A variable name: `inputs` for a bare tensor, `x0` for the first of a tuple, the key for an item of a dict."""
         wanted = path.strip("_")
         if not wanted:
             return self.name
@@ -142,7 +142,7 @@ def _sparse(name: str, kind: torch.dtype, shape: tuple[int, ...], fill: float, s
 
 
 def _spans(flat: torch.Tensor, which: torch.Tensor) -> list[Span]:
-    """Neighbours in memory that are one number, or one NaN after the other."""
+    """The ranges of equal neighbours in the flattened tensor. NaN counts as equal to NaN."""
     numbers = (flat.float() if flat.is_floating_point() and flat.dtype not in _ASSIGNABLE else flat)[which].tolist()
     spans: list[Span] = []
     for place, number in zip(which.tolist(), numbers, strict=True):
@@ -154,7 +154,7 @@ def _spans(flat: torch.Tensor, which: torch.Tensor) -> list[Span]:
 
 
 def _index(start: int, end: int, shape: tuple[int, ...]) -> str:
-    """Of elements `start` to `end` of the flattened tensor: in one row, or across."""
+    """The index expression for elements `start` to `end` of the flattened tensor."""
     last = shape[-1]
     if start // last != (end - 1) // last:
         return f".view(-1)[{start}:{end}]"
@@ -164,7 +164,7 @@ def _index(start: int, end: int, shape: tuple[int, ...]) -> str:
 
 
 def unravelled(place: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The index of that element of the flattened tensor."""
+    """The multi-dimensional index of an element of the flattened tensor."""
     index: list[int] = []
     for size in reversed(shape):
         place, rest = divmod(place, size)
@@ -181,7 +181,7 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 def _number(value: float, dtype: torch.dtype = torch.float64) -> str:
-    """The shortest text of that number which its dtype reads as the same bits."""
+    """The shortest text that gives the same bits in that dtype."""
     if isinstance(value, (bool, int)):
         return repr(value)
     if not math.isfinite(value):
@@ -194,7 +194,7 @@ def _number(value: float, dtype: torch.dtype = torch.float64) -> str:
 
 
 def base(value: torch.Tensor) -> tuple[float, torch.Tensor]:
-    """The number that a tensor mostly is, and where in the flattened tensor it is another: 0 (of masks True) if at most FEW are."""
+    """The base number of a tensor, and the flat indices of elements that differ from it. It is 0 (True in masks) if at most FEW differ."""
     simple: float = value.dtype is torch.bool
     which = differing(value, simple)
     if len(which) <= FEW or not value.numel():
@@ -209,7 +209,7 @@ def base(value: torch.Tensor) -> tuple[float, torch.Tensor]:
 
 
 def differing(value: torch.Tensor, number: float) -> torch.Tensor:
-    """Places in the flattened tensor where it is not `number`, or zero of the other sign."""
+    """The flat indices of elements that differ from `number`. Zeros of different sign differ."""
     flat = value.detach().reshape(-1)
     wide = flat.double() if flat.is_floating_point() else flat
     other = wide != number  # NaN is never any number
@@ -219,7 +219,7 @@ def differing(value: torch.Tensor, number: float) -> torch.Tensor:
 
 
 def elements(value: Any) -> Iterator[tuple[str, tuple[int, ...], float]]:
-    """Those of all tensors in `value` that are not what their tensor mostly is: path, index, number."""
+    """Path, index and value of all elements in `value` that differ from the base number of their tensor."""
     for path, tensor in tensors(value):
         _, which = base(tensor)
         numbers = tensor.detach().reshape(-1)

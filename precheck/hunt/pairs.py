@@ -1,4 +1,4 @@
-"""Inputs judged one by one: does this one tell two implementations apart?"""
+"""Judges inputs for a pair of models: `PairTrials` says for each input whether the two implementations differ on it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from precheck.pairs.callables import as_module
 from precheck.precisions import Precision
 
 SEARCHED = ("different", "less-accurate")
-"""The rules of a comparison whose findings are errors."""
+"""The rules of comparisons whose findings can be errors."""
 
 
 class PairTrials(Trials):
-    """The inputs tried so far of `model`, the reference, and `other`. From the first fault on, only the same rule in the same module is one."""
+    """The inputs tried so far on `model`, the reference, and `other`. After the first fault only the same rule in the same module counts."""
 
     def __init__(self, model: Any, other: Any, precision: Precision, rules: Collection[str], *, loss: Any, seed: int) -> None:
         super().__init__(job_of(as_module(model, "model"), None, loss=loss, seed=seed), precision, rules)
         self.sides = model, other
 
     def report(self, inputs: Any) -> Report:
-        """The comparison on one input."""
+        """The report of the comparison on one input."""
         return compare(*self.sides, inputs, precision=self.precision, loss=self.job.loss, seed=self.job.seed)
 
     def _judged(self, job: Job) -> Verdict:

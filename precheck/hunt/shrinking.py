@@ -1,7 +1,7 @@
-"""An input that breaks a model, shrunk to the elements that matter.
+"""Shrinks a failing input element by element, so that only the elements that the fault needs are left.
 
-Hypothesis shrinks what a strategy drew: shapes, layouts, contents. What is left are elements. All that the fault does not need become zero, half by
-half (the recursive form of delta debugging), and the rest become as plain as they can.
+Hypothesis has shrunk what the strategy drew: shapes, layouts, contents. Here the elements that the fault does not need are set to zero, half of them
+at a time (recursive delta debugging), and the others are made as simple as possible.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from precheck.hunt.literals import FEW, differing
 from precheck.observe.containers import mapped, tensors
 
 _ROUNDS = 3
-"""As tensors of one input get simpler, so may others; a third round has never changed anything but the last bit of work."""
+"""The most rounds. When one tensor gets simpler, others may too. A third round hardly ever changes anything."""
 
 
 class Shrinking:
-    """Shrinks one input while `breaks` says that it still does, with at most `most` questions.
+    """Shrinks one input as long as `breaks` is true for it, with at most `most` calls of `breaks`.
 
-    `ceilings`: by path, the greatest magnitude that the strategy has given there, which no element is raised beyond.
+    `ceilings`: the largest magnitude that the strategy drew for each path. No element is raised beyond it.
     """
 
     def __init__(self, inputs: Any, breaks: Callable[[Any], bool], ceilings: Mapping[str, float], most: int) -> None:
@@ -30,7 +30,7 @@ class Shrinking:
         self.paths, self.values = [path for path, _ in tensors(inputs)], [value for _, value in tensors(inputs)]
 
     def shrunk(self) -> Any:
-        """The simplest input found that still breaks, in the structure that was given."""
+        """The simplest failing input that was found, in the structure of the original."""
         for _ in range(_ROUNDS):
             before = list(self.values)
             for place in range(len(self.values)):
@@ -46,7 +46,7 @@ class Shrinking:
         return mapped(self.inputs, lambda _: next(rest))
 
     def _attempt(self, place: int, value: torch.Tensor) -> bool:
-        """Takes `value` if the input with it still breaks."""
+        """Replaces a tensor by `value` if the input still fails with it. Returns whether it did."""
         if self.left <= 0:
             return False
         self.left -= 1
@@ -63,7 +63,7 @@ class Shrinking:
             self._attempt(place, value.contiguous())
 
     def _thinned(self, place: int) -> None:
-        """Leaves as few elements as can be that are neither 0 (True of a mask) nor, where that leaves fewer, 1 (False)."""
+        """Sets as many elements as possible to 0 (True in a mask), or to 1 (False) if that leaves fewer others."""
         start = self.values[place]
         fills = (True, False) if start.dtype is torch.bool else (0, 1)
         best = start
@@ -80,7 +80,7 @@ class Shrinking:
             self._attempt(place, torch.full_like(best, float(best.detach().double().abs().amax())))
 
     def _bolder(self, place: int, fill: float) -> None:
-        """Where many elements matter together, fewer do if each is as large as any that the strategy gives."""
+        """Raises all elements to the largest magnitude of the strategy if many are needed, since then fewer may be enough."""
         value, top = self.values[place].detach(), self.ceilings.get(self.paths[place], 0.0)
         which = differing(value, fill)
         if value.is_floating_point() and len(which) > FEW and top:
@@ -90,15 +90,15 @@ class Shrinking:
             self._attempt(place, wide.to(value.dtype).view(value.shape))
 
     def _dropped(self, place: int, which: torch.Tensor, fill: float) -> None:
-        """Sets those elements to `fill`: all at once, or each half on its own."""
+        """Tries to set those elements to `fill`: all at once, or else each half separately."""
         if not len(which) or self.left <= 0 or self._attempt(place, _edited(self.values[place], which, fill)) or len(which) == 1:
             return
         half = len(which) // 2
-        self._dropped(place, which[half:], fill)  # the first elements stay, where any would do
+        self._dropped(place, which[half:], fill)  # the second half first, so that of equal choices the first elements stay
         self._dropped(place, which[:half], fill)
 
     def _plainer(self, place: int) -> None:
-        """Floating elements, if few: positive, a power of two, and as near to 1 as still breaks."""
+        """Simplifies the elements of a floating tensor if they are few: positive, a power of two, and as near to 1 as possible."""
         value = self.values[place]
         which = differing(value, 0)
         if not value.is_floating_point() or not 0 < len(which) <= FEW:

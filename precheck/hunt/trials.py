@@ -1,7 +1,7 @@
-"""Inputs judged one by one: does this one break the model?
+"""Judges inputs: `Trials` says for each input whether the model fails on it.
 
-Two runs tell most of it: Inf and NaN, missing gradients, and an upper bound of r, since no noise explains anything yet. An input is measured only
-where that bound is beyond its limit. After the first few it must also be beyond whatever noise has explained of that tensor before.
+Two runs show Inf and NaN, missing gradients, and an upper bound of r, since no noise floor is known yet. A full measurement is made only if that
+bound is beyond its limit. After the first measurements it must also be beyond what noise has explained for that tensor before.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from precheck.precisions import Precision
 SEARCHED = ("overflow", "nan", "accumulated-drift", "decision-flip", "gradient-underflow", "missing-gradient", "scaler-collapse")
 """The rules whose errors an input can cause in a measurement without an optimizer."""
 _PLAIN = frozenset({"overflow", "nan", "missing-gradient", "scaler-collapse"})
-"""Those that hold whatever noise would say."""
+"""The rules whose verdict does not depend on noise floors."""
 _GENEROUS = 100
-"""Measurements that any suspicion is worth: degenerate inputs, drawn early, often have high bounds that noise explains."""
+"""The first measurements are made for any suspicion. Early draws are often degenerate, with high bounds that noise explains."""
 _BEYOND = 1.25
-"""How far an upper bound must exceed what was explained at that tensor before: noise runs differ by a few per cent."""
+"""The factor by which an upper bound must exceed what was explained for that tensor before. Noise runs differ by a few per cent."""
 
 
 Bounds = dict[str, float]
-"""By the key of a tensor, or the place of decisions."""
+"""Bounds by the key of a tensor, or by the place of decisions."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-    """On one input. `reach` is in bits from the end of the format, below 0; `drift` in bits above the limit, an upper bound. Neither
-    is known where the input could not be judged, and `why` says why not."""
+    """The verdict on one input. `reach` is the distance to overflow in bits, below 0. `drift` is an upper bound of the drift in bits above
+    the limit. If the input could not be judged, `why` says why."""
 
     fault: Finding | None = None
     reach: float = -math.inf
@@ -61,9 +61,9 @@ _RAISED = Verdict(why="the model raised")
 
 
 class Trials:
-    """The inputs tried so far of one model under one precision. Equal inputs get the verdict that they got before.
+    """The inputs tried so far on one model under one precision. Equal inputs get the same verdict without a run.
 
-    From the first fault on, only that is one: the same rule in the same module, or an overflow there, of which others are milder forms.
+    After the first fault only the same one counts: the same rule in the same module, or an overflow there, which is a stronger form of others.
     """
 
     def __init__(self, job: Job, precision: Precision, rules: Collection[str] = SEARCHED) -> None:
@@ -71,18 +71,18 @@ class Trials:
         self.fault: Finding | None = None
         self.known: dict[str, Verdict] = {}
         self.measured = 0
-        self.explained: Bounds = {}  # the highest that was healthy on a closer look
+        self.explained: Bounds = {}  # the highest bounds that a measurement found healthy
 
     @property
     def judged(self) -> list[Verdict]:
         return [verdict for verdict in self.known.values() if not verdict.why]
 
     def known_verdict(self, inputs: Any) -> Verdict | None:
-        """That of an equal input, if one was tried."""
+        """The verdict on an equal input that was tried before, or None."""
         return self.known.get(_key(inputs))
 
     def verdict(self, inputs: Any) -> Verdict:
-        """Raises what the model raises, until there is a fault to shrink. The model comes back as it was."""
+        """Judges an input. Raises what the model raises, unless a fault is being shrunk. The model is restored."""
         key = _key(inputs)
         if key not in self.known:
             verdict = self._tried(inputs)
@@ -91,7 +91,7 @@ class Trials:
         return self.known[key]
 
     def report(self, inputs: Any) -> Report:
-        """The measurement of one input."""
+        """The report of a measurement on one input."""
         return measure(self.job.model, inputs, precision=self.precision, loss=self.job.loss, seed=self.job.seed)
 
     def _tried(self, inputs: Any) -> Verdict:
@@ -100,15 +100,15 @@ class Trials:
             return _UNSTORED
         try:
             return self._judged(dataclasses.replace(self.job, inputs=stored))
-        except Exception:  # a shrunk input is one that nobody gave: whatever the model makes of it, it is not this fault
+        except Exception:  # the strategy would not draw a shrunk input, so an exception is not the fault
             if self.fault is None:
                 raise
             return _RAISED
 
     def stored(self, inputs: Any) -> Any:
-        """`inputs` rounded to what the precision stores them in, so that no fault is that rounding's; None if it cannot hold them.
+        """Rounds `inputs` to the format that stores them, so that their rounding causes no fault. None if the format cannot hold them.
 
-        A tensor with nothing above zero is a mask, whose fill need not be held.
+        A tensor without positive elements is a mask. Its fill value may overflow.
         """
         dtype = low(self.precision).dtype if self.precision.is_low else None
         if dtype is None:
@@ -133,7 +133,7 @@ class Trials:
         return Verdict(fault, reach.bits, math.log2(max(bounds.values(), default=0.0) or 2.0**-10))
 
     def _closer(self, job: Job, seen: tuple[Trace, DecisionLog], bounds: Bounds, flips: Bounds, report: Report) -> Finding | None:
-        """What a measurement finds, if there is reason for one."""
+        """Measures the input if it is suspicious, and returns the fault."""
         flipping = "decision-flip" in self.rules and self._suspicious(flips, SHARE * self.precision.roundoff)
         drifting = "accumulated-drift" in self.rules and self._suspicious(bounds, 1.0)
         flushed = self._first(report, {"gradient-underflow"}) is not None
@@ -147,7 +147,8 @@ class Trials:
         return fault
 
     def _suspicious(self, values: Bounds, limit: float) -> bool:
-        """Whether something is beyond its limit and, in the long run, beyond what was explained; shrunk inputs are always looked at."""
+        """Whether a value is beyond its limit and beyond what was explained before. The latter does not count for the first measurements and for
+        shrunk inputs."""
         healthy = {} if self.fault or self.measured < _GENEROUS else self.explained
         return any(value > limit and value > _BEYOND * healthy.get(name, 0.0) for name, value in values.items())
 
@@ -161,19 +162,19 @@ def _same(finding: Finding, fault: Finding) -> bool:
 
 
 def _sound(plain: Trace) -> bool:
-    """Whether the reference is finite in what the user gets."""
+    """Whether the results, losses and parameter gradients of the reference are finite."""
     got = (record for record in plain.records.values() if record.is_result or record.kind in ("loss", "parameter-gradient"))
     return not any(record.nonfinite for record in got)
 
 
 def _bounds(rows: list[drift.Comparison]) -> Bounds:
-    """r over what is allowed, by tensor, as if noise explained nothing but the tensor's own last rounding."""
+    """For each tensor, r over its limit, with only the tensor's own last rounding as its noise floor."""
     finite = (row for row in rows if row.record.kind != "update" and not row.excess_nonfinite and not row.undetermined)
     return {row.record.key: min(row.r / row.allowed, 2.0**60) for row in finite}
 
 
 def _flips(plain: Trace) -> Bounds:
-    """The share of decisions that fell otherwise, by place."""
+    """For each place of decisions, the share of decisions that differ from float32."""
     return {name: flipped / total for name, (flipped, total) in plain.flips.items() if flipped}
 
 
@@ -188,6 +189,6 @@ def _key(inputs: Any) -> str:
 
 
 def _described(value: torch.Tensor) -> Any:
-    """What tells two tensors apart: their bits, and how they lie in memory."""
-    plain = value.detach().clone(memory_format=torch.contiguous_format)  # a single element may have any stride, and count as contiguous
+    """A text that differs for tensors with different bits or memory layout."""
+    plain = value.detach().clone(memory_format=torch.contiguous_format)  # a single element may have any stride and still count as contiguous
     return f"{tuple(value.stride())} {value.requires_grad} {digest({str(value.device): plain})}"

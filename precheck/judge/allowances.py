@@ -1,4 +1,4 @@
-"""What a user allows: findings of these rules are notes that give the user's reason, and an allowance that nothing needed is said."""
+"""The argument `allow`: errors of the rules that a user allows become notes with the user's reason. Allowances that were not needed are reported."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ EXAMPLE = 'allow={"lost-update": "the weights are rounded once, at the end"}'
 
 
 def checked(allow: Mapping[str, str] | None) -> dict[str, str]:
-    """`allow` as it was given, each rule with its reason. Raises InputError for what is no rule, and for a rule without a reason."""
+    """Returns `allow` as a dict from rule to reason. Raises InputError for an unknown rule and for a rule without a reason."""
     if allow is None:
         return {}
     if not isinstance(allow, Mapping):
         raise InputError(f"allow is a {type(allow).__name__}; pass a dict of rules, each with the reason, as in {EXAMPLE}")
     for rule, reason in allow.items():
         if rule not in RULES:
-            raise InputError(f"allow: there is no rule {rule!r}; {_known(rule)}")
+            raise InputError(f"allow: there is no rule {rule!r}; {_suggestion(rule)}")
         if not isinstance(reason, str) or not reason.strip():
             raise InputError(f"allow: {rule} is allowed without a reason ({reason!r}); say why in words, as in {EXAMPLE}")
     return {rule: " ".join(reason.split()) for rule, reason in allow.items()}
 
 
-def _known(rule: Any) -> str:
+def _suggestion(rule: Any) -> str:
     close = difflib.get_close_matches(str(rule), RULES, n=1)
     return f"do you mean {close[0]}?" if close else f"there are {', '.join(RULES)}"
 
 
 def apply(report: Report, allow: Mapping[str, str]) -> None:
-    """Makes notes of the findings that `allow` allows, and writes into `report.facts` which allowances were needed and which were not."""
+    """Turns the findings that `allow` names into notes. Writes into `report.facts` which allowances were needed and which were not."""
     if not allow:
         return
     needed = {finding.rule for finding in report.findings if finding.severity != "note" and finding.rule in allow}
     findings, report.findings = report.findings, []
-    report.add(_allowed(findings, allow))
+    report.add(_with_notes(findings, allow))
     for name, rules in (("allowed", needed), ("not_needed", allow.keys() - needed)):
         if rules:
             report.facts[name] = {rule: reason for rule, reason in allow.items() if rule in rules}
 
 
-def _allowed(findings: list[Finding], allow: Mapping[str, str]) -> Iterator[Finding]:
+def _with_notes(findings: list[Finding], allow: Mapping[str, str]) -> Iterator[Finding]:
     for finding in findings:
         if finding.severity == "note" or finding.rule not in allow:
             yield finding

@@ -1,4 +1,4 @@
-"""The part of a failed check that a file of known failures holds: its faults, and how far each module is beyond its limit."""
+"""Takes from a report what a file of known failures stores: the errors, and how far each module is beyond its limit."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from precheck.findings import Finding, Report, Row
 from precheck.judge.known_failures import Fault, Reach, Seen
 
 CLOSE = noise.WARN / noise.FAIL
-"""Times the limit from which a tensor is looked at twice (`Comparison.doubtful`): what is closer has not been mended beyond chance."""
+"""A tensor beyond this many times its limit gets a second look (`Comparison.doubtful`). It counts as mended only below that."""
 CLEAR = noise.FAIL / noise.WARN
-"""Times the limit beyond which no other machine, kernel or noise run has it within: as far above the limit as that is above health."""
+"""A tensor beyond this many times its limit is beyond it on every machine and with every noise run. The limit for errors is as many times the limit
+for healthy tensors."""
 
 
 def seen(report: Report) -> Seen:
-    """Of a report, its errors and the modules that reach or nearly reach beyond their limits."""
+    """Returns the errors of a report, and the modules that are beyond their limits or close to them."""
     faults = {(finding.rule, place(finding.phase, finding.module)): finding for finding in report.errors}
     healthy = set(report.facts.get("excused", ()))
     beyond: dict[str, Reach] = {}
@@ -37,7 +38,7 @@ def seen(report: Report) -> Seen:
 
 
 def place(phase: str, module: str) -> str:
-    """`forward layers.0.norm`; of the model itself, `forward`."""
+    """The name of a place, as in `forward layers.0.norm`. For the model itself it is `forward`."""
     return f"{phase} {module}".strip()
 
 
@@ -46,7 +47,7 @@ def _measured(finding: Finding) -> float | None:
 
 
 def _reach(row: Row) -> Reach:
-    """What luck may do to r is in `allowed` already: 1.5 for large tensors, and as Fisher's F has it for small ones."""
+    """How far a row is beyond its limit. `allowed` already contains what chance may do to r: 1.5 for large tensors, Fisher's F for small ones."""
     times = row.r / row.allowed
     return Reach(times, row.allowed / noise.WARN, clear=times > CLEAR)
 

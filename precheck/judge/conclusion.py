@@ -1,7 +1,7 @@
-"""One verdict on one run, from its boundaries and its ops, without saying a thing twice.
+"""Merges the findings on a run's boundaries with those on its ops into one list that reports no bug twice.
 
-An error at a boundary is an effect, and the op behind it the cause. Where a rule has told the cause, the error names it. A cause is an error even
-if no boundary shows its effect: an untrained network hides more than a trained one.
+An error at a boundary is an effect, and an op is its cause. Where a rule found the cause, the error names it. A cause is an error even if no
+boundary shows its effect, since an untrained network hides more effects than a trained one.
 """
 
 from __future__ import annotations
@@ -19,52 +19,52 @@ from precheck.observe.shadow.operations import Observation, Operation
 from precheck.rules.rule import Candidate
 
 EFFECTS = frozenset({"overflow", "nan", "accumulated-drift", "gradient-underflow", "decision-flip"})
-"""Rules of boundaries whose errors have an op behind them."""
+"""Rules on boundaries whose errors are caused by an op."""
 OURS = frozenset({"scaler-skip", "scaler-order", "scaler-collapse"})
-"""Rules on how a training loop uses its scaler. The loop of a measurement is precheck's own: it looks for the largest loss scale by itself."""
+"""Rules on how a training loop uses its scaler. They do not apply to a measurement, whose loop is precheck's own and finds the loss scale itself."""
 WEIGHTS = frozenset({"lost-update", "missing-gradient"})
-"""Rules on a parameter as a whole. A boundary and an op say the same of it, and the boundary says it of all parameters at once."""
+"""Rules on whole parameters. Boundaries and ops give the same findings, and those of boundaries are about all parameters at once."""
 
 AMPLIFIED = frozenset({"amplified-rounding", "cancellation"})
 """Rules on a rounding that later ops amplify."""
 GRADIENTS = frozenset({"gradient", "parameter-gradient", "parameter"})
-"""Kinds of boundaries to which errors of a backward pass come."""
+"""Kinds of boundaries that errors of a backward pass reach."""
 Place = tuple[str, int, int]
-"""Where a function stands: its file, its first line and its last."""
+"""A function in the source: its file, its first line and its last line."""
 
 
 def concluded(
     boundaries: Sequence[Finding], observation: Observation, verdict: Verdict, trace: Trace, rows: Sequence[Row] = ()
 ) -> list[Finding]:
-    """The findings of the run, in the order of the ops that show them. Findings that no op shows stand last.
+    """Returns the findings of the run in the order of the ops that show them. Findings that no op shows come last.
 
-    The rounding that the last difference of a run shows may be its first op's. What shows before it has been told by then.
+    The op that shows an error may come long after the op that caused it. Findings that show earlier are listed earlier.
 
     `rows`: how far each boundary is from its reference, and how far it may be.
     """
     candidates = verdict.candidates(observation)
-    behind = [_behind(finding, observation, candidates, _record(finding, trace)) for finding in boundaries]
-    told = [finding for finding, _ in behind]
+    behind = [_with_cause(finding, observation, candidates, _record(finding, trace)) for finding in boundaries]
+    reported = [finding for finding, _ in behind]
     drifted = any(finding.severity == "error" and finding.rule in EFFECTS for finding in boundaries)
-    asked = _asked(candidates, Sound.of(trace, rows) if drifted else None)
-    ops = [_weighed(finding, asked, choices=not drifted) for finding in _alone(distinct(candidates), told)]
-    when = dict[tuple[str, str], float]()
+    required = _required_places(candidates, Sound.of(trace, rows) if drifted else None)
+    ops = [_note_if_noise_explains(finding, required, choices=not drifted) for finding in _not_reported_yet(distinct(candidates), reported)]
+    first_shown = dict[tuple[str, str], float]()
     for candidate in candidates:
-        here = _place(finding_of(candidate))
-        when[here] = min(when.get(here, math.inf), culprit.shown(candidate).number)
-    at = [(finding, math.inf if operation is None else operation.number) for finding, operation in behind]
-    at += [(finding, when.get(_place(finding), math.inf)) for finding in ops]
-    return [finding for finding, _ in sorted(at, key=lambda each: each[1])]
+        here = _mechanism_and_line(finding_of(candidate))
+        first_shown[here] = min(first_shown.get(here, math.inf), culprit.shown(candidate).number)
+    ordered = [(finding, math.inf if operation is None else operation.number) for finding, operation in behind]
+    ordered += [(finding, first_shown.get(_mechanism_and_line(finding), math.inf)) for finding in ops]
+    return [finding for finding, _ in sorted(ordered, key=lambda each: each[1])]
 
 
 @dataclasses.dataclass(frozen=True)
 class Sound:
-    """What the noise runs explain in a run of which they do not explain all."""
+    """The parts of a drifting run that have no more error than noise runs explain."""
 
-    functions: frozenset[Place]  # those of which every call gave what it gives in float32
-    wrong: frozenset[Place]  # all other functions
-    modules: frozenset[str]  # of which every call gave what it gives in float32
-    gradients: bool  # whether all of them are what they are in float32
+    functions: frozenset[Place]  # every call returned what it returns in float32, up to noise
+    wrong: frozenset[Place]  # all other compared functions
+    modules: frozenset[str]  # every call returned what it returns in float32, up to noise
+    gradients: bool  # whether all gradients are those of float32, up to noise
 
     @classmethod
     def of(cls, trace: Trace, rows: Sequence[Row]) -> Sound:
@@ -80,7 +80,7 @@ class Sound:
         )
 
     def at(self, operation: Operation) -> bool:
-        """Whether noise explains what a rounding comes to in an op: in its function or its module, or where gradients are all that can have it."""
+        """Whether noise explains the error at an op: the op's function or module is sound, or, in a backward pass, all gradients are."""
         if operation.phase == "backward":
             return self.gradients
         if any(culprit.within(operation, place) for place in self.wrong):
@@ -88,65 +88,67 @@ class Sound:
         return operation.module in self.modules or any(culprit.within(operation, place) for place in self.functions)
 
 
-def _asked(candidates: Sequence[Candidate], sound: Sound | None) -> set[tuple[str, str]]:
-    """Places of roundings that the precision asks for. Where some boundary drifted, noise has explained what such a rounding comes to where it is
-    `sound`, and nowhere else."""
-    found, other = set[tuple[str, str]](), set[tuple[str, str]]()
+def _required_places(candidates: Sequence[Candidate], sound: Sound | None) -> set[tuple[str, str]]:
+    """Places of the roundings that the precision requires and noise explains. `sound`: the parts of a drifting run that noise explains; None where
+    nothing drifted."""
+    explained_places, other_places = set[tuple[str, str]](), set[tuple[str, str]]()
     for candidate in candidates:
-        meant = candidate.operation.plain or candidate.operation.converts
+        required_here = candidate.operation.plain or candidate.operation.converts
         here = sound is None or sound.at(culprit.shown(candidate))
-        (found if meant and here else other).add(_place(finding_of(candidate)))
-    return found if sound is None else found - other
+        places = explained_places if required_here and here else other_places
+        places.add(_mechanism_and_line(finding_of(candidate)))
+    return explained_places if sound is None else explained_places - other_places
 
 
-def _behind(
+def _with_cause(
     finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None
 ) -> tuple[Finding, Operation | None]:
-    """A finding of the boundaries, with the op behind it where it has one, and the op that shows it. `record` is the tensor that it is about."""
+    """Returns a finding on a boundary with its cause where one is found, and the op that shows it. `record`: the tensor that the finding is about."""
     if finding.rule == "lost-update":
         return culprit.written(finding, observation), None
-    wanted = finding.severity == "error" and finding.rule in EFFECTS
-    return culprit.explained(finding, observation, candidates, record) if wanted else (finding, None)
+    has_cause = finding.severity == "error" and finding.rule in EFFECTS
+    return culprit.explained(finding, observation, candidates, record) if has_cause else (finding, None)
 
 
 def _record(finding: Finding, trace: Trace) -> Record | None:
-    """The tensor of a function or a module that a finding is about."""
+    """The record of the function or module that a finding is about."""
     keys = (f"{kind}:{finding.tensor}@{finding.step}" for kind in ("returned", "output"))
     return next((trace.records[key] for key in keys if key in trace.records), None)
 
 
 def explained(finding: Finding, observation: Observation, candidates: list[Candidate]) -> Finding:
-    """A finding of the boundaries, with the op behind it where it has one."""
-    return _behind(finding, observation, candidates)[0]
+    """Returns a finding on a boundary, with the op that caused it where one is found."""
+    return _with_cause(finding, observation, candidates)[0]
 
 
-def _weighed(finding: Finding, asked: Collection[tuple[str, str]], *, choices: bool) -> Finding:
-    """`finding`, or a note where the noise runs, by which the boundaries are healthy, had the very rounding that it is about.
+def _note_if_noise_explains(finding: Finding, required: Collection[tuple[str, str]], *, choices: bool) -> Finding:
+    """Turns a finding into a note where the noise runs contained the same rounding, and the boundaries are healthy beside them.
 
-    Noise has the roundings that the precision asks for, of inputs and of what torch's own modules return. It does not have those that the user's
-    code adds. `asked`: places of such roundings. What a choice makes of rounded scores is counted beside what it makes of disturbed ones;
-    `choices`: all of these were as many.
+    Noise runs contain the roundings that the precision requires: those of inputs and of what torch's own modules return. They do not contain those
+    that the user's code adds. `required`: the places of required roundings. `choices`: no boundary drifted, so that decisions changed no more often
+    than under noise.
     """
-    amplified = finding.rule in AMPLIFIED and _place(finding) in asked
-    if finding.severity == "error" and (amplified or (choices and finding.rule == "decision-flip" and _chooses(finding))):
+    amplified = finding.rule in AMPLIFIED and _mechanism_and_line(finding) in required
+    if finding.severity == "error" and (amplified or (choices and finding.rule == "decision-flip" and _is_choice_by_difference(finding))):
         text = f"{finding.message}; noise runs show that correct rounding explains as much in this model"
         return dataclasses.replace(finding, severity="note", message=text)
     return finding
 
 
-def _chooses(finding: Finding) -> bool:
+def _is_choice_by_difference(finding: Finding) -> bool:
     return finding.op.split(".")[1:2] in [[name] for name in BY_DIFFERENCE]
 
 
-def _alone(ops: Iterable[Finding], told: Sequence[Finding]) -> Iterable[Finding]:
-    """What the ops show and no finding of the boundaries says already."""
-    causes = {_place(finding) for finding in told if finding.severity == "error"}
-    rules = {finding.rule for finding in told}
+def _not_reported_yet(ops: Iterable[Finding], reported: Sequence[Finding]) -> Iterable[Finding]:
+    """Findings on ops that no finding on a boundary reports already."""
+    causes = {_mechanism_and_line(finding) for finding in reported if finding.severity == "error"}
+    rules = {finding.rule for finding in reported}
     for finding in ops:
-        if finding.rule not in OURS and not (finding.rule in WEIGHTS and finding.rule in rules) and _place(finding) not in causes:
+        repeated = _mechanism_and_line(finding) in causes or (finding.rule in WEIGHTS and finding.rule in rules)
+        if finding.rule not in OURS and not repeated:
             yield finding
 
 
-def _place(finding: Finding) -> tuple[str, str]:
-    """Which mechanism did it, on which line."""
+def _mechanism_and_line(finding: Finding) -> tuple[str, str]:
+    """The mechanism of a finding, and its line in the source."""
     return finding.cause_rule or finding.rule, finding.source

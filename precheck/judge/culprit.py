@@ -1,4 +1,4 @@
-"""Which op is behind what a module boundary shows."""
+"""Finds the op that caused an error at a boundary of a module or function, and writes it into the finding."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Candidate
 from precheck.words import percents
 
-_KIN = {
+_CAUSES = {
     "overflow": {"overflow", "nan", "vanished-constant", "underflow", "cancellation", "amplified-rounding"},
     "nan": {"overflow", "nan", "vanished-constant", "underflow", "cancellation", "amplified-rounding"},
 }  # fmt: skip
-"""Of what is not finite at a boundary, the mechanisms that can have made it so. Anything can have made a drift."""
+"""Rules that can explain a non-finite value at a boundary. Every rule can explain a drift."""
 
 
 def explained(
     finding: Finding, observation: Observation, candidates: list[Candidate], record: Record | None = None
 ) -> tuple[Finding, Operation | None]:
-    """`finding`, an error at a boundary, with the op and line behind it, and the op that shows it; as it is if none stands out.
+    """Returns an error at a boundary with the op and line that caused it, and the op that shows it. Returns it unchanged if no op stands out.
 
-    `record`: the tensor that it is about.
+    `record`: the tensor that the error is about.
     """
     place = None if record is None else record.place
     fitting = [each for each in candidates if each.severity == "error" and _fits(finding, each) and within(each.operation, place)]
     if fitting:
         behind = next((each for each in fitting if _leads_to(finding, each, place)), fitting[0])
         return _named(finding, behind, place), shown(behind)
-    operation, value = _shown(finding, observation, record) or (None, None)
+    operation, value = _largest_error(finding, observation, record) or (None, None)
     if operation is None or value is None:
         return finding, None
-    made, showing = _made(value, observation)
+    made, showing = _cause_and_showing(value, observation)
     made, showing = made or operation, showing or operation
-    told = [each for each in candidates if each.severity == "error" and each.operation.blamed == made.blamed and _fits(finding, each)]
-    for each in told:
+    candidates_there = [each for each in candidates if each.severity == "error" and each.operation.blamed == made.blamed and _fits(finding, each)]
+    for each in candidates_there:
         if within(shown(each), place):  # a rounding before the function, which only the function shows
             return _named(finding, each, place), shown(each)
     before, after = percents(showing.drift_in), percents(showing.outputs[0].drift)
@@ -55,7 +55,7 @@ def explained(
 
 
 def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | None) -> Finding:
-    """`finding` with a candidate as its cause."""
+    """Returns `finding` with a candidate as its cause."""
     first = finding_of(behind)
     cause = f"{first.rule}: {first.message}"
     module = finding.module or (first.module if place is not None else "")
@@ -63,23 +63,23 @@ def _named(finding: Finding, behind: Candidate, place: tuple[str, int, int] | No
 
 
 def written(finding: Finding, observation: Observation) -> Finding:
-    """A finding on a weight whose steps do not arrive, at the line of the user's own that writes the weight, where there is one."""
+    """Returns a `lost-update` finding with the user's line that writes the weight, where there is one."""
     line = next((update.wrote for update in observation.updates if update.parameter == finding.tensor), "")
     return dataclasses.replace(finding, source=shortened(line)) if line and not finding.source else finding
 
 
-def _made(value: Value, observation: Observation) -> tuple[Operation | None, Operation | None]:
-    """The op that is to be mended for a value's error, and the one that shows it most; None where there is none."""
-    whose = Attribution(value, observation.operations)
-    cause = whose.cause(attribution.written)
+def _cause_and_showing(value: Value, observation: Observation) -> tuple[Operation | None, Operation | None]:
+    """The op that caused a value's error, and the op that shows the error most. None for each that is not found."""
+    attributed = Attribution(value, observation.operations)
+    cause = attributed.cause(attribution.written)
     if cause is None:
         return None, None
-    return whose.difference(cause, observation.functions) or cause, whose.shown(cause)
+    return attributed.difference(cause, observation.functions) or cause, attributed.shown(cause)
 
 
 def _fits(finding: Finding, candidate: Candidate) -> bool:
-    """A cause comes before its effect, and is of its kind."""
-    if finding.rule in _KIN and candidate.rule not in _KIN[finding.rule]:
+    """Whether a candidate can be the cause of a finding: its rule can have this effect, and its phase is not later."""
+    if finding.rule in _CAUSES and candidate.rule not in _CAUSES[finding.rule]:
         return False
     if finding.rule == "gradient-underflow":
         return candidate.rule == "gradient-underflow"
@@ -87,33 +87,33 @@ def _fits(finding: Finding, candidate: Candidate) -> bool:
 
 
 def _leads_to(finding: Finding, candidate: Candidate, place: tuple[str, int, int] | None) -> bool:
-    """Whether what a candidate shows is on the way to the boundary. What makes Inf or NaN comes before a mere error, if the boundary shows Inf or
-    NaN. A rounding inside a function that only an op outside of it shows does not explain the function's own result."""
-    if finding.rule in _KIN and not isinstance(candidate.fact, (Broken, Missed)):
+    """Whether a candidate explains the boundary well. For Inf or NaN at the boundary it must have made Inf or NaN, not only an error. A rounding
+    inside a function does not explain the function's result if only an op outside the function shows it."""
+    if finding.rule in _CAUSES and not isinstance(candidate.fact, (Broken, Missed)):
         return False
     return within(shown(candidate), place)
 
 
 def shown(candidate: Candidate) -> Operation:
-    """The op that shows what a candidate is about: its cause may lie long before it."""
+    """The op at which a candidate's error shows. The cause may come long before it."""
     return candidate.fact.shown if isinstance(candidate.fact, (Misrounded, OwnError)) else candidate.operation
 
 
-def _shown(finding: Finding, observation: Observation, record: Record | None) -> tuple[Operation, Value] | None:
-    """The op inside the function or module that is blamed whose result is furthest off: of those of the shape that is blamed, if there are any."""
-    inside = [operation for operation in observation.operations if operation.phase == finding.phase and operation.step <= max(1, finding.step)]
+def _largest_error(finding: Finding, observation: Observation, record: Record | None) -> tuple[Operation, Value] | None:
+    """The op inside the blamed function or module whose result has the largest error. Results of the blamed tensor's shape come first."""
+    in_phase = [operation for operation in observation.operations if operation.phase == finding.phase and operation.step <= max(1, finding.step)]
     if record is not None and record.place is not None:
-        own = [operation for operation in inside if within(operation, record.place)]
+        own = [operation for operation in in_phase if within(operation, record.place)]
     else:
-        own = [operation for operation in inside if not finding.module or _within(operation.module, finding.module)]
-    made = [(operation, value) for operation in own or inside for value in operation.outputs[:1] if value.maker is operation and value.roundoff]
-    alike = [(operation, value) for operation, value in made if record is not None and value.shape == record.shape]
-    furthest = max(alike or made, key=lambda each: each[1].drift, default=None)
+        own = [operation for operation in in_phase if not finding.module or _inside_module(operation.module, finding.module)]
+    made = [(operation, value) for operation in own or in_phase for value in operation.outputs[:1] if value.maker is operation and value.roundoff]
+    same_shape = [(operation, value) for operation, value in made if record is not None and value.shape == record.shape]
+    furthest = max(same_shape or made, key=lambda each: each[1].drift, default=None)
     return furthest if furthest is not None and furthest[1].drift > 2 * furthest[1].roundoff else None
 
 
 def within(operation: Operation, function: tuple[str, int, int] | None) -> bool:
-    """Whether the user's line of an op is one of that function: of its file, from its first line to its last."""
+    """Whether the user's line of an op lies in that function: in its file, from its first line to its last."""
     if function is None:
         return True
     file, first, last = function
@@ -121,5 +121,5 @@ def within(operation: Operation, function: tuple[str, int, int] | None) -> bool:
     return path == file and first <= int(line) <= last
 
 
-def _within(module: str, blamed: str) -> bool:
+def _inside_module(module: str, blamed: str) -> bool:
     return module == blamed or module.startswith(f"{blamed}.")

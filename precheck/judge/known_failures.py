@@ -1,7 +1,7 @@
-"""Known failures: whether a check fails as it is known to, worse, or no longer, and what is left to be known then.
+"""Known failures: compares a failed check with the failures that are on file, and computes the new content of the file.
 
-A ratchet: a known failure may get better, and is then known as better. If it gets worse, the check fails. Imports neither torch nor numpy: under
-xdist the controller tightens what its workers measured.
+A known failure may get better; the file then stores the better numbers. If it gets worse, the check fails. Imports neither torch nor numpy, since
+under xdist the controller updates the file from what its workers measured.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from types import MappingProxyType
 from typing import Any
 
 NEVER = frozenset({"golden-stale"})
-"""Rules that cannot be known: a check against a golden of something else has measured nothing."""
+"""Rules that cannot be known failures. A check against a golden of something else has measured nothing."""
 _MANY = 3
-"""Modules of one pattern (layers.*.norm) that are still written by their own names."""
+"""Up to this many modules of one pattern (layers.*.norm) are written by their own names."""
 _COUNTS: Mapping[str, float] = MappingProxyType({"decision-flip": 1.5, "missing-gradient": 1.0})
-"""Rules that count something, and by how many times the known count may grow by chance. Flips are luck in part, and their limit is three times
-what rounding explains. A gradient is either there or not. Of other rules, `beyond` says how bad it is."""
+"""Rules whose `measured` is a count, with the factor by which the count may grow by chance. Flips are partly chance, and their limit is three times
+what rounding explains. A gradient is either present or not. For other rules, `beyond` says how bad the failure is."""
 _FEWER: Mapping[str, float] = MappingProxyType({**_COUNTS, "accumulated-drift": 1.5})
-"""Rules of which the more is measured the worse it is, and what must lie between two measurements for the lower to be written."""
+"""Rules whose failure is worse the larger `measured` is, with the factor by which it must fall before the lower number is written."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fault:
-    """An error of a check: `place` is phase and module, `measured` as in `Finding`."""
+    """An error of a check. `place` is its phase and module; `measured` is as in `Finding`."""
 
     rule: str
     place: str
@@ -39,7 +39,10 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reach:
-    """How far a place is beyond its limit: `times` that, where `noise` times as much may be chance. `clear`: chance has not put it there."""
+    """How far a place is beyond its limit: its error is `times` the limit, and chance may change that by a factor of `noise`.
+
+    `clear`: it is beyond the limit by more than chance.
+    """
 
     times: float
     noise: float
@@ -48,8 +51,8 @@ class Reach:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Seen:
-    """What a check came to. `beyond` also holds what is close to its limit. `excused` holds what a closer look found healthy, with how many times
-    its limit it was at first sight. Another noise run may not excuse it, so it is recorded and never judged.
+    """The result of a check. `beyond` also holds places that are close to their limits. `excused` holds places that a closer look found healthy,
+    each with how many times its limit its error was before. Another noise run may not excuse them, so they are recorded and never judged.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -58,14 +61,14 @@ class Seen:
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> Seen:
-        """From `dataclasses.asdict`, after a journey through JSON."""
+        """Rebuilds it from the dict of `dataclasses.asdict`, read back from JSON."""
         beyond = {place: Reach(**reach) for place, reach in plain["beyond"].items()}
         return cls(tuple(Fault(**fault) for fault in plain["faults"]), beyond, plain["excused"])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Family:
-    """Of the places of one pattern: how many are beyond their limits, and how many times at most."""
+    """The places of one pattern that are beyond their limits: how many there are, and how many times its limit the worst is."""
 
     times: float
     modules: int = 1
@@ -73,7 +76,7 @@ class Family:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Known:
-    """A fault that is known. The first of a check holds `beyond`, the places beyond their limits, by pattern: `*` stands for a number."""
+    """A known fault. The first one of each check holds `beyond`, the places beyond their limits by pattern, where `*` stands for a number."""
 
     rule: str
     place: str
@@ -90,27 +93,27 @@ _DRIFT = "accumulated-drift"
 
 
 def worse(known: Sequence[Known], seen: Seen, today: datetime.date) -> list[str]:
-    """In what `seen` is worse than `known`, in words; nothing if it is excused."""
+    """Sentences on what is worse in `seen` than in `known`. Empty if nothing is."""
     table = _table(known)
-    strange = [f"{fault} is new; known {_are(known)}" for fault in seen.faults if _owner(fault, known, table) is None]
-    return [*expired(known, seen, today), *strange, *_more(known, seen), *_further(table, seen)]
+    new = [f"{fault} is new; known {_named(known)}" for fault in seen.faults if _owner(fault, known, table) is None]
+    return [*expired(known, seen, today), *new, *_larger_counts(known, seen), *_further_beyond(table, seen)]
 
 
 def expired(known: Sequence[Known], seen: Seen, today: datetime.date) -> list[str]:
-    """Of what is known and there, that which is excused no more."""
+    """Sentences on known faults that are still present, and whose date `until` has passed."""
     over = [each for each in present(known, seen) if each.until is not None and each.until < today]
     return [f"{each.rule} at {each.place} was known until {each.until}, which has passed; mend it, or give it another `until`" for each in over]
 
 
 def present(known: Sequence[Known], seen: Seen) -> list[Known]:
-    """What of it is there."""
+    """The known faults that are still present."""
     table = _table(known)
     return [each for each in known if any(_owner(fault, known, table) is each for fault in seen.faults)]
 
 
 def tightened(known: Sequence[Known], seen: Seen) -> list[Known]:
-    """`known` without the failures that were mended, and with lower numbers where they became better. `known` itself where chance explains the
-    difference."""
+    """Returns `known` without the faults that were mended, and with lower numbers where they got better. Differences that chance explains change
+    nothing."""
     table = _table(known)
     kept = []
     for each in known:
@@ -121,11 +124,12 @@ def tightened(known: Sequence[Known], seen: Seen) -> list[Known]:
             kept.append(each)
     if not kept:
         return []
-    return _with_table(kept, {pattern: family for pattern, old in table.items() if (family := _shrunk(pattern, old, seen))})
+    shrunk = {pattern: _shrunk(pattern, old, seen) for pattern, old in table.items()}
+    return _with_table(kept, {pattern: family for pattern, family in shrunk.items() if family is not None})
 
 
 def recorded(known: Sequence[Known], seen: Seen) -> list[Known]:
-    """All that `seen` holds, as known; reasons and dates are those of `known`, by place, or else by rule."""
+    """Returns all faults of `seen` as known faults. Reasons and dates are taken from `known`, by place, or else by rule."""
     made = []
     for fault in seen.faults:
         before = next((each for each in known if (each.rule, each.place) == (fault.rule, fault.place)), None)
@@ -134,7 +138,7 @@ def recorded(known: Sequence[Known], seen: Seen) -> list[Known]:
     return _with_table(made, _families(seen)) if made else tightened(known, seen)
 
 
-def _are(known: Iterable[Known]) -> str:
+def _named(known: Iterable[Known]) -> str:
     names = [f"{each.rule} at {each.place}" for each in known]
     return f"{'is' if len(names) == 1 else 'are'} {', '.join(names)}"
 
@@ -148,22 +152,24 @@ def _with_table(known: list[Known], table: Mapping[str, Family]) -> list[Known]:
 
 
 def _owner(fault: Fault, known: Iterable[Known], table: Mapping[str, Family]) -> Known | None:
-    """What knows of `fault`: its rule at its place, or where the first place is mended, at another that was beyond its limit too.
+    """The known fault that covers `fault`: one of its rule at its place, or of its rule elsewhere if the place was beyond its limit too.
 
-    Drift at a place that was beyond its limit is known, whatever the first fault was called. Whether it is an error depends on what it reaches.
+    Drift at a place that was beyond its limit is covered by any known fault, since whether drift is an error depends on what it reaches.
     """
     same = [each for each in known if each.rule == fault.rule]
     exact = next((each for each in same if each.place == fault.place), None)
     if exact is not None or not any(_matches(pattern, fault.place) for pattern in table):
         return exact
-    return same[0] if same else next(iter(known), None) if fault.rule == _DRIFT else None
+    if same:
+        return same[0]
+    return next(iter(known), None) if fault.rule == _DRIFT else None
 
 
 def _matches(pattern: str, place: str) -> bool:
     return re.fullmatch(re.escape(pattern).replace(r"\*", r"\d+"), place) is not None
 
 
-def _more(known: Sequence[Known], seen: Seen) -> list[str]:
+def _larger_counts(known: Sequence[Known], seen: Seen) -> list[str]:
     told = []
     for fault in seen.faults:
         before = next((each for each in known if (each.rule, each.place) == (fault.rule, fault.place)), None)
@@ -173,8 +179,8 @@ def _more(known: Sequence[Known], seen: Seen) -> list[str]:
     return told
 
 
-def _further(table: Mapping[str, Family], seen: Seen) -> list[str]:
-    """Places that are beyond their limits and were not, or further than they were."""
+def _further_beyond(table: Mapping[str, Family], seen: Seen) -> list[str]:
+    """Sentences on places that are newly beyond their limits, or further beyond them than is known."""
     told = []
     for place, reach in seen.beyond.items():
         family = next((family for pattern, family in table.items() if _matches(pattern, place)), None)
@@ -190,7 +196,7 @@ def _further(table: Mapping[str, Family], seen: Seen) -> list[str]:
 
 
 def _lowered(known: Known, fault: Fault) -> Known:
-    """At the place and with the number of today, where the fault moved behind one that is mended, or counts fewer."""
+    """Returns `known` with today's place if the fault moved, and with today's number if that is clearly lower."""
     if fault.place != known.place:
         return dataclasses.replace(known, place=fault.place, measured=_shortened(fault))
     if known.rule in _FEWER and known.measured is not None and fault.measured is not None and fault.measured * _FEWER[known.rule] < known.measured:
@@ -213,8 +219,9 @@ def _times(seen: Seen, place: str) -> float:
 
 
 def _families(seen: Seen) -> dict[str, Family]:
-    """The places beyond their limits; those of which there are many by pattern."""
-    places = {place: times for place in {**seen.beyond, **seen.excused} if (times := _times(seen, place)) > 1}
+    """The places beyond their limits. Where many places have one pattern, they are one family."""
+    all_times = {place: _times(seen, place) for place in {**seen.beyond, **seen.excused}}
+    places = {place: times for place, times in all_times.items() if times > 1}
     patterns: dict[str, list[str]] = {}
     for place in places:
         patterns.setdefault(re.sub(r"(?<=[ .])\d+(?=\.|$)", "*", place), []).append(place)

@@ -1,4 +1,4 @@
-"""The loss of each step, beside the reference's."""
+"""Makes the report's list of losses: the loss of each step beside that of the reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from precheck.observe.sketch import inner, sketch
 
 
 def losses(rows: Iterable[Comparison]) -> list[Loss]:
-    """In the order of the rows. A record keeps a norm; the sign is in the sketch, which of one number is that number, turned or not."""
+    """The losses in the order of the rows. A record holds the norm. The sign comes from the sketch, which for a scalar is the number times ±1."""
     turn = sketch(torch.ones(1))
     found = [row for row in rows if row.record.kind == "loss"]
     return [Loss(row.record.step, _number(row.record, turn), _number(row.reference, turn), row.floor) for row in found]

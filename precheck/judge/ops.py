@@ -1,4 +1,4 @@
-"""A watched run's verdict: every rule on what its analysis shows."""
+"""Runs every rule on a watched run, and returns one finding for each rule and line."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from precheck.rules.rule import Candidate
 
 
 class Verdict:
-    """The verdict on a run that may be judged in parts, as it goes on. Of the faults of one rule and line the earliest is kept."""
+    """The verdict on a run, which can be judged in parts while it goes on. Keeps the earliest candidate of each rule and line."""
 
     def __init__(self) -> None:
         self.run, self.rules = Watched(), [rule() for rule in classes()]
         self.told: dict[tuple[str, ...], Candidate] = {}
-        self.waiting: dict[str, int] = {}  # rule and line of which the run has too few steps to tell, and how many would
+        self.waiting: dict[str, int] = {}  # rules and lines that need more steps for a verdict, and how many they need
 
     def settle(self, observation: Observation) -> None:
-        """Judges `observation.judged`, which are let go of then."""
+        """Judges the operations of `observation.judged`. They are not needed afterwards."""
         for candidate in sorted(self._among(self.run.part(observation)), key=_when):
             self._keep(candidate)
 
@@ -35,13 +35,13 @@ class Verdict:
         place = candidate.rule, operation.blamed, via(operation), operation.phase
         known = self.told.get(place)
         if known is not None and self.run.undetermined(known.fact):
-            self.told.setdefault((*place, "unstable"), known)  # is no error in the end, and hides none
+            self.told.setdefault((*place, "unstable"), known)  # this one is no error in the end, so it must not hide a later one
             known = None
         if known is None or _when(candidate) < _when(known):
             self.told[place] = candidate
 
     def candidates(self, observation: Observation) -> list[Candidate]:
-        """What the rules find, in the order in which the causes happened, once the run has ended."""
+        """Ends the judging. Returns the candidates of all rules, in the order in which the causes happened."""
         part = self.run.part(observation, last=True)
         found = [*self.told.values(), *self._among(part), *(each for rule in self.rules for each in rule.at_end(part))]
         for rule in self.rules:
@@ -54,26 +54,26 @@ class Verdict:
         return distinct(self.candidates(observation))
 
     def unsettled(self) -> set[Value]:
-        """Values whose lineage is asked for yet."""
+        """Values whose ancestors are still needed for a verdict."""
         return self.run.unsettled()
 
     def past(self, value: Value) -> Past:
-        """What is kept of a value's ancestors."""
+        """A summary of a value's ancestors, which is kept when they are dropped."""
         return self.run.past(value)
 
     def origin(self, value: Value) -> Operation | None:
-        """The op that brought its error in."""
+        """The op that brought the error of a value in."""
         return self.run.origin(value)
 
     def keep(self, values: set[Value]) -> None:
-        """Only these are left."""
+        """Drops what is stored about all other values."""
         self.run.keep(values, {fact for fact in _facts(self.told.values()) if fact is not None})
         for rule in self.rules:
             rule.keep(values)
 
 
 def found(observation: Observation) -> list[Finding]:
-    """The findings of a run of which every operation is there; one for each rule and line."""
+    """The findings of a run whose operations were all kept; one for each rule and line."""
     return Verdict().found(observation)
 
 
@@ -86,7 +86,7 @@ def _when(candidate: Candidate) -> int:
 
 
 def distinct(candidates: Iterable[Candidate]) -> list[Finding]:
-    """Their findings, in their order; one for each rule and line."""
+    """Turns candidates into findings in the same order; one for each rule and line."""
     found: dict[tuple[str, ...], Finding] = {}
     for candidate in candidates:
         finding = finding_of(candidate)
@@ -95,7 +95,7 @@ def distinct(candidates: Iterable[Candidate]) -> list[Finding]:
 
 
 def finding_of(candidate: Candidate) -> Finding:
-    """A candidate as a finding."""
+    """Turns a candidate into a finding."""
     operation = candidate.operation
     return Finding(
         candidate.rule, candidate.severity, f"{placed(operation)}: {candidate.message}", operation.phase,

@@ -1,4 +1,4 @@
-"""One report for a run of many ranks: equal findings are one, which names its ranks."""
+"""Merges the findings of all ranks of a distributed run. Equal findings become one that names its ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from precheck.findings import Finding
 
 
 def merged(heard: Mapping[int, Sequence[Finding]], size: int) -> list[Finding]:
-    """The findings of all ranks: those of the same rule and line are one, as they are within a rank, worded as on the first."""
+    """Returns the findings of all ranks. Those of the same rule and line become one, with the words of the first rank."""
     by_place: dict[tuple[object, ...], dict[int, Finding]] = {}
     for rank in sorted(heard):
         for finding in heard[rank]:

@@ -1,4 +1,4 @@
-"""The verdict on a run beside its reference: every rule on its boundaries, gradients, updates and loss scale; and the tables of the report."""
+"""Judges a run beside its reference: runs every rule on boundaries, gradients, updates and loss scale, and fills the tables of the report."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def judged(
     explained: Collection[str] = (),
     unstable: Collection[str] = (),
 ) -> Report:
-    """Every rule that can be told from a run and its reference, on the run `seen`; `explained` and `unstable` as in `Compared`."""
+    """Runs every rule that needs only a run and its reference, and returns the report. `explained` and `unstable` are as in `Compared`."""
     report = Report(precision=precision.name)
     report.scaler = {"scale": seen.scale, "skipped": seen.skipped, "collapsed": seen.collapsed} if precision.scaler else {}
     run = Compared(seen, reference, rows, precision, explained, unstable)
     for rule in classes():
         report.add(rule().beside(run))
     if explained or unstable:
-        report.facts["excused"] = sorted({*explained, *unstable})  # keys of records that are beyond their limits for a reason
-        report.facts["unstable"] = sorted({*unstable} - {*explained})  # of these, where float32 is no reference; rounding explains the others
+        report.facts["excused"] = sorted({*explained, *unstable})  # keys of records that are beyond their limits, but not by a bug
+        report.facts["unstable"] = sorted({*unstable} - {*explained})  # those for which float32 is no reference; rounding explains the others
     report.boundaries, report.losses = table(rows), losses(rows)
     moved = displacements(rows, seen.aged)
     report.updates = [
@@ -44,7 +44,7 @@ def judged(
 
 
 def table(rows: Sequence[Comparison]) -> list[Row]:
-    """What reports show of the run: all but updates, which are judged by how much of them arrived."""
+    """The rows that reports show: all but updates, which are judged by the share of them that arrived."""
     return [_row(row) for row in rows if row.record.kind != "update"]
 
 
@@ -57,9 +57,9 @@ def _row(comparison: Comparison) -> Row:
 
 
 def located(finding: Finding, rows: Sequence[Comparison], makers: Mapping[str, str]) -> Finding:
-    """`finding` with the module whose own code made the drift, if the module it names was handed it.
+    """Returns `finding` with the module whose own code made the drift, if the module that it names received the drift in its input.
 
-    `rows` are those of a run that also recorded what modules hand to one another, in order; `makers` whose code made that.
+    `rows` are those of a run that also recorded what modules pass to each other, in order. `makers` says whose code made each of these tensors.
     """
     first = next((row for row in rows if row.failed or row.excess_nonfinite), None)
     if first is None or first.record.kind != "handed":

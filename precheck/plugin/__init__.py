@@ -1,1 +1,1 @@
-"""What pytest sees of precheck; nothing else in the package knows pytest."""
+"""The pytest plugin: options, markers, fixtures, reports. No other part of precheck imports pytest."""

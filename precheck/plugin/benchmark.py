@@ -1,6 +1,6 @@
-"""The fixture `gpu_benchmark`: precheck.benchmark, its rows among pytest-benchmark's. Imports torch when it is used.
+"""The fixture `gpu_benchmark`: runs precheck.benchmark and adds its rows to pytest-benchmark's table. Imports torch when it is used.
 
-Registered where pytest-benchmark is; elsewhere `precheck.plugin.fixtures` says that it is not.
+Registered only if pytest-benchmark is loaded. Otherwise the fixture in `precheck.plugin.fixtures` fails with a message.
 """
 
 from __future__ import annotations
@@ -24,23 +24,22 @@ if TYPE_CHECKING:
     from precheck.benchmarking import Benchmark
 
 NAME = "accelerator"
-"""Where the device stands in pytest-benchmark's machine_info."""
+"""The key of the device in pytest-benchmark's machine_info."""
 TWICE = "gpu_benchmark, like benchmark, is for one call a test, and this is the second; make another test, or parametrize this one"
 DEFAULT = ("bf16-mixed", "bf16-true", "16-mixed")
 
 
 class Benchmarks:
-    """What a session's benchmarks came to, and the hooks that tell of them."""
+    """The benchmarks of a session, and the hooks that report them."""
 
     def __init__(self, storage: str = "") -> None:
         self.missing = _missing(storage)
         self.told: dict[str, Benchmark] = {}  # by node id
-        self.compared: dict[str, Any] = {}  # the device of each saved run that this one is held against
+        self.compared: dict[str, Any] = {}  # the device of each saved run with which this one is compared
 
     def pytest_unconfigure(self) -> None:
-        """pytest-benchmark makes the folder of its saved runs at every start of pytest. Where it comes with precheck alone, nothing is saved:
-        what was not there before and is empty goes again."""
-        with contextlib.suppress(OSError):  # as soon as something is in one
+        """Deletes empty folders that pytest-benchmark made. It makes the folder for saved runs at every start of pytest, also if nothing is saved."""
+        with contextlib.suppress(OSError):  # raised for a folder that is not empty
             for folder in self.missing:
                 folder.rmdir()
 
@@ -62,7 +61,7 @@ class Benchmarks:
 
     @pytest.hookimpl(optionalhook=True, wrapper=True)
     def pytest_benchmark_compare_machine_info(self, compared_benchmark: dict[str, Any]) -> Generator[None, Any, Any]:
-        """At this early hour nobody knows the device yet without waking it up, so it is left out, and compared at the end."""
+        """Leaves the device out of this comparison. It is not known yet without starting the device, and is compared at the end."""
         before = compared_benchmark["machine_info"]
         self.compared[str(compared_benchmark.get("datetime", "an earlier run"))] = before.get(NAME)
         compared_benchmark["machine_info"] = {name: value for name, value in before.items() if name != NAME}
@@ -81,7 +80,7 @@ class Benchmarks:
             terminalreporter.write_line(line, yellow=True)
 
     def _otherwise(self) -> list[str]:
-        """A line for each saved run that was on another device or driver."""
+        """A line for each saved run that used another device or driver."""
         own: dict[str, Any] = next(iter(self.told.values())).facts
         lines = []
         for when, theirs in self.compared.items():
@@ -93,14 +92,14 @@ class Benchmarks:
 
 
 def _missing(storage: str) -> list[Path]:
-    """The folders that pytest-benchmark's storage has and that are not there yet, the innermost first."""
+    """The folders of pytest-benchmark's storage that do not exist yet, the innermost first."""
     kind, _, path = storage.rpartition("://")
     folder = Path(path).absolute()
     return [each for each in (folder, *folder.parents) if not each.exists()] if path and kind in ("", "file") else []
 
 
 class GpuBenchmark:
-    """What the `gpu_benchmark` fixture hands to a test; usable once a test, as pytest-benchmark's own is."""
+    """The object of the `gpu_benchmark` fixture. It can be called once in a test, as that of pytest-benchmark."""
 
     def __init__(self, item: pytest.Item, fixture: Any, told: dict[str, Benchmark]) -> None:
         self.item, self.fixture, self.told = item, fixture, told
@@ -127,7 +126,7 @@ class GpuBenchmark:
             found = benchmark(model, inputs, precisions=self._precisions(precisions), **given)
         except (InputError, PrecisionError) as error:
             message = f"gpu_benchmark: {error}"
-        except Exception as error:  # the model's own
+        except Exception as error:  # raised by the model itself
             raise error.with_traceback(users_frames(error)) from error.__cause__
         else:
             if self.fixture.enabled:
@@ -142,7 +141,7 @@ class GpuBenchmark:
         return given if isinstance(given, str) else [resolve(precision, policy=settings.policy) for precision in given]
 
     def _rounds(self) -> dict[str, Any]:
-        """pytest-benchmark's own options, the marker's before the command line's; one round where it is switched off, as under xdist."""
+        """pytest-benchmark's options. Those of its marker precede the command line. One round if it is disabled, as under xdist."""
         if not self.fixture.enabled:
             return {"min_rounds": 1, "max_time": 0.0}
         mark = self.item.get_closest_marker("benchmark")
@@ -151,7 +150,7 @@ class GpuBenchmark:
         return {"min_rounds": int(options["min_rounds"]), "max_time": float(options["max_time"])}
 
     def _tell(self, found: Benchmark) -> None:
-        """To pytest-benchmark, to junit and to the end of the session."""
+        """Reports the result to pytest-benchmark, to junit and in the summary of the session."""
         for row in (found.baseline, *found.rows):
             content = dataclasses.asdict(row)
             rounds = content.pop("rounds")
@@ -161,7 +160,7 @@ class GpuBenchmark:
         self.told[self.item.nodeid] = found
 
     def _row(self, precision: str, rounds: Sequence[float], content: dict[str, Any]) -> None:
-        """A copy of pytest-benchmark's fixture, which stands for one row of its table, named after the precision."""
+        """Adds a row to pytest-benchmark's table, by a copy of its fixture that is named after the precision."""
         row = copy.copy(self.fixture)
         row.param = "-".join(word for word in (self.fixture.param, precision) if word)
         row.params = {**(self.fixture.params or {}), "precision": precision}

@@ -1,4 +1,4 @@
-"""What the fixture `check_precision` gives to a test; loaded when a test uses it."""
+"""The object of the fixture `check_precision`: checks a model against the test's golden, or records the golden. Loaded when a test uses it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 
 class CheckPrecision(Verdicts):
-    """What the `check_precision` fixture hands to a test."""
+    """The object of the `check_precision` fixture. A call checks a model."""
 
     def __init__(self, item: pytest.Item, precision: Precision) -> None:
         super().__init__(item, precision)
         self.depth: Depth = "ops"
-        self.needs_golden = True  # or else, where there is none, float32 in the same process is the only reference
+        self.needs_golden = True  # False: without a golden the model is compared with float32 in the same process only
 
     def __call__(
         self,
@@ -42,7 +42,7 @@ class CheckPrecision(Verdicts):
         depth: Depth | None = None,
         allow: Mapping[str, str] | None = None,
     ) -> Report:
-        """`precheck.check`, with the golden of this test; `depth` as there, and as --precision-depth says where it is None."""
+        """Runs `precheck.check` with the golden of this test. `depth` is as there; None means that of --precision-depth."""
         __tracebackhide__ = True
         self.calls += 1
         golden = golden_of(self.item, self.calls)
@@ -97,7 +97,7 @@ class CheckPrecision(Verdicts):
         if self.needs_golden or golden.exists():
             from precheck.checking import check
 
-            with judging(None):  # this check is tried with what its test's markers say
+            with judging(None):  # the self-test of this check runs below, with the markers of the test
                 report = check(model, inputs, golden=golden, precision=self.precision, ops=ops, depth=self.depth, allow=allow, **settings)
             report.facts["golden"] = self.shown(golden)
             return report
@@ -110,7 +110,7 @@ class CheckPrecision(Verdicts):
         return report
 
     def _cure(self, report: Report, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str]) -> str:
-        """Code with which the check passes, if that is found within the trials that `remedy_trials` allows."""
+        """Code with which the check passes, or "". The search makes at most `remedy_trials` trials."""
         asked = self.item.config.stash[KEY]
         from precheck.measurement import job_of
         from precheck.remedies import curable, searched
@@ -124,7 +124,7 @@ class CheckPrecision(Verdicts):
         return found.call if found else ""
 
     def _refused(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], error: Exception) -> None:
-        """Fails the test in one line where the model runs in float32 and not in this precision; with --full-trace, in pytest's own way."""
+        """Fails the test with one line if the model runs in float32 but not in this precision. With --full-trace pytest shows the traceback."""
         __tracebackhide__ = True
         from precheck.measurement import job_of
         from precheck.refusals import refused

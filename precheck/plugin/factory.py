@@ -1,4 +1,4 @@
-"""`package.module:factory`, the model of --precision-model: found, called, and turned into the arguments of `measure`. Knows no pytest."""
+"""Imports and calls the factory `package.module:factory` of --precision-model, and turns its result into arguments of `measure`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _EXAMPLE = (
 
 
 class FactoryError(ValueError):
-    """The model that --precision-model names cannot be made. The message says why, what is accepted and what to type."""
+    """The model of --precision-model cannot be made. The message says why, and what is accepted."""
 
 
 def fault(spec: str) -> str:
-    """Why `spec` names no factory, as far as can be told without importing it; "" if it may."""
+    """Why `spec` cannot be the name of a factory. "" if it can. Imports nothing."""
     module, colon, name = spec.partition(":")
     if module.endswith(".py") or "/" in module or "\\" in module:
         dotted = module.removesuffix(".py").replace("\\", "/").strip("./").replace("/", ".")
@@ -39,10 +39,10 @@ def _dotted(name: str) -> bool:
 
 
 def arguments(spec: str, *, device: str = "auto") -> tuple[dict[str, Any], str]:
-    """The factory's result as arguments of `measure`. Also a note on the inputs where they are derived from the model, else "".
+    """Returns the factory's result as arguments of `measure`, and a note on the inputs if they were derived from the model, else "".
 
-    The factory is imported and called, without arguments, from random states that are the same each time. `device` other than "auto" is
-    where model and inputs are moved. Raises FactoryError, and what importing or calling the factory raises.
+    The factory is imported and called without arguments, each time with the same random state. Model and inputs are moved to `device`
+    unless it is "auto". Raises FactoryError, and what importing or calling the factory raises.
     """
     import torch
 
@@ -75,7 +75,7 @@ def _found(spec: str) -> Any:
         found: Any = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and something that it imports is not
+            raise  # the module exists, but something that it imports does not
         raise FactoryError(
             f"--precision-model={spec}: there is no module {error.name} in the folder where pytest was started, nor elsewhere on sys.path; start "
             "pytest in the folder that holds it, install it, or name its folder in the ini option pythonpath"
@@ -110,7 +110,7 @@ def _called(spec: str, factory: Any) -> Any:
 
 
 def _wanting(factory: Any) -> str:
-    """Why it cannot be called without arguments; "" if it can be, or is one of those callables of C whose signature nobody knows."""
+    """Why a callable cannot be called without arguments. "" if it can, or if its signature is unknown, as for some C functions."""
     try:
         signature = inspect.signature(factory)
     except ValueError:

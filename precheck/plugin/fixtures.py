@@ -1,7 +1,7 @@
-"""The fixtures: `precision`, `precision_device`, `check_precision`, `watch_precision`, `check_parity`, `check_invariance`,
-`check_kernel`, `gpu_benchmark`.
+"""Defines the fixtures `precision`, `precision_device`, `check_precision`, `watch_precision`, `check_parity`, `check_invariance`,
+`check_kernel` and `gpu_benchmark`.
 
-torch is imported when one is used.
+torch is imported when a fixture is used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def precision(request: pytest.FixtureRequest) -> Precision:
 
 
 def _resolved(value: Any, config: pytest.Config) -> Precision:
-    """Also of a name, where the test's own parametrize, or the user's own fixture `precision`, gives one."""
+    """Resolves a precision. It may be a name, if the test parametrizes `precision` or the user overrides the fixture."""
     __tracebackhide__ = True
     try:
         return resolve(value, policy=config.stash[KEY].policy)
@@ -43,12 +43,12 @@ def _resolved(value: Any, config: pytest.Config) -> Precision:
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Gives a test that asks for `precision`, itself or through a fixture, those of the run that its markers let through."""
+    """Parametrizes a test that uses `precision`, directly or by a fixture, with the run's precisions that its markers allow."""
     if "precision" not in metafunc.fixturenames or _given_otherwise(metafunc):
         return
     settings = metafunc.config.stash[KEY]
     wanted, reason = list(settings.precisions), ""
-    if not settings.refresh:  # goldens are recorded in float32 whatever a test runs under
+    if not settings.refresh:  # goldens are recorded in float32 in any case
         wanted, reason = restricted(metafunc.definition, settings.precisions)
     chosen: list[Any] = wanted or [pytest.param(settings.precisions[0], marks=pytest.mark.skip(reason=reason))]
     names = [each.name for each in wanted] or [settings.precisions[0].name]
@@ -56,7 +56,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def _given_otherwise(metafunc: pytest.Metafunc) -> bool:
-    """By the test's own parametrize, or by a fixture of that name that is the user's and does not build on the plugin's."""
+    """Whether the test parametrizes `precision` itself, or uses a user's fixture of that name that does not use the plugin's."""
     for mark in metafunc.definition.iter_markers("parametrize"):
         names = mark.args[0] if mark.args else mark.kwargs.get("argnames", "")
         if "precision" in ([name.strip() for name in names.split(",")] if isinstance(names, str) else names):
@@ -177,7 +177,7 @@ NO_BENCHMARK = "gpu_benchmark needs pytest-benchmark, which is not loaded: pip i
 
 
 class WithoutBenchmark:
-    """`gpu_benchmark` where pytest-benchmark is not; elsewhere it is precheck.plugin.benchmark's."""
+    """The fixture `gpu_benchmark` without pytest-benchmark. Otherwise it is that of precheck.plugin.benchmark."""
 
     @pytest.fixture
     def gpu_benchmark(self) -> None:

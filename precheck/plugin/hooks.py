@@ -1,8 +1,7 @@
-"""The hooks that pytest calls. Imports neither torch nor numpy, and of the plugin only what each run needs. So it costs a project that does not use
-precheck as little as possible.
+"""The hooks that pytest calls. Imports neither torch nor numpy, and only the parts of the plugin that every run needs, to start fast.
 
-Exit statuses are pytest's own. 1: a test failed, goldens are unused under --golden-unused=fail, or --golden-prune or --drift-report could not do
-what was asked. 2: markers that mean nothing (an error of collection). 4: options that mean nothing.
+Exit statuses are pytest's own. 1: a test failed, goldens are unused under --golden-unused=fail, or --golden-prune or --drift-report failed.
+2: invalid markers (an error of collection). 4: invalid options.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _benchmarks(config: pytest.Config) -> object:
-    if config.getoption("benchmark_min_rounds", None) is None:  # pytest-benchmark's, under whatever name it is loaded
+    if config.getoption("benchmark_min_rounds", None) is None:  # an option of pytest-benchmark: None if that is not loaded
         return fixtures.WithoutBenchmark()
     from precheck.plugin.benchmark import Benchmarks
 
@@ -124,14 +123,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _watches(item):
             ledger.watched[str(golden_of(item))] = _nodeid(item)
     if config.getoption("precision_model") or not config.stash[KEY].models:
-        ledger.ignored.append(str(models_folder(config)))  # which models there are is for the ini file to say
+        ledger.ignored.append(str(models_folder(config)))  # only the ini file lists all models
     narrowed = selection(config)
     if narrowed:
         ledger.partial.append(f"{narrowed} narrowed the run")
 
 
 def _impossible(item: pytest.Item) -> str:
-    """Why the markers of a test say that it cannot run here; "" if they do not."""
+    """Why a test cannot run here according to its markers. "" if it can."""
     excluded = "" if given_precision(item) else markers.restricted(item, item.config.stash[KEY].precisions)[1]
     return excluded or next((reason for mark in item.iter_markers("gpu") if (reason := markers.no_gpu(mark, item.config.stash[KEY].device))), "")
 
@@ -155,8 +154,8 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    item.stash[CHECKS] = []  # of this attempt; some plugins make several
-    fault = markers.fault(item)  # of a unittest's or doctest's; others were told at collection
+    item.stash[CHECKS] = []  # for this attempt; some plugins run a test several times
+    fault = markers.fault(item)  # for unittests and doctests; other tests failed at collection
     if fault:
         pytest.fail(fault, pytrace=False)
 
@@ -179,7 +178,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report = yield
     if item.stash.get(CHECKS, []) or _uses_checks(item) or _watches(item):
         checks = item.stash.get(CHECKS, [])
-        fresh = checks[item.stash.get(_HANDED, 0) :] if report.when == "call" else []  # each once, whichever subtest it was in
+        fresh = checks[item.stash.get(_HANDED, 0) :] if report.when == "call" else []  # each check once, also if there are subtests
         item.stash[_HANDED] = len(checks)
         told = {
             "nodeid": _nodeid(item),
@@ -187,19 +186,19 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             "restricted": bool(markers.restricted(item, item.config.stash[KEY].precisions)[1]),
             "checks": [dataclasses.asdict(check) for check in fresh],
         }
-        report.__dict__["precheck"] = json.loads(json.dumps(told, default=float))  # what is plain, xdist carries
+        report.__dict__["precheck"] = json.loads(json.dumps(told, default=float))  # plain data, which xdist can send
     return report
 
 
 class _Listener:
-    """Reads test reports where they all arrive."""
+    """Reads all test reports into the ledger: in the controller under xdist, otherwise in the only process."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         told = getattr(report, "precheck", None)
-        if told and report.outcome in ("passed", "failed", "skipped"):  # a plugin's "rerun" is not the last word
+        if told and report.outcome in ("passed", "failed", "skipped"):  # not the "rerun" of a plugin, which is not final
             passed = report.when == "call" and report.passed
             self.ledger.hear(told, passed=passed, skipped=report.skipped and not hasattr(report, "wasxfail"))
         if report.failed:
@@ -211,7 +210,7 @@ class _Listener:
 
 
 def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -> tuple[str, str, str] | None:
-    """Of a test that passed with warnings, -v says so; in all else it is a test that passed."""
+    """Makes -v show the number of warnings of a passed test."""
     checks = getattr(report, "precheck", {}).get("checks", []) if report.when == "call" and report.passed else []
     warned = sum(len(check["warnings"]) for check in checks)
     return ("passed", ".", f"PASSED ({counted(warned, 'warning')})") if warned and not hasattr(report, "wasxfail") else None
@@ -219,7 +218,7 @@ def pytest_report_teststatus(report: pytest.TestReport, config: pytest.Config) -
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.pluginmanager.register(_Listener(session.config.stash[_LEDGER]), "precheck-listener")
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")  # only now there is a terminal to tell
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")  # the terminal reporter exists from here on
     if getattr(reporter, "isatty", False):
         from precheck.plugin import progress
 

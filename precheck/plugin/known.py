@@ -1,7 +1,7 @@
-"""Known failures in a run: which checks they excuse, and how their file is kept.
+"""Known failures in a run: decides which checks they excuse, and updates their file at the end.
 
-Every process reads the file when it starts. Only one process writes it, the controller under xdist. It does so at the end, from what the tests'
-reports carry, and keeps the entries of tests that did not run. Imported only where there is such a file, or one is asked for.
+Every process reads the file at its start. Only one process writes it, under xdist the controller. It uses the data in the test reports, and keeps the
+entries of tests that did not run. Imported only if there is such a file or the user asks for one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from precheck.plugin.ledger import Ledger, Ruling
 from precheck.plugin.naming import asked_for, golden_of_id, plain_id, shown
 from precheck.plugin.settings import KEY
 
-_CI = ("CI", "BUILD_NUMBER")  # what pytest itself goes by
+_CI = ("CI", "BUILD_NUMBER")  # the variables by which pytest detects CI
 
 
 class KnownFailures:
@@ -39,7 +39,7 @@ class KnownFailures:
             raise pytest.UsageError(str(error)) from None
 
     def ruling(self, item: pytest.Item, number: int, precision: str, report: Report) -> Ruling:
-        """On the `number`-th check of a test; `report` holds the errors that no marker allows."""
+        """The ruling on the `number`-th check of a test. `report` has the errors that no marker allows."""
         check = Check(plain_id(item), precision, number)
         known = self.failures.get(check, [])
         if not (known or (self.writing and report.errors)) or any(finding.rule in NEVER for finding in report.errors):
@@ -54,7 +54,7 @@ class KnownFailures:
         return Ruling(tuple(map(str, now)) if report.errors else (), told={"check": list(check), "seen": dataclasses.asdict(found)})
 
     def finish(self, config: pytest.Config, ledger: Ledger) -> None:
-        """At the end of the session: writes the failures that were recorded or mended, or says what it would write."""
+        """Ends the session: writes the failures that were recorded or mended, or reports what it would write."""
         told = [check.known for check in ledger.checks if check.known]
         try:
             before = self._read()
@@ -85,13 +85,14 @@ class KnownFailures:
         return [f"{self.name} {'written' if after else 'deleted, since nothing is known any more'}; to be committed:", *changes]
 
     def _refusal(self) -> str:
-        """Why a run that was not asked to write does not; "" if it may."""
+        """Why a run without --known-failures-write does not write the file. "" if it may."""
         if any(os.environ.get(name) for name in _CI):
             return "which runs in CI leave to others"
         return "" if os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK) else "and cannot be written here"
 
     def _gone(self, config: pytest.Config, ledger: Ledger, failures: Failures) -> list[Check]:
-        """Checks that no longer are: their tests, where all tests of their folder were collected; or later ones that a test did not ask for."""
+        """The checks that no longer exist: their test is gone from a folder of which all tests were collected, or a passed test makes fewer
+        checks."""
         heard = {(check.golden, check.precision): check.nodeid for check in ledger.checks}
         gone = []
         folders = asked_for(config) if failures and not ledger.partial else []

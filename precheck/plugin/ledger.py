@@ -1,4 +1,4 @@
-"""What the checks of a session came to, in plain data: it travels from xdist's workers on their test reports."""
+"""Collects the results of a session's checks as plain data, which xdist workers send with their test reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Check:
-    """A call of check_precision, or a block of watch_precision: a verdict with its entry, or a golden refreshed, or why there is neither."""
+    """A call of a checking fixture or a block of watch_precision: its verdict with an entry, a refreshed golden, or an error."""
 
     nodeid: str
     golden: str
@@ -29,20 +29,20 @@ class Check:
     changes: list[str] = dataclasses.field(default_factory=list)
     rules: list[str] = dataclasses.field(default_factory=list)
     allowed: list[str] = dataclasses.field(default_factory=list)
-    tolerated: dict[str, str] = dataclasses.field(default_factory=dict)  # rules that are no failure here, and why
+    tolerated: dict[str, str] = dataclasses.field(default_factory=dict)  # rules that do not fail this check, and why
     entry: dict[str, Any] | None = None
     report: dict[str, Any] | None = None
     error: str = ""
-    line: int = 0  # of the test
-    alone: str = ""  # the node id where no golden was needed and there is none
-    excused: list[str] = dataclasses.field(default_factory=list)  # known failures as which it failed
-    known: dict[str, Any] | None = None  # what their file is to be kept by
+    line: int = 0  # the line of the test
+    alone: str = ""  # the node id, if the check needs no golden and has none
+    excused: list[str] = dataclasses.field(default_factory=list)  # the known failures that excuse it
+    known: dict[str, Any] | None = None  # data for the file of known failures
     warnings: list[str] = dataclasses.field(default_factory=list)
-    not_needed: dict[str, str] = dataclasses.field(default_factory=dict)  # rules of allow= that nothing needed, and the reasons given
-    watched: bool = False  # a block of watch_precision, which has no golden: `golden` is only a name for it
+    not_needed: dict[str, str] = dataclasses.field(default_factory=dict)  # rules of allow= that were not needed, and their reasons
+    watched: bool = False  # it has no golden, and `golden` is only a name for it
     seconds: float = 0.0  # until its verdict
-    parts: dict[str, float] = dataclasses.field(default_factory=dict)  # seconds of what it did, by what that is
-    does_not_run: bool = False  # under this precision, while it does in float32; `error` says where it stops
+    parts: dict[str, float] = dataclasses.field(default_factory=dict)  # seconds of each part of its work, by the part's name
+    does_not_run: bool = False  # it raises under this precision and not in float32; `error` says where
 
     @property
     def passed(self) -> bool:
@@ -55,7 +55,7 @@ KNOWN: pytest.StashKey[KnownFailures | None] = pytest.StashKey()
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Ruling:
-    """What known failures make of a check: those that excuse it, or why they do not; and the data that their file is kept by."""
+    """The effect of known failures on a check: those that excuse it, or how it is worse, and data for their file."""
 
     excused: tuple[str, ...] = ()
     worse: str = ""
@@ -64,29 +64,29 @@ class Ruling:
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Ledger:
-    """A session's checks, the goldens its tests stand for, and what keeps it from being a whole run."""
+    """The checks of a session, the goldens that belong to its tests, and the reasons why it is not a complete run."""
 
     settings: Settings
     root: Path
     checks: list[Check] = dataclasses.field(default_factory=list)
     failed: set[str] = dataclasses.field(default_factory=set)
     passed: set[str] = dataclasses.field(default_factory=set)
-    skipped: dict[str, str] = dataclasses.field(default_factory=dict)  # tests that did not run: how their goldens' paths begin
+    skipped: dict[str, str] = dataclasses.field(default_factory=dict)  # tests that did not run, with the beginning of their goldens' paths
     collected: bool = False
-    expected: dict[str, str] = dataclasses.field(default_factory=dict)  # golden of each collected test: its node id
-    watched: dict[str, str] = dataclasses.field(default_factory=dict)  # the same of tests that watch, which have no goldens
-    ignored: list[str] = dataclasses.field(default_factory=list)  # folders of goldens whose tests pytest was told not to collect
-    partial: list[str] = dataclasses.field(default_factory=list)  # why nothing can be said of goldens that were not used
+    expected: dict[str, str] = dataclasses.field(default_factory=dict)  # the node id of each collected test, by its golden
+    watched: dict[str, str] = dataclasses.field(default_factory=dict)  # the same for tests without goldens
+    ignored: list[str] = dataclasses.field(default_factory=list)  # folders of goldens whose tests pytest ignores
+    partial: list[str] = dataclasses.field(default_factory=list)  # why the run is not complete, so that unused goldens are unknown
     unused: list[Path] = dataclasses.field(default_factory=list)
-    known: list[str] = dataclasses.field(default_factory=list)  # what is said of known failures
-    trouble: list[str] = dataclasses.field(default_factory=list)  # what makes the session fail though its tests pass
+    known: list[str] = dataclasses.field(default_factory=list)  # lines on known failures
+    trouble: list[str] = dataclasses.field(default_factory=list)  # why the session fails although its tests pass
 
     def collection(self) -> dict[str, Any]:
-        """What a worker knows and its controller does not."""
+        """The data that a worker sends to its controller."""
         return {"expected": self.expected, "watched": self.watched, "ignored": self.ignored, "partial": self.partial}
 
     def take_over(self, found: dict[str, Any]) -> None:
-        """From a worker's `collection`."""
+        """Takes over the `collection` of a worker."""
         self.collected = True
         self.expected |= found["expected"]
         self.watched |= found["watched"]
@@ -94,7 +94,7 @@ class Ledger:
         self.partial += found["partial"]
 
     def hear(self, told: dict[str, Any], *, passed: bool, skipped: bool) -> None:
-        """From the report of a test that checks or watches; `told` is what the plugin wrote on it."""
+        """Reads a test report. `told` is the data that the plugin put on it."""
         self.checks += [Check(**check) for check in told["checks"]]
         if passed:
             self.passed.add(told["nodeid"])
@@ -102,7 +102,7 @@ class Ledger:
             self.skipped[told["nodeid"]] = told["family"]
 
     def find_unused(self, files: Iterable[Path], folders: Iterable[Path]) -> None:
-        """Of `files` below `folders`, those that no test stands for; and of a test that passed, later ones it did not ask for."""
+        """Finds unused goldens among `files` below `folders`: those of no test, and surplus ones of a passed test that makes fewer checks."""
         used = {check.golden for check in self.checks if not check.watched}
         kept = tuple(self.skipped.values())
         for path in files:
@@ -115,7 +115,7 @@ class Ledger:
                 self.unused.append(path)
 
     def close(self) -> None:
-        """Deletes or complains about unused goldens."""
+        """Deletes unused goldens, or reports them as a failure, as the settings say."""
         if self.settings.prune:
             self._prune()
         elif self.unused and self.settings.unused == "fail":
@@ -136,7 +136,7 @@ class Ledger:
 
         for path in found:
             try:
-                read(path)  # so that nothing else that has the suffix is taken for a golden
+                read(path)  # deletes only files that are goldens
                 path.unlink()
                 self.unused.append(path)
             except GoldenError:
@@ -146,11 +146,11 @@ class Ledger:
 
     @property
     def touched(self) -> bool:
-        """Whether there is anything to tell of."""
+        """Whether there is anything to report."""
         return bool(self.checks or self.known or self.unused or self.trouble)
 
     @property
     def quiet(self) -> bool:
-        """Nothing that a reader who wants silence must know."""
+        """Whether nothing happened that must be reported under -q."""
         touched = any(check.failed or check.error or check.refreshed in ("written", "changed") for check in self.checks)
         return not (touched or self.known or self.failed or self.trouble or (self.unused and self.settings.unused != "ignore"))

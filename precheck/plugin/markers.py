@@ -1,4 +1,4 @@
-"""precheck's markers: their arguments, and their effect on a test."""
+"""precheck's markers: validates their arguments, and computes their effect on a test."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ LINES = (
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Expectations:
-    """Rules that a test must report, and rules that it may, with the reason."""
+    """The rules that a test must report, and those that it may report, with the reasons."""
 
     expected: frozenset[str]
     allowed: dict[str, str]
 
     def also(self, allow: Mapping[str, str] | None) -> Expectations:
-        """With what a check itself allows."""
+        """Adds the rules that a check itself allows."""
         return Expectations(self.expected, {**self.allowed, **(allow or {})})
 
 
 class MarkerError(ValueError):
-    """A marker of precheck's is used in a way that means nothing; the message says what is accepted."""
+    """A marker is used incorrectly. The message says what is accepted."""
 
 
 def fault(node: pytest.Item) -> str:
@@ -47,7 +47,7 @@ def fault(node: pytest.Item) -> str:
 
 
 def restricted(item: pytest.Item, precisions: Sequence[Precision]) -> tuple[list[Precision], str]:
-    """Those of `precisions` that the test's `precision` markers let through; and if none, the reason."""
+    """The precisions that the `precision` markers of a test allow, and the reason if there are none."""
     chosen, only = list(precisions), ""
     for mark in item.iter_markers("precision"):
         wanted = {precision.name: precision for precision in _named(mark)}
@@ -74,7 +74,7 @@ def expectations(item: pytest.Item) -> Expectations:
 
 
 def unmet(item: pytest.Item, found: set[str], precision: str) -> str:
-    """Which rule that `expect_finding` demands was not among those found; "" if all were. `precision` is "" where nothing was checked."""
+    """The message if a rule of `expect_finding` was not found. "" if all were. `precision` is "" if the test made no check."""
     missing = expectations(item).expected - found
     if not missing:
         return ""
@@ -99,7 +99,7 @@ def _rule(mark: pytest.Mark, name: str, needed: tuple[str, ...]) -> str:
 
 
 def no_gpu(mark: pytest.Mark, device: str = "auto") -> str:
-    """Why the test of a `gpu` marker cannot run on the `device` of this run (auto, cpu, cuda, cuda:N); "" if it can."""
+    """Why a test with this `gpu` marker cannot run on the `device` of this run (auto, cpu, cuda, cuda:N). "" if it can."""
     memory, least = _needs(mark)
     import torch
 
@@ -116,7 +116,7 @@ def no_gpu(mark: pytest.Mark, device: str = "auto") -> str:
 
 
 def _needs(mark: pytest.Mark) -> tuple[float, tuple[int, int]]:
-    """Least memory in GiB and least compute capability."""
+    """The memory in GiB and the compute capability that a `gpu` marker requires."""
     if mark.args or set(mark.kwargs) - {"min_memory", "min_capability"}:
         raise MarkerError("@pytest.mark.gpu takes min_memory=GiB and min_capability=(major, minor), and nothing else")
     memory = mark.kwargs.get("min_memory", 0)
@@ -126,7 +126,7 @@ def _needs(mark: pytest.Mark) -> tuple[float, tuple[int, int]]:
 
 
 def _capability(value: Any) -> tuple[int, int]:
-    """Of a pair of whole numbers, or of "8.0" and 8.0, in which NVIDIA writes it."""
+    """Parses a compute capability: a pair of whole numbers, or NVIDIA's form "8.0" or 8.0."""
     parts: Any = str(value).split(".") if isinstance(value, (str, float)) else value
     if isinstance(parts, list) and all(part.isdecimal() for part in map(str, parts)):
         parts = tuple(map(int, parts))

@@ -1,5 +1,5 @@
-"""--precision-model: checks of models that have no test file. To pytest they are tests of a file that does not exist, `precision-model` at the
-root of the project. So they work with -k, -x, xdist, fixtures, markers and node ids as tests do.
+"""--precision-model: adds a test for each model that has no test file. For pytest they are tests in a file `precision-model` at the root of the
+project, which does not exist. So they work with -k, -x, xdist, fixtures, markers and node ids.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from precheck.plugin.tracebacks import users_frames
 
 
 class Models(pytest.Module):
-    """The file that is not there: a module with one test a model."""
+    """The file that does not exist, as a module with one test for each model."""
 
     def _getobj(self) -> ModuleType:
         module = ModuleType("precision_model")
@@ -37,26 +37,26 @@ def _test(spec: str, module: str) -> Callable[[CheckPrecision], None]:
             raise error.with_traceback(users_frames(error)) from error.__cause__
         else:
             if derived:
-                check_precision.item.add_report_section("call", "precheck", derived)  # shown where the test fails
+                check_precision.item.add_report_section("call", "precheck", derived)  # shown if the test fails
             check_precision.needs_golden = False
             check_precision(**found)
             return
         pytest.fail(message, pytrace=False)
 
     test.__module__, test.__doc__ = module, f"The model of {spec}."
-    test.__test__ = True  # type: ignore[attr-defined]  # pytest's way to say that it is one, whatever its name
+    test.__test__ = True  # type: ignore[attr-defined]  # makes pytest collect it under any name
     return test
 
 
 class Collecting:
-    """Hooks of a run with models. `asked`: node ids from the command line; where there are any, only these run."""
+    """The hooks of a run with models. `asked`: node ids from the command line. If there are any, only these run."""
 
     def __init__(self, asked: Iterable[str]) -> None:
         self.asked = list(asked)
-        self.added: list[str] = []  # to sys.path
+        self.added: list[str] = []  # folders added to sys.path
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """What `python -m pytest` does: the folder where pytest was started can be imported from; so can the root of the project."""
+        """Adds to sys.path the folder where pytest was started, as `python -m pytest` does, and the root of the project."""
         for folder in (session.config.rootpath, session.config.invocation_params.dir):
             if str(folder) not in sys.path:
                 sys.path.insert(0, str(folder))
@@ -69,7 +69,7 @@ class Collecting:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """First of all, so that -k, -m, --lf and the like see these as they see all others."""
+        """Adds the models' tests before other hooks run, so that -k, -m, --lf and others apply to them."""
         collector: Any = Models.from_parent(session, path=config.rootpath, name=MODELS, nodeid=MODELS)
         found = list(session.genitems(collector))
         for nodeid in self.asked:
@@ -77,7 +77,7 @@ class Collecting:
                 there = ", ".join(item.nodeid for item in found)
                 raise pytest.UsageError(f"not found: {nodeid}; there {'are' if len(found) > 1 else 'is'} {there}")
         for item in found:
-            item.location = (MODELS, None, f"model {item.name}")  # or else -v takes the dots of a package for classes
+            item.location = (MODELS, None, f"model {item.name}")  # otherwise -v takes dots in the name for classes
         items += [item for item in found if not self.asked or any(_is(item, nodeid) for nodeid in self.asked)]
 
 
@@ -86,6 +86,6 @@ def _is(item: pytest.Item, nodeid: str) -> bool:
 
 
 def register(config: pytest.Config) -> None:
-    """For a run with models to check. Takes their node ids out of the arguments, which pytest would look for on the disk."""
+    """Sets up a run with models. Removes their node ids from the arguments, since pytest would look for these files."""
     config.args[:] = [argument for argument in config.args if not is_model_id(argument, config)]
     config.pluginmanager.register(Collecting(config.stash[KEY].asked), "precheck-models")

@@ -1,4 +1,4 @@
-"""Names of tests: the golden that belongs to one, the goldens below a path, and what to type to run a test again."""
+"""Maps tests to node ids, to their goldens and to folders of goldens, and gives the command that runs a test again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from precheck.goldens.place import golden_path
 from precheck.plugin.settings import KEY, MODELS
 
-_ANY = "x.py"  # stands for some test file where only its folder matters
+_ANY = "x.py"  # any test file, where only its folder matters
 
 
 def golden_of(item: pytest.Item, call: int = 1) -> Path:
@@ -22,7 +22,7 @@ def golden_of(item: pytest.Item, call: int = 1) -> Path:
 
 
 def golden_of_id(config: pytest.Config, nodeid: str, call: int = 1) -> Path:
-    """The same, by a node id as `plain_id` gives it."""
+    """The golden of the `call`-th check in the test with this node id, as `plain_id` gives it."""
     path = _golden(config, *_split(nodeid))
     return path.with_name(f"{path.stem}+{call}{path.suffix}") if call > 1 else path
 
@@ -33,14 +33,14 @@ def first_call(path: Path) -> Path:
 
 
 def family(item: pytest.Item) -> str:
-    """How the paths of all goldens of a test function begin, whatever its parameters."""
+    """The common beginning of the paths of all goldens of a test function, with any parameters."""
     file, name = _split(plain_id(item))
     path = _golden(item.config, file, name.partition("[")[0])
     return str(path.with_name(path.stem.partition("~")[0]))
 
 
 def folder_of(config: pytest.Config, path: Path) -> Path | None:
-    """The folder of goldens that mirrors a test file or a folder of tests; None for what lies outside the project."""
+    """The folder of goldens for a test file or a folder of tests. None for a path outside the project."""
     relative = Path(os.path.relpath(path, config.rootpath)).as_posix()
     if relative.startswith(".."):
         return None
@@ -55,13 +55,13 @@ def models_folder(config: pytest.Config) -> Path:
 
 
 def asked_for(config: pytest.Config) -> list[Path]:
-    """The folders of goldens whose tests were all asked for, by the paths on the command line or by default."""
+    """The folders of goldens whose tests all belong to the run, by the paths on the command line or by default."""
     root, golden_dir = config.rootpath, config.stash[KEY].golden_dir
     paths = [Path(os.path.normpath(config.invocation_params.dir / argument)) for argument in config.args]
     folders = [folder for path in paths if (folder := folder_of(config, path))]
     if any(root == path or root.is_relative_to(path) for path in paths):
         return [golden_dir]
-    # the folder that all tests live in is left out of paths, and so mirrored by the golden folder, but for what lies elsewhere
+    # the golden folder mirrors the folder of all tests, except for its part for tests outside that folder
     elsewhere = golden_path(golden_dir, _ANY, "x", under="y").parents[1]
     inner = [path for path in golden_dir.iterdir() if path != elsewhere] if golden_dir.is_dir() else []
     under = root / _under(config)
@@ -84,7 +84,7 @@ def _split(nodeid: str) -> tuple[str, str]:
 
 
 def plain_id(item: pytest.Item, precision: str = "") -> str:
-    """The node id with `precision` in the place of the one that the plugin gave the test, and nothing that other plugins added.
+    """The node id with `precision` in place of the plugin's parameter, and without additions of other plugins.
 
     The plugin's own parameter comes first among the ids, since its hook runs first; xdist adds the test's group.
     """
@@ -99,13 +99,13 @@ def plain_id(item: pytest.Item, precision: str = "") -> str:
 
 
 def given_precision(item: pytest.Item) -> str:
-    """The name of the precision that the plugin gave a test as a parameter; "" where it gave none."""
+    """The name of the precision with which the plugin parametrized a test. "" if it did not."""
     value: Any = getattr(getattr(item, "callspec", None), "params", {}).get("precision")
     return value.name if any(value is each for each in item.config.stash[KEY].precisions) else ""
 
 
 def command(item: pytest.Item, option: str, precision: str) -> str:
-    """What to type, where pytest was started, to run this test with that option under that precision."""
+    """The command that runs this test with that option under that precision, from the folder where pytest was started."""
     words = ["pytest", option]
     if item.config.getoption("golden_dir") is not None:
         words.append(_quoted(f"--golden-dir={item.config.getoption('golden_dir')}"))
@@ -115,12 +115,12 @@ def command(item: pytest.Item, option: str, precision: str) -> str:
 
 
 def _quoted(word: str, *, always: bool = False) -> str:
-    """For a shell; in double quotes where all shells take them alike."""
+    """Quotes a word for a shell. Uses double quotes if all shells read them alike."""
     if re.search(r'["$`\\!%]', word):
         return shlex.quote(word)
     return f'"{word}"' if always or re.search(r"[^\w@+=:,./-]", word) else word
 
 
 def shown(path: Path, root: Path) -> str:
-    """Relative to the root of the project where it lies below it."""
+    """A path relative to the root of the project if it lies below it."""
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)

@@ -1,4 +1,4 @@
-"""What the fixtures `check_parity`, `check_invariance` and `check_kernel` give to a test; loaded when a test uses one."""
+"""The objects of the fixtures `check_parity`, `check_invariance` and `check_kernel`. Loaded when a test uses one."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class _Pair(Verdicts):
-    """Judges two of anything under the precision of the test, with markers and known failures.
+    """Judges the report of a comparison with the markers and known failures of the test.
 
-    There is no golden: both sides run, also where goldens are recorded.
+    There is no golden: both sides also run under --golden-refresh.
     """
 
     def _judged(self, made: Callable[[], Report]) -> Report:
@@ -47,12 +47,12 @@ class _Pair(Verdicts):
 
 
 class CheckParity(_Pair):
-    """What the `check_parity` fixture hands to a test."""
+    """The object of the `check_parity` fixture."""
 
     name = "check_parity"
 
     def __call__(self, model: Any, other: Any, inputs: Any, **given: Any) -> Report:
-        """`precheck.compare` under the precision of the test, or under the one that is given; fails the test if there are errors."""
+        """Runs `precheck.compare` under the precision of the test, or a given one. Fails the test if there are errors."""
         __tracebackhide__ = True
         from precheck.comparing import compare
 
@@ -60,12 +60,12 @@ class CheckParity(_Pair):
 
 
 class CheckInvariance(_Pair):
-    """What the `check_invariance` fixture hands to a test."""
+    """The object of the `check_invariance` fixture."""
 
     name = "check_invariance"
 
     def __call__(self, model: Any, inputs: Any, over: Any = None, **given: Any) -> Report:
-        """`precheck.vary` under the precision of the test, or under the one that is given; fails the test if there are errors."""
+        """Runs `precheck.vary` under the precision of the test, or a given one. Fails the test if there are errors."""
         __tracebackhide__ = True
         from precheck.varying import vary
 
@@ -73,13 +73,13 @@ class CheckInvariance(_Pair):
 
 
 class CheckKernel(_Pair):
-    """What the `check_kernel` fixture hands to a test."""
+    """The object of the `check_kernel` fixture."""
 
     name = "check_kernel"
 
     def __call__(self, candidate: Any, reference: Any, inputs: Any, **given: Any) -> Report:
-        """`precheck.compare_kernels` on inputs as they are, or under the precision that is given; fails the test if there are errors, and skips
-        it if nothing could be judged here."""
+        """Runs `precheck.compare_kernels` on the inputs as they are, or under a given precision. Fails the test if there are errors, and skips it
+        if nothing could be judged here."""
         __tracebackhide__ = True
         from precheck.comparing_kernels import compare_kernels
 

@@ -1,7 +1,7 @@
-"""What long work is doing, in one line that is rewritten: below the line that pytest is writing, on a terminal only.
+"""Shows the progress of long work in one line below pytest's current line, on terminals only.
 
-The line is written past pytest's own writer, which counts columns, and moves nothing of what is there. It goes one line down, writes, and comes
-back by relative steps, which hold on the last line of a screen too. It is taken away before pytest writes.
+The line does not go through pytest's writer, which counts columns. The cursor moves one line down and back by relative steps, which also work on the
+last line of a screen. The line is removed before pytest writes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from precheck.words import one_line
 
 
 def register(config: pytest.Config) -> None:
-    """Where someone looks on: a terminal that obeys, not -q, no CI, none of the terminal taken by captured output or live logs."""
+    """Registers the hooks, but only on a terminal that understands the control sequences, and not with -q, in CI, with -s or with live logs."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     capture = config.pluginmanager.get_plugin("capturemanager")
     if type(reporter) is not TerminalReporter or capture is None or is_worker(config) or config.get_verbosity() < 0:
@@ -32,13 +32,13 @@ def register(config: pytest.Config) -> None:
 
 
 def _obeys(reporter: TerminalReporter) -> bool:
-    """Whether it is a terminal that understands where to go, with someone in front of it."""
-    unattended = any(os.environ.get(name) for name in ("CI", "BUILD_NUMBER"))  # as pytest tells it
+    """Whether the output is a terminal that understands control sequences, and not CI."""
+    unattended = any(os.environ.get(name) for name in ("CI", "BUILD_NUMBER"))  # as pytest detects CI
     return os.name == "posix" and bool(reporter.isatty) and not unattended and os.environ.get("TERM", "dumb") not in ("", "dumb")
 
 
 class Progress:
-    """Hooks that put the line up and take it away."""
+    """The hooks that show the line and remove it."""
 
     def __init__(self, reporter: TerminalReporter, capture: Any) -> None:
         self.writer: Any = reporter._tw
@@ -63,7 +63,7 @@ class Progress:
         self.clear()
 
     def show(self, words: str) -> None:
-        """Of the test that runs; "" takes the line away. Nothing while the test itself writes to the terminal (`capsys.disabled()`)."""
+        """Shows `words` for the test that runs. "" removes the line. Does nothing while the test writes to the terminal (`capsys.disabled()`)."""
         if not self.capture._global_capturing.is_started():
             return
         if not words:
@@ -81,13 +81,13 @@ class Progress:
         column, file = self.writer.width_of_current_line, self.writer._file
         back = f"\x1b[{column}C" if column else ""
         with self.capture.global_and_fixture_disabled():
-            columns = os.get_terminal_size(file.fileno()).columns  # while output is captured, its file number is not the terminal's
+            columns = os.get_terminal_size(file.fileno()).columns  # only here, since under capture the file is not the terminal
             file.write(f"\n\r\x1b[K{fitting(text, columns - 1)}\x1b[1A\r{back}")
             file.flush()
 
 
 def fitting(text: str, columns: int) -> str:
-    """As much of it as there are columns for; the end is left out. Wide characters take two, those that join others none."""
+    """Cuts a text to a number of columns. Wide characters take two columns, combining characters none."""
     room = columns
     for place, sign in enumerate(text):
         room -= 0 if unicodedata.combining(sign) else 2 if unicodedata.east_asian_width(sign) in "WF" else 1

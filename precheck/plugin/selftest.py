@@ -1,7 +1,7 @@
-"""`--precheck-selftest`: each check of a test that passes is made again with faults planted, and one that could not have failed fails.
+"""`--precheck-selftest`: repeats each passed check with planted faults, and fails a test whose check could not have failed.
 
-A check is a call of `check_precision`, or of `precheck.check` itself in a test or its fixtures. Registered only where the option
-is given.
+A check is a call of `check_precision`, or of `precheck.check` itself in a test or its fixtures. Registered only with the
+option.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _READY = pytest.StashKey[list[dict[str, Any]]]()
 
 
 def tried(item: pytest.Item, call: int, precision: Precision, wishes: Expectations, model: Any, inputs: Any, **settings: Any) -> None:
-    """Plants the faults into a check that passed, and keeps what became of them for the end of the test."""
+    """Plants the faults into a passed check, and stores the outcomes for the end of the test."""
     from precheck.selftest import expected, selftested
 
     if wishes.expected:
@@ -43,7 +43,7 @@ def tried(item: pytest.Item, call: int, precision: Precision, wishes: Expectatio
 
 
 def seen(item: pytest.Item, number: int, precision: Precision, wishes: Expectations, compared: bool) -> None:
-    """Of a watched block that passed, keeps whether it could have failed: a loop that is not precheck's to run takes no planted faults."""
+    """Stores whether a passed watched block could have failed. No faults are planted, since precheck does not run the user's loop."""
     from precheck.selftest import expected, watched
 
     outcomes = expected(min(wishes.expected)) if wishes.expected else watched(compared=compared, precision=precision)
@@ -57,14 +57,14 @@ def _keep(item: pytest.Item, verb: str, call: int, precision: Precision, outcome
         "outcomes": [dataclasses.asdict(outcome) for outcome in outcomes],
     }  # fmt: skip
     item.stash.setdefault(_FOUND, []).append(found)
-    item.user_properties += [  # of several checks in a test, one after another
+    item.user_properties += [  # one pair for each check of a test
         ("precheck_selftest_caught", ",".join(each.fault for each in outcomes if each.status == "caught")),
         ("precheck_selftest_unnoticed", ",".join(each.fault for each in outcomes if each.status in ("unnoticed", "allowed"))),
     ]
 
 
 class _Plain:
-    """Tries each `precheck.check` that finds no errors; what the test makes of its report is the test's own affair."""
+    """Self-tests each call of `precheck.check` that finds no errors, whatever the test does with its report."""
 
     def __init__(self, item: pytest.Item) -> None:
         self.item, self.calls = item, 0
@@ -80,14 +80,14 @@ class _Plain:
 
 
 class SelfTest:
-    """Hooks of a run with the option."""
+    """The hooks of a run with the option."""
 
     def __init__(self) -> None:
         self.checks: list[dict[str, Any]] = []
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
-        item.stash[_FOUND] = []  # of this attempt; some plugins make several
+        item.stash[_FOUND] = []  # for this attempt; some plugins run a test several times
         item.stash[_PLAIN] = _Plain(item)
         with judging(item.stash[_PLAIN]):
             return (yield)
@@ -106,17 +106,17 @@ class SelfTest:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        if _READY in item.stash:  # each once, whatever is reported of a test after its call
+        if _READY in item.stash:  # each check once, although a test has several reports
             found, item.stash[_READY] = item.stash[_READY], []
-            report.__dict__["precheck_selftest"] = json.loads(json.dumps(found, default=float))  # what is plain, xdist carries
+            report.__dict__["precheck_selftest"] = json.loads(json.dumps(found, default=float))  # plain data, which xdist can send
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.outcome in ("passed", "failed", "skipped"):  # a plugin's "rerun" is not the last word
+        if report.outcome in ("passed", "failed", "skipped"):  # not the "rerun" of a plugin, which is not final
             self.checks += getattr(report, "precheck_selftest", [])
 
     def found(self) -> list[dict[str, Any]]:
-        """What became of the faults, a check each, in an order that does not hang on which worker came first."""
+        """The outcomes for each check, in an order that does not depend on the workers."""
         return sorted(self.checks, key=lambda check: (check["nodeid"], check["verb"], check["call"]))
 
     @property
@@ -125,7 +125,7 @@ class SelfTest:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Also where the test that failed was expected to (xfail)."""
+        """Makes the session fail if a check could not have failed, also if its test is marked xfail."""
         if self.deaf and not xdist.is_worker(session.config) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

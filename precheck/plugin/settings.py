@@ -1,4 +1,4 @@
-"""What the command line and the ini file ask for, checked once. Imports neither torch nor numpy."""
+"""Defines the options of command line and ini file, and validates them into `Settings`. Imports neither torch nor numpy."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ UNUSED = ("warn", "fail", "ignore")
 POLICIES = ("cuda", "native")
 DEPTHS = ("ops", "boundaries")
 MODELS = "precision-model"
-"""What the node ids of --precision-model begin with: a file that is not there, at the root of the project."""
+"""The file name in the node ids of --precision-model. There is no such file at the root of the project."""
 REPORTS = ("term", "json:PATH", "markdown:PATH", "sarif:PATH", "html:PATH")
-"""The forms of precheck.report.forms, which is loaded when one is asked for."""
+"""The forms of precheck.report.forms, which is imported only when a report is wanted."""
 TRIALS = 12
 _SELECTING = {
     "keyword": "-k", "markexpr": "-m", "deselect": "--deselect", "lf": "--lf", "stepwise": "--sw", "pyargs": "--pyargs",
@@ -37,7 +37,7 @@ _SELECTING = {
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Settings:
-    """One pytest run's wishes. `named`: a precision was asked for, on the command line or in the ini file."""
+    """The settings of a pytest run. `named`: a precision was named on the command line or in the ini file."""
 
     precisions: tuple[Precision, ...]
     named: bool
@@ -50,19 +50,19 @@ class Settings:
     files: tuple[tuple[Form, Path], ...]  # reports to write, at absolute paths
     top: int
     device: str
-    trials: int  # of the remedy search after a failure; 0: none
-    durations: int | None  # how many checks to list by the time they took; 0: all; None: the slow ones
-    patient: bool  # whether all these trials are made, however long they take
-    depth: Depth = "ops"  # what of a run is looked at
-    selftest: bool = False  # whether checks that pass are made again with faults planted
+    trials: int  # the most trials of a remedy search after a failure; 0: no search
+    durations: int | None  # how many of the slowest checks are listed; 0: all; None: those that are slow
+    patient: bool  # whether the search has no limit of time
+    depth: Depth = "ops"  # whether ops are watched too, or boundaries only
+    selftest: bool = False  # whether passed checks are repeated with planted faults
     models: tuple[str, ...] = ()  # package.module:factory
     known: Path = Path("precision-known.toml")  # absolute
     known_write: bool = False
-    asked: tuple[str, ...] = ()  # node ids of models on the command line: only these of the models run
+    asked: tuple[str, ...] = ()  # node ids of models on the command line; other models do not run
 
     @property
     def ops(self) -> bool:
-        """Whether every op's drift is wanted, of checks that pass too."""
+        """Whether reports need every op's error, also for passed checks."""
         return self.term or any(form.ops for form, _ in self.files)
 
 
@@ -70,7 +70,7 @@ KEY = pytest.StashKey[Settings]()
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """The command line and, with underscores for hyphens, the ini file; the command line wins."""
+    """Adds the options of the command line, and those of the ini file with underscores for hyphens. The command line precedes."""
     group = parser.getgroup("precheck", "numerical precision (precheck)")
     group.addoption(
         "--precision", metavar="NAME[,NAME]",
@@ -123,7 +123,7 @@ def add_options(parser: pytest.Parser) -> None:
         "remedy_trials",
         f"how many trials to make after a failure, to find which modules must stay in float32; 0 makes none. A number has no limit of time; "
         f"the default makes up to {TRIALS}, within 15 times the time of one low and one float32 step, or half a second",
-        default=TRIALS,  # a number: what is asked for is text
+        default=TRIALS,  # a number, while a value that a user gives is text
     )
     parser.addini("precision_durations", "default of --precision-durations")
     parser.addini("precision_device", "default of --precision-device", default="auto")
@@ -131,17 +131,17 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _which(value: str) -> str:
-    if value not in WHICH:  # a path after the bare option is taken for its value
+    if value not in WHICH:  # a path after the option without a value is read as its value
         raise argparse.ArgumentTypeError(f"{value!r} is none of {', '.join(WHICH)}; before a path, write --golden-refresh=changed")
     return value
 
 
 def settings_of(config: pytest.Config) -> Settings:
-    """The settings of a run. Raises pytest.UsageError with one line for what cannot be."""
+    """Reads the settings of a run. Raises pytest.UsageError with one line for invalid ones."""
     policy = cast(Policy, _one_of("precision_policy", config.getini("precision_policy"), POLICIES))
     refresh = config.getoption("golden_refresh")
     named = config.getoption("precision")
-    if named is None and not refresh:  # goldens serve all precisions, whatever the ini file names
+    if named is None and not refresh:  # goldens serve all precisions, so the ini file does not matter
         named = config.getini("precision") or None
     precisions = _precisions(named, policy)
     if refresh and config.getoption("precheck_selftest"):
@@ -190,12 +190,12 @@ def _precisions(named: str | None, policy: Policy) -> tuple[Precision, ...]:
 
 
 def model_ids(config: pytest.Config) -> tuple[str, ...]:
-    """The node ids of models among the arguments, each as from the root of the project."""
+    """The node ids of models among the arguments, relative to the root of the project."""
     return tuple(f"{MODELS}::{argument.partition('::')[2]}" for argument in config.args if is_model_id(argument, config))
 
 
 def is_model_id(argument: str, config: pytest.Config) -> bool:
-    """Relative to the folder where pytest was started, as pytest shows node ids, or to the root of the project."""
+    """Whether an argument is the node id of a model, relative to the folder where pytest was started or to the root of the project."""
     file, colons, _ = argument.partition("::")
     return bool(colons) and (file == MODELS or Path(os.path.normpath(config.invocation_params.dir / file)) == config.rootpath / MODELS)
 
@@ -213,7 +213,7 @@ def _models(config: pytest.Config, asked: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _known(config: pytest.Config) -> Path:
-    """Absolute; relative ones begin at the root of the project."""
+    """The absolute path of the file of known failures. A relative path starts at the root of the project."""
     given, writing = config.getoption("known_failures"), config.getoption("known_failures_write")
     path = Path(os.path.normpath(config.rootpath / (given or config.getini("precision_known"))))
     if writing and config.getoption("golden_refresh"):
@@ -228,7 +228,7 @@ def _known(config: pytest.Config) -> Path:
 
 
 def _golden_dir(config: pytest.Config) -> Path:
-    """Absolute. Not the project's root or above it, where --golden-prune would take the project's own files for goldens."""
+    """The absolute path of the golden folder. It must not contain the whole project, whose files --golden-prune could delete."""
     given = str(_either(config, "golden_dir"))
     path = Path(os.path.normpath(config.rootpath / given))
     if config.rootpath.is_relative_to(path):
@@ -286,7 +286,7 @@ def _device(name: str) -> str:
 
 
 def selection(config: pytest.Config) -> str:
-    """The option that narrows what is collected or run, "" if none does. Paths do not count; node ids do."""
+    """The option or node id that selects a part of the tests. "" if there is none. Paths do not count."""
     given = next((flag for name, flag in _SELECTING.items() if config.getoption(name, None)), "")
     return given or next((f"the node id {argument}" for argument in config.args if "::" in argument), "")
 

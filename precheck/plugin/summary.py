@@ -1,6 +1,6 @@
-"""What is said of a session's checks: the section at the end of pytest's output, and the files of --drift-report.
+"""Writes the section of precheck at the end of pytest's output, and the files of --drift-report.
 
-What words a report is loaded when there is one: every start of pytest, precheck in use or not, would pay for it.
+Modules that format reports are imported only when there is one, which keeps the start of pytest fast.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from precheck.plugin.ledger import Check, Ledger
 from precheck.plugin.naming import shown
 from precheck.words import counted, one_line, printable
 
-_SLOW = 15.0  # seconds of a check, from which on its time is told unasked
-_SHOWN_CHANGES = 3  # of one golden; all of them are in `git diff` with golden show
+_SLOW = 15.0  # a check that takes longer, in seconds, is listed even if nobody asks
+_SHOWN_CHANGES = 3  # of each golden; `git diff` with golden show lists all
 
 
 def lines(ledger: Ledger, *, table: bool) -> list[str]:
-    """The section, less its title and what makes the session fail; empty if precheck has nothing to say."""
+    """The lines of the section, without its title and without failures of the session. Empty if there is nothing to report."""
     entries = [(check.nodeid, check.entry) for check in ledger.checks if check.entry]
     rows = _tables(entries, ledger.settings.top) if table else []
     allowed = [f"allowed: {allowed} in {check.nodeid}" for check in ledger.checks for allowed in check.allowed]
@@ -52,7 +52,7 @@ def _counts(checks: list[Check]) -> list[str]:
 
 
 def _warned(checks: list[Check], top: int) -> list[str]:
-    """A line for each check that passed with warnings, as many as the table has rows: the first of them, and how many more."""
+    """A line for each check that passed with warnings, with its first warning and the number of others. At most `top` lines."""
     warned = [check for check in checks if check.passed and check.warnings]
     shown = warned[:top] if top else warned
     told = []
@@ -63,7 +63,7 @@ def _warned(checks: list[Check], top: int) -> list[str]:
 
 
 def _unjudged(checks: list[Check]) -> list[str]:
-    """A line for each thing that could not be judged: in which test, and in how many more."""
+    """A line for each thing that was not judged, with its first test and the number of others."""
     tests: dict[str, list[str]] = {}
     for check in checks:
         for line in check.entry["unjudged"] if check.entry else ():
@@ -115,7 +115,7 @@ def _worst(checks: list[Check]) -> str:
 
 
 def _not_needed(checks: list[Check]) -> list[str]:
-    """Of each test, the allowances that none of its checks needed, under no precision of the run."""
+    """A line for each allowance that no check of its test needed under any precision of the run."""
     needed = {(check.golden, rule) for check in checks for rule in check.rules if rule not in check.not_needed}
     told = {
         (check.golden, rule): f"nothing needed {rule} to be allowed ({why}) in {check.nodeid}; leave it out of allow="
@@ -127,7 +127,7 @@ def _not_needed(checks: list[Check]) -> list[str]:
 
 
 def _alone(checks: list[Check]) -> list[str]:
-    """Models that no golden stands behind: what to type to record them."""
+    """A line on models without goldens, with the command that records them."""
     nodeids = dict.fromkeys(check.alone for check in checks if check.alone)
     if not nodeids:
         return []
@@ -159,9 +159,9 @@ def _unused(ledger: Ledger) -> list[str]:
 
 
 def write(ledger: Ledger, start: Path, selftest: list[dict[str, Any]] | None = None) -> list[str]:
-    """Writes the files of --drift-report, which sources relative to `start` go into. Returns a line for each that cannot be.
+    """Writes the files of --drift-report. Sources in them are relative to `start`. Returns a line for each file that cannot be written.
 
-    `selftest` is what became of planted faults, as a session has it.
+    `selftest` has the outcomes of planted faults, as in a session.
     """
     if not ledger.settings.files:
         return []

@@ -1,4 +1,4 @@
-"""What a user is shown of an exception that the model raised: the user's own frames."""
+"""Shortens the traceback of an exception that a model raised to the user's own frames."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STANDARD = str(Path(os.__file__).parent) + os.sep
 
 
 def users_frames(error: BaseException) -> TracebackType | None:
-    """The frames of `error` that are the user's (or a model library's), as a traceback; all frames where there is none.
+    """Returns a traceback with the frames of the user's code or of model libraries. With all frames if there are none.
 
     A frame is not the user's if it belongs to precheck, torch or the standard library.
     """

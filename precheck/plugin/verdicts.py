@@ -1,4 +1,4 @@
-"""The meaning of a report for its test: how markers and known failures change it, what is said where it fails, what the session keeps of it."""
+"""Turns a report into the verdict on a test: applies markers and known failures, fails the test, and stores the check for the session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Verdict:
-    """On one report. `left` is the report without the errors that markers let through."""
+    """The verdict on one report. `left` is the report without the errors that markers allow or expect."""
 
     report: Report
     left: Report
@@ -38,7 +38,7 @@ class Verdict:
 
     @property
     def allowed(self) -> dict[str, str]:
-        """Rules that were found and allowed, by a marker or by `allow`, with the reasons."""
+        """The rules that were found and that a marker or `allow` allows, with the reasons."""
         from precheck.report.facts import allowances
 
         marked = {finding.rule: self.wishes.allowed[finding.rule] for finding in self.report.errors if finding.rule in self.wishes.allowed}
@@ -46,13 +46,13 @@ class Verdict:
 
     @property
     def tolerated(self) -> dict[str, str]:
-        """Rules that are no failure of this test, and why."""
+        """The rules that do not fail this test, and why."""
         known = dict.fromkeys((finding.rule for finding in self.report.errors if self.ruling.excused), "known to fail")
         return {**known, **dict.fromkeys(self.wishes.expected, "expected"), **self.wishes.allowed, **self.allowed}
 
 
 class Verdicts:
-    """The object that a judging fixture gives to its test. `name` is the fixture's, `calls` counts its verdicts."""
+    """The base class for the objects of checking fixtures. `name` is that of the fixture; `calls` counts its verdicts."""
 
     name = "check_precision"
 
@@ -69,7 +69,7 @@ class Verdicts:
 
     @property
     def number(self) -> int:
-        """Which of the checks and watched blocks of its test the next one is."""
+        """The number of the next check or watched block in the test, from 1."""
         return len(self.item.stash[CHECKS]) + 1
 
     def verdict(self, report: Report) -> Verdict:
@@ -80,7 +80,7 @@ class Verdicts:
         return Verdict(report, left, wishes, known.ruling(self.item, self.number, self.precision.name, left) if known else Ruling())
 
     def keep(self, golden: Path, verdict: Verdict, **facts: Any) -> None:
-        """For the end of the session, and for junit."""
+        """Stores a check for the summary of the session and for junit."""
         from precheck.report.facts import allowances
         from precheck.report.terminal import entry
 
@@ -110,7 +110,7 @@ class Verdicts:
         pytest.fail("\n".join(text), pytrace=False)
 
     def refuse(self, golden: Path, told: str, error: Exception) -> NoReturn:
-        """Fails the test of a model that does not run in this precision, in one line; with --full-trace, in pytest's own way."""
+        """Fails with one line a test whose model does not run in this precision. With --full-trace pytest shows the traceback."""
         __tracebackhide__ = True
         message = one_line(f"does not run in {self.precision.name}: {told}")
         self.note(golden, error=message, does_not_run=True)
@@ -132,7 +132,7 @@ class Verdicts:
 
 
 def _properties(report: Report, worst: dict[str, Any] | None, warnings: list[str]) -> list[tuple[str, str]]:
-    """For junit. The worst tensor is one that no closer look explained; where it is beyond its limit all the same, the reason is said."""
+    """The properties for junit. The worst tensor is one that no closer look explained. If it is beyond its limit, the reason is added."""
     told = [
         ("precheck_precision", report.precision),
         ("precheck_errors", ",".join(finding.rule for finding in report.errors)),

@@ -1,4 +1,4 @@
-"""What the fixture `watch_precision` gives to a test; loaded when a test uses it."""
+"""The object of the fixture `watch_precision`: watches a block, and fails the test if there are errors. Loaded when a test uses it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 class WatchPrecision(Verdicts):
-    """What the `watch_precision` fixture hands to a test. `precision` is that of the test."""
+    """The object of the `watch_precision` fixture. `precision` is that of the test."""
 
     name = "watch_precision"
 
     @property
     def dtype(self) -> torch.dtype:
-        """The format that the precision stores weights in: float32 under *-mixed, bfloat16 under bf16-true."""
+        """The dtype in which the precision stores weights: float32 under *-mixed, bfloat16 under bf16-true."""
         return self.precision.param_dtype
 
     @property
     def applied(self) -> bool:
-        """Whether the block is put under the precision by the fixture; what others store, the user's own loop has to cast."""
+        """Whether the fixture applies the precision to the block. For other precisions the user's loop has to cast the weights."""
         return self.precision.autocasts or self.precision.gemm is not None or self.precision.name == "32-true"
 
     @contextlib.contextmanager
@@ -67,7 +67,7 @@ class WatchPrecision(Verdicts):
         self._judged(place, report)
 
     def _unwatched(self, report: Report) -> str:
-        """What to do about a block of which nothing was in the format that its precision stores; "" where something was."""
+        """The message for a block in which nothing was in the low format of its precision. "" if something was."""
         if self.applied or not self.precision.is_low or report.facts["shadowed"]:
             return ""
         return (

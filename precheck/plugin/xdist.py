@@ -1,6 +1,6 @@
-"""Under xdist the workers collect and the controller speaks: what each collected is handed over when it ends.
+"""Sends data from xdist's workers, which collect the tests, to the controller, which writes the summary.
 
-Registered only where xdist is installed, since pluggy refuses hooks that nobody specifies.
+Registered only if xdist is installed, since pluggy refuses unknown hooks.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ def is_worker(config: Any) -> bool:
 
 
 def hand_over(config: Any, ledger: Ledger) -> None:
-    """On a worker, at the end of its session. All workers collect the same, so the first one speaks for them."""
+    """Sends a worker's collection at the end of its session. Only the first worker does, since all collect the same tests."""
     if config.workerinput["workerid"] == "gw0":
         config.workeroutput[OUTPUT] = ledger.collection()
 
 
 class Controller:
-    """Hooks that xdist calls in the controlling process."""
+    """The hooks that xdist calls in the controller."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger

@@ -1,1 +1,1 @@
-"""Words and tables for what judgement found; no opinion of its own."""
+"""Writes reports as text, JSON, Markdown, HTML and SARIF. Makes no verdicts."""

@@ -1,4 +1,4 @@
-"""Exponent histograms as the page has them: a table of them, which row or finding each belongs to, and the formats' ranges."""
+"""Prepares exponent histograms for the HTML page: finds the histogram of a row or finding, and lists the ranges of formats."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from precheck.formats import BF16, E4M3FN, E5M2, FP16
 
 RANGED = (FP16, BF16, E4M3FN, E5M2)
-"""Formats whose ranges are drawn, in this order."""
+"""Formats whose ranges the page draws, in this order."""
 COLUMNS = ("tensor", "kind", "step", "dtype", "elements", "least", "zeros", "nonfinite", "op", "phase", "module", "source")
 
 
 def ranges() -> list[dict[str, Any]]:
-    """Of each format its exponents: of the smallest subnormal, of the smallest normal and of the largest number; and that number."""
+    """For each format the exponents of its smallest subnormal, smallest normal and largest number, and the largest number."""
     return [
         {
             "dtype": fmt.dtype_name,
@@ -28,7 +28,7 @@ def ranges() -> list[dict[str, Any]]:
 
 
 class Histograms:
-    """Those of a report."""
+    """The histograms of a report, found by tensor or by op."""
 
     def __init__(self, report: dict[str, Any]) -> None:
         self.rows: list[dict[str, Any]] = report["exponents"]
@@ -43,11 +43,11 @@ class Histograms:
                 self.tensors[_tensor(row)] = place
 
     def of_row(self, row: dict[str, Any]) -> int:
-        """The place of a tensor's; -1 if there is none."""
+        """The index of a tensor's histogram; -1 if there is none."""
         return self.tensors.get(_tensor(row), -1)
 
     def of_finding(self, finding: dict[str, Any], at_op: int, at_row: int) -> int:
-        """That of the finding's tensor, of its parameter's gradient, or of what its op made; -1 if there is none."""
+        """The index of the histogram of the finding's tensor, or else of its parameter's gradient or its op's result. -1 if there is none."""
         found = self.of_row(self.boundaries[at_row]) if at_row >= 0 else -1
         if found < 0 and finding["tensor"]:
             wanted = finding["tensor"], "parameter-gradient"

@@ -1,4 +1,4 @@
-"""What changed between two sessions, worst first: verdicts, findings, and how far tensors are from their floors."""
+"""Compares two sessions: lists changes of verdicts, findings and tensors' r, worst first, and writes them as text, Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ from precheck.words import one_line, tensor_name
 
 Kind = Literal["no verdict", "error", "warning", "further", "gone", "new", "verdict", "mended", "nearer"]
 ORDER: tuple[Kind, ...] = ("no verdict", "error", "warning", "further", "gone", "new", "verdict", "mended", "nearer")
-"""Worst first. `gone` and `new` are checks; `mended` are errors and warnings that are no more, `nearer` tensors."""
+"""Kinds of changes, worst first. `gone` and `new` are about checks, `mended` about errors and warnings that are gone, `further` and `nearer` about
+tensors."""
 WORSE = frozenset({"no verdict", "error"})
-"""What `python -m precheck report A B` ends with 1 for."""
+"""Kinds of changes for which `python -m precheck report A B` exits with status 1."""
 MOVED = 1.5
-"""Factor between two r that is told: that between the limits for a warning (2) and for an error (3) of a tensor."""
+"""A change of r by this factor is listed. It is the factor between a tensor's limits for a warning (2) and for an error (3)."""
 MOST = 100
-"""Rows of the Markdown table, of some 500 characters at most: GitHub takes comments of 65 536."""
-_TENSORS = 3  # told of a check
+"""The most rows of the Markdown table. A row has about 500 characters at most, and GitHub accepts comments of 65 536."""
+_TENSORS = 3  # the most tensors listed for a check
 _GRAVITY = {"error": 0, "warning": 1}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that is otherwise in the later session. `factor` is that of a tensor's r, 1 of anything else."""
+    """One difference between the sessions. `factor` is that between a tensor's two r; for other changes it is 1."""
 
     kind: Kind
     nodeid: str
     precision: str
     words: str
     factor: float = 1.0
-    count: int = 1  # things that it stands for
+    count: int = 1  # how many changes this entry stands for
 
 
 def between(before: Session, now: Session) -> list[Change]:
-    """Worst first; within a kind, tensors by how far they moved, all else in the order of the tests."""
+    """The changes, worst first. Within a kind, tensors are sorted by how far they moved, all else by the order of the tests."""
     earlier, later = _by_name(before), _by_name(now)
     found = [change for name in dict.fromkeys([*later, *earlier]) for change in _of_check(*name[:2], earlier.get(name), later.get(name))]
     return sorted(found, key=lambda change: (ORDER.index(change.kind), -_distance(change.factor)))
@@ -49,7 +50,7 @@ def _distance(factor: float) -> float:
 
 
 def term(before: Session, now: Session) -> str:
-    """As lines, one a change."""
+    """The changes as text, one line for each."""
     changes = between(before, now)
     lines = [f"  {each.kind:10}  {one_line(f'{_place(each)}: {each.words}')}" for each in changes]
     left = [f"  {sentence}" for sentence in left_out(before, now, changes)]
@@ -57,7 +58,7 @@ def term(before: Session, now: Session) -> str:
 
 
 def markdown(before: Session, now: Session) -> str:
-    """As a table of at most `MOST` rows."""
+    """The changes as a Markdown table of at most `MOST` rows."""
     changes = between(before, now)
     rows = [(each.kind, code(each.nodeid), code(each.precision), code(each.words)) for each in changes[:MOST]]
     left = [f"\n{len(changes) - MOST} more changes, none of them worse."] if len(changes) > MOST else []
@@ -66,13 +67,13 @@ def markdown(before: Session, now: Session) -> str:
 
 
 def plain(before: Session, now: Session) -> str:
-    """As JSON: a list of `kind nodeid precision words factor count`."""
+    """The changes as JSON: a list of `kind nodeid precision words factor count`."""
     changes = [dataclasses.asdict(each) | {"factor": each.factor if each.factor < float("inf") else "inf"} for each in between(before, now)]
     return json.dumps({"changes": changes}, indent=1) + "\n"
 
 
 def headline(changes: list[Change]) -> str:
-    """How many changes there are of each kind, worst first."""
+    """The number of changes of each kind, worst first."""
     names = ("without a verdict", "new errors", "new warnings", "tensors further off", "checks gone", "checks new", "with a verdict again",
              "findings gone", "tensors nearer")  # fmt: skip
     counts = [sum(change.count for change in changes if change.kind == kind) for kind in ORDER]
@@ -80,7 +81,7 @@ def headline(changes: list[Change]) -> str:
 
 
 def left_out(before: Session, now: Session, changes: list[Change]) -> list[str]:
-    """What the list of changes leaves out, a sentence each: changes that are too small, and things that are not compared."""
+    """Sentences on what the list of changes leaves out: small changes, and things that are not compared."""
     earlier, later = _by_name(before), _by_name(now)
     both = [name for name in later if name in earlier]
     if not both:
@@ -99,7 +100,7 @@ def left_out(before: Session, now: Session, changes: list[Change]) -> list[str]:
 
 
 def _common(before: dict[str, Any], now: dict[str, Any]) -> int:
-    """Tensors that both reports of a check hold."""
+    """The number of tensors that both reports of a check have."""
     keys = [{(row["kind"], row["tensor"], row["step"]) for row in test.get("report", {}).get("boundaries", ())} for test in (before, now)]
     return len(keys[0] & keys[1])
 
@@ -114,7 +115,7 @@ def _place(change: Change) -> str:
 
 
 def _by_name(session: Session) -> dict[tuple[str, str, int], dict[str, Any]]:
-    """By test, precision, and which check of the test it is."""
+    """The checks of a session by test, precision, and number of the check within these."""
     found: dict[tuple[str, str, int], dict[str, Any]] = {}
     for test in session["tests"]:
         number = 0
@@ -145,7 +146,7 @@ def _of_check(nodeid: str, precision: str, before: dict[str, Any] | None, now: d
 
 
 def _grave(report: Report, test: dict[str, Any]) -> dict[tuple[str, ...], Finding]:
-    """Errors and warnings that the test does not expect or allow, by what stays the same when lines move; of equal ones the gravest."""
+    """The errors and warnings that the test neither expects nor allows. Keys contain no line numbers. Of equal ones the most severe is kept."""
     found: dict[tuple[str, ...], Finding] = {}
     for finding in report.findings:
         if finding.severity in _GRAVITY and finding.rule not in test.get("tolerated", {}):
@@ -167,7 +168,7 @@ def _findings(before: dict[tuple[str, ...], Finding], now: dict[tuple[str, ...],
 
 
 def _tensors(before: Report, now: Report) -> Iterator[tuple[Kind, str, float, int]]:
-    """Those whose r moved most. An r below 1 is within the floor, where nothing can be told apart."""
+    """Changes of the tensors whose r moved most. All r below 1 count as equal, since they are within the noise floor."""
     earlier = {(row.kind, row.tensor, row.step): row for row in before.boundaries}
     pairs = [(earlier[key], row) for row in now.boundaries if (key := (row.kind, row.tensor, row.step)) in earlier]
     moved = [(factor, was, row) for was, row in pairs if not 1 / MOVED < (factor := _factor(was, row)) < MOVED]

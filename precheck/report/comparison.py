@@ -1,4 +1,4 @@
-"""What changed between two sessions, as one page of HTML that needs no network."""
+"""Writes the changes between two sessions as one HTML page that needs no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLUMNS = ("kind", "nodeid", "precision", "words", "factor", "count")
 
 
 def page(before: Session, now: Session) -> str:
-    """A table of the changes, worst first. Needs jinja2."""
+    """The page: a table of the changes, worst first. Needs jinja2."""
     changes = between(before, now)
     versions = list(dict.fromkeys(filter(None, (made_by(before), made_by(now)))))
     summary = {

@@ -1,4 +1,4 @@
-"""The user's lines around a finding, as they are when the report is written."""
+"""Reads the lines of source code around a finding, as they are when the report is written."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MOST_DIGITS = 9  # of a line's number: no file has a thousand million lines
 
 
 def excerpt(source: str, start: Path) -> dict[str, Any]:
-    """Of "models/gpt.py:88", the lines around 88: {"first": 85, "line": 88, "lines": [...]}; empty if there are none to be read.
+    """For "models/gpt.py:88", the lines around line 88: {"first": 85, "line": 88, "lines": [...]}; empty if they cannot be read.
 
-    A relative path is below `start`. Only Python files are opened, as a report may come from elsewhere and name any.
+    A relative path is below `start`. Only Python files are opened, since a report from elsewhere may name any file.
     """
     path, line = place(source)
     if not path.endswith(".py"):
@@ -27,14 +27,14 @@ def excerpt(source: str, start: Path) -> dict[str, Any]:
 
 
 def place(source: str) -> tuple[str, int]:
-    """Path and line of "models/gpt.py:88"; "" and 0 of what names no line."""
+    """The path and the line of "models/gpt.py:88"; "" and 0 for a text without a line."""
     path, _, number = source.rpartition(":")
     return (path, int(number)) if path and number.isdecimal() and len(number) <= MOST_DIGITS else ("", 0)
 
 
 def _lines(path: Path) -> list[str]:
     try:
-        with tokenize.open(path) as file:  # in the encoding that the file names itself
+        with tokenize.open(path) as file:  # in the encoding that the file declares
             return file.read().splitlines()
-    except (OSError, SyntaxError, ValueError):  # gone, or no text: the report says where, and shows nothing
+    except (OSError, SyntaxError, ValueError):  # the file is gone or no text; the report then shows no excerpt
         return []

@@ -1,4 +1,4 @@
-"""How a report was made, in words: what every form of it says of `Report.facts`."""
+"""Words `Report.facts` for all forms of reports: how the report was made, and what it could not judge."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from precheck.words import LONGEST, cut, one_line, tensor_name
 Key = tuple[str, str, int]
 """A tensor's kind, name and step."""
 UNLOOKED = "single ops, and what functions return"
-"""What only a run that is followed op by op shows."""
+"""What only a run that is watched op by op shows."""
 LISTED = 5
-"""Tensors that a sentence names, the worst first; it counts the others."""
+"""The most tensors that a sentence names, worst first. It gives the number of the others."""
 _ROUNDING = "correct rounding explains their error once each rounding inside a module counts, and for a gradient that of every op"
 _REFERENCE = "float64 disagrees with float32 there by about as much, so float32 is no reference for them"
-_EITHER = f"{_ROUNDING}, or {_REFERENCE}"  # of a report that does not say which
+_EITHER = f"{_ROUNDING}, or {_REFERENCE}"  # for a report that does not say which
 
 
 def excused(report: Report) -> list[str]:
-    """A sentence for each reason for which tensors beyond their limits are no error: which tensors, and why."""
+    """A sentence for each reason why tensors beyond their limits are no error, with the names of the tensors."""
     keys = excused_keys(report.facts)
     unstable = unstable_keys(report.facts) & keys
     why = _ROUNDING if "unstable" in report.facts else _EITHER
@@ -30,28 +30,28 @@ def excused(report: Report) -> list[str]:
 
 
 def excused_keys(facts: Mapping[str, Any]) -> set[Key]:
-    """Of the tensors that a closer look found healthy."""
+    """The keys of the tensors that a closer look found healthy."""
     return _keys(facts.get("excused"))
 
 
 def unstable_keys(facts: Mapping[str, Any]) -> set[Key]:
-    """Of these, the tensors for which float32 is no reference."""
+    """The keys of those for which float32 is no valid reference."""
     return _keys(facts.get("unstable"))
 
 
 def allowances(report: Report, name: str) -> dict[str, str]:
-    """Rules with the user's reasons: those that were `allowed`, or those that were `not_needed`."""
+    """Rules with the user's reasons. `name` is "allowed" or "not_needed"."""
     found = report.facts.get(name)
     return {str(rule): str(why) for rule, why in found.items()} if isinstance(found, dict) else {}
 
 
 def not_needed(report: Report) -> list[str]:
-    """A sentence for each allowance that nothing needed."""
+    """A sentence for each allowance that was not needed."""
     return [f"nothing needed {rule} to be allowed ({why}): leave it out of allow=" for rule, why in allowances(report, "not_needed").items()]
 
 
 def unjudged(report: Report) -> list[str]:
-    """A line for each kind of thing that could not be judged: too few steps, or nothing looked at it."""
+    """A line for each kind of thing that was not judged: for too few steps, or since ops were not watched."""
     lines, needed = [], report.facts.get("too_few_steps")
     if isinstance(needed, dict) and needed:
         lines.append(f"too few steps to tell: {', '.join(f'{where} ({steps} needed)' for where, steps in needed.items())}")
@@ -64,7 +64,7 @@ def unjudged(report: Report) -> list[str]:
 
 
 def followed(report: Report) -> str:
-    """How much of a run the shadow followed; "" where none ran."""
+    """How much of a run the shadow followed, in words. "" where ops were not watched."""
     shadowed, ops, covered = (report.facts.get(name) for name in ("shadowed", "ops", "covered"))
     if not isinstance(shadowed, int) or not isinstance(ops, int):
         return ""
@@ -73,7 +73,7 @@ def followed(report: Report) -> str:
 
 
 def told(report: Report) -> list[tuple[str, str]]:
-    """All facts and the loss scale, each with a title."""
+    """All facts and the loss scale in words, each with a title."""
     return [(title, cut(one_line(words), 10 * LONGEST)) for title, words in _told(report) if words]
 
 
@@ -102,7 +102,7 @@ def _told(report: Report) -> Iterator[tuple[str, str]]:
 
 
 def _loss_scale(told: dict[str, Any]) -> str:
-    """Of a measurement; that of a watched run is drawn."""
+    """The loss scale of a measurement. That of a watched run is drawn instead."""
     if "history" in told or not isinstance(told.get("scale"), (int, float)):
         return ""
     collapsed = "; it fell below 1" if told.get("collapsed") else ""
@@ -110,7 +110,7 @@ def _loss_scale(told: dict[str, Any]) -> str:
 
 
 def _decisions(total: int, flips: Any) -> str:
-    """What comparisons, top-k, arg-max and casts to integers chose, element by element."""
+    """How many elements comparisons, top-k, arg-max and casts to integers chose, and how many float32 would choose otherwise."""
     if not total:
         return "none: the run has no comparison, top-k, arg-max or cast to integers"
     return f"{_counted(total, 'element')} chosen by comparisons, top-k, arg-max or casts to integers, as in the run; {flips} would differ in float32"
@@ -135,7 +135,7 @@ def _key(row: Row) -> Key:
 
 
 def _keys(value: Any) -> set[Key]:
-    """Of a list of "gradient:layers.0@1"."""
+    """Parses a list of texts such as "gradient:layers.0@1"."""
     found = (re.fullmatch(r"([^:]*):(.*)@(\d+)", each, re.DOTALL) for each in (value if isinstance(value, list) else ()) if isinstance(each, str))
     return {(match[1], match[2], int(match[3])) for match in found if match}
 

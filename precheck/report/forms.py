@@ -1,6 +1,6 @@
-"""The forms of a session's report, by the names that `--drift-report` and `python -m precheck report` know them by.
+"""The table of report forms (`FORMS`) by the names of `--drift-report` and `python -m precheck report`, and the writing of files.
 
-A form turns a session (precheck/report/session.py, docs/report.md) into text. Each is loaded when it is used.
+A form turns a session (precheck/report/session.py, docs/report.md) into text. Its module is imported when it is used.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Form:
-    """One way to write a session down. `writer` is "module:function", a function of the session that returns the text.
+    """One form of report. `writer` is "module:function"; the function takes a session and returns the text.
 
-    `comparer` is one of two sessions, earlier and later.
+    `comparer` is the same for a function of two sessions, the earlier and the later.
     """
 
     name: str
     writer: str
     comparer: str = ""
-    ops: bool = True  # whether it shows every op, so that checks that pass are diagnosed too
+    ops: bool = True  # whether it shows every op, so that passing checks need a diagnosis too
     needs: str = ""  # a module that comes with the extra `extra`
     extra: str = ""
 
     @property
     def missing(self) -> str:
-        """What to type before the form can be used; "" if it can be."""
+        """What the user has to install before the form can be used. "" if nothing."""
         if not self.needs or importlib.util.find_spec(self.needs):
             return ""
         return f"{self.name} needs {self.needs}; install it with: pip install 'pytest-precheck[{self.extra}]'"
@@ -65,15 +65,15 @@ FORMS: dict[str, Form] = {
 
 
 def write(form: Form, session: Session, path: Path) -> None:
-    """Writes the text to `path`, whole or not at all; folders on the way are made. Raises OSError.
+    """Writes the report to `path`, in full or not at all. Makes missing folders. Raises OSError.
 
-    Added to what is there, where `path` is the summary of a step on GitHub, which the step's other commands add to as well.
+    If `path` is the summary of a GitHub step, the text is appended, since other commands of the step write there too.
     """
     save(form.text(session), path)
 
 
 def save(text: str, path: Path) -> None:
-    """As `write`."""
+    """Writes a text to `path` as `write` does."""
     path.parent.mkdir(parents=True, exist_ok=True)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if summary and path == Path(summary):

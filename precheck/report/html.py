@@ -1,10 +1,10 @@
-"""The checks of a session as one page of HTML that needs no network: data, style and code are all in it.
+"""Writes a session as one HTML page that needs no network, with data, style and code inside.
 
-Names come from tests, modules and tensors, so none of them is ever markup. Each check is JSON in a script element of a type that browsers do not
-run, without a single "<". What the page writes it writes as text. The policy in the page's head lets nothing run but its own code, told by its
-digest, and nothing be fetched.
+Names of tests, modules and tensors may contain anything, so they are never used as markup. Each check is JSON without any "<", in a script element
+of a type that browsers do not run. The page's code inserts text only. The content security policy in the page's head allows only the page's own
+code, by its digest, and no requests.
 
-Imports neither torch nor numpy; jinja2 (extra `report`) when a page is written.
+Imports neither torch nor numpy. Needs jinja2 (extra `report`) to write a page.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SCRIPTS = (
     "findings", "modules", "dtypes", "layers", "ranges", "binadeplot", "binades", "steps", "lossplot", "losses", "scaleplot", "scaler",
     "sizeplot", "sizes", "updates", "checks", "main",
 )  # fmt: skip
-"""The files of the page's code, in the order in which they are put together; they share one scope."""
+"""The files of the page's code in the order of their concatenation. They share one scope."""
 _OPS = ("op", "phase", "module", "source", "dtype", "calls", "drift", "inherited", "nonfinite", "zeros", "flips", "opaque", "first")
 _WORDS = frozenset({"op", "phase", "module", "source", "dtype", "opaque", "tensor", "kind", "shape", "nodeid", "precision", "words"})
 _ROWS = ("tensor", "kind", "step", "shape", "dtype", "r", "allowed", "drift", "floor", "relative", "nonfinite")
@@ -51,7 +51,7 @@ def page(session: Session) -> str:
 
 
 def rendered(template: str, scripts: Iterable[str], summary: Any, checks: Iterable[Any] = (), **words: Any) -> str:
-    """A template of the folder, with the code of `scripts`, and data that the code finds in the elements `summary` and `check-0`, ….
+    """Renders a template with the code of `scripts`. The code finds its data in the elements `summary` and `check-0`, ….
 
     Needs jinja2.
     """
@@ -73,12 +73,12 @@ def rendered(template: str, scripts: Iterable[str], summary: Any, checks: Iterab
 
 
 def made_by(session: Session) -> str:
-    """The versions that a session was written by, as far as it says."""
+    """The versions of precheck and torch that wrote a session, as far as it says."""
     return " · ".join(f"{name} {_shown(session[name])}" for name in ("precheck", "torch") if session.get(name))
 
 
 def _selftest(checks: Sequence[dict[str, Any]] | None) -> dict[str, Any] | None:
-    """A plain table of text, a row a check and a column a fault; None where no faults were planted."""
+    """The table of the self-test, with a row for each check and a column for each fault. None where no faults were planted."""
     if checks is None:
         return None
     names = sensitivity.faults(checks)
@@ -96,7 +96,7 @@ def _shown(words: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON, all ASCII, in which no HTML parser finds an end tag, a comment or an entity."""
+    """ASCII JSON without characters that start a tag, a comment or an entity in HTML."""
     text = json.dumps(value, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -106,12 +106,12 @@ def _digest(text: str) -> str:
 
 
 def _roundings() -> dict[str, float]:
-    """By low dtype, what the page draws as one rounding: 0.42 unit roundoffs in relative L2, as `Value.rounded` has it."""
+    """For each low dtype, the relative L2 error that the page draws as one rounding: 0.42 unit roundoffs, as in `Value.rounded`."""
     return {f.dtype_name: 0.42 * f.unit_roundoff for f in FORMATS.values() if f.dtype_name and f.unit_roundoff > FP32.unit_roundoff}
 
 
 def _formats() -> dict[str, list[int]]:
-    """By low dtype, digits of the significand and least exponent: what the page makes the dead zone of each binade from."""
+    """For each low dtype, its precision in bits and its least exponent. The page computes from them which updates each binade loses."""
     return {f.dtype_name: [f.precision, f.min_exponent] for f in FORMATS.values() if f.dtype_name and f.unit_roundoff > FP32.unit_roundoff}
 
 
@@ -141,7 +141,7 @@ def _check(test: dict[str, Any], start: Path) -> dict[str, Any]:
 
 
 def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprits, histograms: Histograms, start: Path) -> dict[str, Any]:
-    """With the rule's meaning and remedy, the lines of source, and the places of its op and tensor in the tables."""
+    """A finding with the rule's meaning and remedy, lines of source, and the indices of its op and tensor in the tables."""
     cure = RULES.get(finding["cause_rule"] or finding["rule"])
     rule = RULES.get(finding["rule"])
     rows = [index for index, row in enumerate(report["boundaries"]) if finding["tensor"] and row["tensor"] == finding["tensor"]]
@@ -157,7 +157,7 @@ def _finding(finding: dict[str, Any], report: dict[str, Any], culprits: _Culprit
 
 
 def _scaler(scaler: dict[str, Any], ops: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Its history by runs of one scale and the places of skipped steps, which are few; and the place of the tightest op, or -1."""
+    """The scaler with its history in short form (runs of equal scales, and the skipped steps), and the index of the tightest op, or -1."""
     if not scaler.get("history"):
         return scaler
     runs = [[scale, len(list(steps))] for scale, steps in itertools.groupby(scale for scale, _ in scaler["history"])]
@@ -168,7 +168,7 @@ def _scaler(scaler: dict[str, Any], ops: Sequence[dict[str, Any]]) -> dict[str, 
 
 
 class _Culprits:
-    """Which row of the ops a finding means. Its module may be that of a boundary, so op and line decide, then module and phase."""
+    """Finds the row of a finding's op in the table of ops: by op and line, then by module and phase, since the module may be that of a boundary."""
 
     def __init__(self, ops: Sequence[dict[str, Any]]) -> None:
         self.by_line: dict[tuple[str, str], list[int]] = {}
@@ -177,15 +177,15 @@ class _Culprits:
             self.by_line.setdefault((row["op"], row["source"]), []).append(index)
 
     def of(self, finding: dict[str, Any]) -> int:
-        """Its index; -1 if no op is named or the table has none such."""
+        """The index of the row. -1 if the finding names no op, or the table does not have it."""
         found = self.by_line.get((finding["op"], finding["source"]), [])
-        if finding["via"]:  # a package's line: the table has it as a path of its machine
+        if finding["via"]:  # a line of a package; the table has its full path
             found = [at for at, row in enumerate(self.ops) if row["op"] == finding["op"] and row["source"].endswith(f"/{finding['via']}")]
         return max(found, key=lambda index: sum(self.ops[index][name] == finding[name] for name in ("module", "phase")), default=-1)
 
 
 def columns(rows: Iterable[dict[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    """The rows by column: of words a list of those there are and indices into it, of numbers the numbers."""
+    """Turns rows into columns. A column of words becomes a list of distinct words and indices into it."""
     every = list(rows)
     found: dict[str, Any] = {}
     for name in names:

@@ -1,4 +1,4 @@
-"""The limits of each rule, as its folder lists them."""
+"""Reads the limits of each rule, and the analyses that it uses, from the code. The rules' pages show them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from precheck.rules.rule import Rule
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """One limit as a page shows it."""
+    """One limit, as a row of a table."""
 
     name: str
     value: str
@@ -28,21 +28,21 @@ class Row:
 
 
 def rule_of(name: str) -> type[Rule]:
-    """What the rule of that name does."""
+    """The class of the rule of that name."""
     return next(each for each in rules.classes() if each.about.name == name)
 
 
 def limits_of(name: str) -> tuple[Row, ...]:
-    """The limits that a rule lists, in its order."""
+    """The limits that a rule lists, in the same order."""
     return tuple(_row(limit) for limit in rule_of(name).limits)
 
 
 _TOOLS = frozenset({"limit", "facts", "labels", "provenance", "exemption"})
-"""Of the analyses those that tell nothing by themselves."""
+"""Modules of `analysis` that are only tools for the others."""
 
 
 def analyses_of(name: str) -> list[tuple[str, str]]:
-    """The analyses that a rule's code takes facts from: each file below precheck/, and what it says of itself first."""
+    """The analyses that a rule's code uses: for each its file below precheck/, and the first paragraph of its docstring."""
     used = {getattr(each, "__module__", "") for each in vars(sys.modules[rule_of(name).__module__]).values()}
     used |= {limit.module for limit in rule_of(name).limits}
     modules = [each for each in _modules() if each.__name__ in used and each.__name__.startswith(f"{analysis.__name__}.")]
@@ -51,7 +51,7 @@ def analyses_of(name: str) -> list[tuple[str, str]]:
 
 
 def all_limits() -> dict[tuple[str, str], Limit]:
-    """Every limit there is, by its file and its name."""
+    """All limits, by file and name."""
     return {
         (_file(module), name): value
         for module in _modules()
@@ -66,7 +66,7 @@ def _row(limit: Limit) -> Row:
 
 
 def _written(value: float) -> str:
-    """As people write it: 2^-20, 0.25, 16."""
+    """A number as text: 2^-20, 0.25, 16."""
     mantissa, exponent = math.frexp(value)
     return f"2^{exponent - 1}" if mantissa == 0.5 and exponent < -3 else f"{value:g}"
 

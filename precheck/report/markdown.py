@@ -1,6 +1,6 @@
-"""A session as GitHub-flavoured Markdown: for $GITHUB_STEP_SUMMARY, a pull request's comment, an artefact.
+"""Writes a session as GitHub-flavoured Markdown: for $GITHUB_STEP_SUMMARY, a pull request's comment, an artefact.
 
-What comes from users (names of tests, modules and tensors, lines) is shown as it is and means nothing to Markdown or HTML.
+Text from users (names of tests, modules and tensors, lines) is escaped, so that it is never markup.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from precheck.report.terminal import worst, worst_ops
 from precheck.words import LONGEST, cut, one_line, printable
 
 CAP = 60_000
-"""Bytes of the whole text. GitHub takes comments of up to 65 536 characters, and step summaries of up to 1 MiB a step."""
-_ROWS = 5  # of a check's tables
+"""The most bytes of the text. GitHub accepts comments of up to 65 536 characters, and step summaries of up to 1 MiB."""
+_ROWS = 5  # the most rows of a check's tables
 _MARKS = {"error": "❌", "warning": "⚠️", "note": "ℹ️"}
 
 
 def text(session: Session, cap: int = CAP) -> str:
-    """Failed checks first, each with its findings and worst rows; then the others in a table. What is beyond `cap` is left out."""
+    """The session as Markdown: failed checks with their findings and worst rows, then a table of all checks. Has at most `cap` bytes."""
     checks = [_Check(test) for test in session["tests"]]
     checks.sort(key=lambda check: check.rank)
     counts = _counts(checks)
@@ -36,7 +36,7 @@ def text(session: Session, cap: int = CAP) -> str:
 
 
 class _Check:
-    """An entry of a session: 0 without a verdict, 1 failed, 2 with warnings, 3 well."""
+    """A check of a session. Its `rank` is 0 without a verdict, 1 if it failed, 2 with warnings, 3 if it passed."""
 
     def __init__(self, test: dict[str, Any]) -> None:
         self.name, self.precision, self.error = test["nodeid"], test["precision"], test.get("error", "")
@@ -91,7 +91,7 @@ def _finding(finding: Finding, tolerated: str) -> list[str]:
 
 
 def _losses(report: Report) -> list[str]:
-    """Of the losses, the one furthest from the reference's; what is not finite in one of them only is furthest of all."""
+    """Describes the loss that is furthest from the reference's. A loss that is finite in only one of the two is furthest."""
     if not report.losses:
         return []
     worst = max(report.losses, key=_apart)
@@ -104,7 +104,7 @@ def _losses(report: Report) -> list[str]:
 
 
 def _apart(loss: Loss) -> float:
-    """Over the reference's size."""
+    """The relative error of a loss. Infinite if only one of the two is finite."""
     if loss.low == loss.reference or (math.isnan(loss.low) and math.isnan(loss.reference)):
         return 0.0
     distance = abs(loss.low - loss.reference)
@@ -144,7 +144,7 @@ def _table(checks: Sequence[_Check]) -> str:
 
 
 def _selftest(session: Session) -> str:
-    """Which faults each check caught, and what the checks that could not have failed lack; "" where none were planted."""
+    """The faults that each check caught, and the checks that could not have failed. "" where no faults were planted."""
     if "selftest" not in session:
         return ""
     tried = session["selftest"]
@@ -174,12 +174,12 @@ def _rules(check: _Check) -> list[str]:
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """A table. Cells are Markdown already."""
+    """A Markdown table. Its cells are Markdown already."""
     return ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def code(name: str) -> str:
-    """A name in a code span, on one line and in a table too; "" where there is none."""
+    """A name as a code span that also works in a table. "" for an empty name."""
     if not name:
         return ""
     shown = cut(one_line(name))
@@ -189,9 +189,9 @@ def code(name: str) -> str:
 
 
 def _prose(words: str) -> str:
-    """Words as they are: every sign that Markdown, HTML or GitHub reads something into is escaped."""
+    """Escapes all characters that have a meaning in Markdown, HTML or on GitHub."""
     shown = " ".join(cut(printable(words), 10 * LONGEST).split())
-    return re.sub(r"([\\`*_\[\]<>#|~&$]|:(?=\S)|(?<=[wW])\.)", r"\\\1", shown).replace("@", "@&#8203;")  # nobody is called
+    return re.sub(r"([\\`*_\[\]<>#|~&$]|:(?=\S)|(?<=[wW])\.)", r"\\\1", shown).replace("@", "@&#8203;")  # no user is mentioned
 
 
 def _block(content: str, language: str = "text") -> str:
@@ -201,9 +201,9 @@ def _block(content: str, language: str = "text") -> str:
 
 
 def _capped(parts: Sequence[str], end: str, cap: int) -> str:
-    """As many of the parts as there is room for, and the table at the end if it fits too. What is left out is mentioned."""
+    """Joins as many parts as fit, and the table if it fits too. Mentions what is left out."""
     kept: list[str] = []
-    room = cap - 200  # for what is said of the rest
+    room = cap - 200  # leaves room for the note on what is left out
     for place, part in enumerate([*parts, end]):
         room -= len(part.encode("utf8", "backslashreplace")) + 1
         if room < 0:

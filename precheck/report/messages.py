@@ -1,4 +1,4 @@
-"""Every message of every rule in one table, read from the rules' source: the texts that a user may see, and their remedies. docs/messages.md.
+"""Makes docs/messages.md: reads all messages of all rules from their source code, and lists them with the rules' remedies.
 
 Imports neither torch nor numpy.
 """
@@ -19,12 +19,12 @@ _INTRODUCTION = """Each finding begins with the name of a rule, then says where,
 name or a place. Numbers have units: % is a share of the tensor's norm unless another is named; a *rounding* is one unit roundoff of
 the format; *r* is the error divided by the error that correct rounding explains. The [glossary](glossary.md) has the words."""
 _NO_WORDS = ("Limit", "exempts", "TypeError", "NotImplementedError")
-"""Calls whose texts are not for users, or are shown elsewhere."""
+"""Calls whose texts users do not see, or see elsewhere."""
 _READABLE = {
     "placed": "op at line", "label": "tensor", "share": "share", "percents": "share", "count": "count", "of_norm": "share of its norm",
     "one_line": "name", "power": "power of two",
 }  # fmt: skip
-"""Functions that a message calls, and what they put there."""
+"""Functions that messages call, and the words that stand for their results."""
 
 _ELSEWHERE = {
     "Messages that several rules share": ("rules/rule.py",),
@@ -33,11 +33,11 @@ _ELSEWHERE = {
     "Pairs: what differs": ("pairs/verdicts.py", "pairs/reporting.py", "pairs/recorded_side.py"),
     "Pairs: what explains it": ("pairs/transformations.py",),
 }
-"""Messages that are put together outside of the rules' folders, since one judge gives the verdicts of several rules."""
+"""Messages outside the rules' folders, for judges that give the verdicts of several rules."""
 
 
 def page() -> str:
-    """The whole table as Markdown."""
+    """The page as Markdown."""
     lines = [_MADE, "", "# Messages", "", _INTRODUCTION, ""]
     for rule in RULES.values():
         lines += _section(rule, _folder() / rule.name.replace("-", "_"))
@@ -59,7 +59,7 @@ def _section(rule: Rule, folder: Path) -> list[str]:
 
 
 def texts(file: Path) -> Iterator[str]:
-    """The texts of a module that a user may read, in the order of their lines."""
+    """The texts in a module that a user may see, in the order of their lines."""
     tree = ast.parse(file.read_text(encoding="utf8"))
     aside = {id(part) for node in ast.walk(tree) if _is_aside(node) for part in ast.walk(node)}
     aside |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node) if part is not node}
@@ -71,7 +71,7 @@ def texts(file: Path) -> Iterator[str]:
 
 
 def _is_aside(node: ast.AST) -> bool:
-    """A docstring, a comparison, a key, or what goes to a function that has no words for users."""
+    """Whether a node holds no text for users: a docstring, a comparison, a key, or an argument of a function in `_NO_WORDS`."""
     if isinstance(node, ast.Call):
         return isinstance(node.func, ast.Name) and node.func.id in _NO_WORDS
     return isinstance(node, (ast.Compare, ast.Subscript)) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
@@ -85,14 +85,14 @@ def _shown(node: ast.expr) -> str:
 
 
 def _place(expression: ast.expr) -> str:
-    """A place of a message that is filled in; of things that are counted, with their name."""
+    """The text for a placeholder of a message. A count includes the noun."""
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "counted":
         return f"‹number› {ast.literal_eval(expression.args[1])}s"
     return f"‹{_named(expression)}›"
 
 
 def _named(expression: ast.expr) -> str:
-    """The text for a place of a message: the last name in its expression, or the text for the function that fills it."""
+    """The word for a placeholder: the last name in its expression, or the words for the function that it calls."""
     if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id in _READABLE:
         return _READABLE[expression.func.id]
     parts = [part for part in ast.walk(expression) if isinstance(part, (ast.Attribute, ast.Name))]

@@ -1,4 +1,4 @@
-"""Why a tensor beyond its limit does not fail a check, in a few words that stand beside its r.
+"""Says in a few words beside its r why a tensor beyond its limit does not fail a check.
 
 Imports neither torch nor numpy.
 """
@@ -15,21 +15,21 @@ UNSTABLE = "float32 and float64 differ as much"
 ROUNDINGS = "the roundings on the way to it add up to as much"
 UNTOLD = "nobody can tell: noise of one rounding turns it into Inf or NaN"
 EITHER = f"{ROUNDINGS}, or {UNSTABLE}"
-"""Of a report that does not say which of the two."""
+"""For a report that does not say which of the two."""
 LATER = "later steps of float32 itself may differ as much"
 UNSAID = "the report gives no reason"
 _SEVERAL = ("accumulated-drift", "unstable-reference")
-"""Rules of which one finding stands for all tensors of its kind."""
+"""Rules whose finding stands for all tensors of its kind."""
 
 
 class Reasons:
-    """Those of a report."""
+    """The reasons for the tensors of a report."""
 
     def __init__(self, report: Report) -> None:
         self.report, self.excused, self.unstable = report, excused_keys(report.facts), unstable_keys(report.facts)
 
     def explained(self, row: Row) -> str:
-        """What explains a tensor beyond its limit that a closer look found healthy; "" of any other."""
+        """Why a closer look found a tensor beyond its limit healthy. "" for other tensors."""
         key = row.kind, row.tensor, row.step
         if not row.failed or key not in self.excused:
             return ""
@@ -38,13 +38,13 @@ class Reasons:
         return f"explained: {UNSTABLE if key in self.unstable else ROUNDINGS}"
 
     def reason(self, row: Row) -> str:
-        """Why the check does not fail for this tensor; "" where it is within its limit, or where the check does fail."""
+        """Why this tensor does not fail the check. "" if it is within its limit, or if the check fails."""
         if not row.failed or (self.report.errors and not self.explained(row)):
             return ""
         return self.explained(row) or self._found(row) or UNSAID
 
     def _found(self, row: Row) -> str:
-        """By the finding that names the tensor, or else by the first that stands for several."""
+        """The reason given by the finding that names the tensor, or else by the first finding that stands for several."""
         own = [finding for finding in self.report.findings if finding.tensor == row.tensor and finding.measured is not None]
         others = [finding for finding in self.report.findings if finding.rule in _SEVERAL and finding not in own]
         allowed = allowances(self.report, "allowed")
@@ -58,17 +58,17 @@ class Reasons:
         return f"explained: {LATER}" if self.report.precision == "32-true" and row.step > 1 else ""
 
     def closest(self) -> Row | None:
-        """Of the tensors that no closer look had to explain, the one that is closest to its limit, or furthest beyond it."""
+        """The tensor that is closest to its limit or furthest beyond it, without those that a closer look explained."""
         rows = (row for row in self.report.boundaries if row.determined and not self.explained(row))
         return max(rows, key=lambda row: row.r / row.allowed, default=None)
 
     def counted(self) -> dict[str, int]:
-        """By reason, how many tensors are beyond their limits and explained."""
+        """For each reason, the number of tensors beyond their limits that it explains."""
         return dict(Counter(words for row in self.report.boundaries if row.determined and (words := self.explained(row))))
 
 
 def told(counts: Iterable[tuple[str, int]]) -> str:
-    """ "; 3 more beyond their limits, explained: float32 and float64 differ as much", of what `counted` counts; "" of nothing."""
+    """ "; 3 more beyond their limits, explained: float32 and float64 differ as much", for the result of `counted`."""
     return "".join(f"; {count} more beyond {'its limit' if count == 1 else 'their limits'}, {words}" for words, count in counts)
 
 

@@ -1,4 +1,4 @@
-"""A page for each rule, from its folder: what it says of itself, its limits and its example, which the tests run. docs/rules."""
+"""Makes the pages of docs/rules: for each rule its docstring, its limits and its example, which the tests run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _MADE = "<!-- made by python -m precheck rules --write docs/rules -->"
 
 
 def pages() -> dict[str, str]:
-    """Names of files and their content: README.md and one for each rule."""
+    """The pages by file name: README.md and one for each rule."""
     return {"README.md": _index(), **{f"{rule.name}.md": _page(rule) for rule in RULES.values()}}
 
 
 def example(rule: str) -> Path:
-    """The file with the example of a rule."""
+    """The file of a rule's example."""
     return Path(rules.__path__[0]) / rule.replace("-", "_") / "example.py"
 
 
 def said(rule: str) -> Path:
-    """The file with what the example of a rule prints. suites/report/example_texts.py writes it, and a test repeats it."""
+    """The file with the output of a rule's example. suites/report/example_texts.py writes it, and a test compares it."""
     return example(rule).with_suffix(".txt")
 
 

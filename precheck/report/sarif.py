@@ -1,7 +1,7 @@
-"""A session as SARIF 2.1.0, which code hosts show beside the code.
+"""Writes a session as SARIF 2.1.0, which code hosts show beside the code.
 
-Each finding is a result at the user's line, relative to the project's folder; one without a line lies at its test. A finding
-that its test expects or allows is suppressed. The fingerprint does not hang on line numbers, nor on what was measured.
+Each finding is a result at the user's line, or at its test if it has no line. A finding that its test expects or allows is
+suppressed. Fingerprints do not depend on line numbers or on measured values.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from precheck.report.session import Session, report_of
 
 SCHEMA_URI = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 BASE = "%SRCROOT%"
-"""What code hosts take for the root of the repository."""
+"""The name that code hosts use for the root of the repository."""
 MOST = 5_000
-"""Results of a run, the gravest first: GitHub shows no more of them, and refuses files of more than 25 000."""
+"""The most results of a run, the most severe first. GitHub shows no more, and refuses files with more than 25 000."""
 LONGEST = 4_000
-"""Characters of a text or a name, beyond which it is cut."""
+"""Longer texts and names are cut to this many characters."""
 PRINT = "precheckFinding/v1"
 _LEVELS = {"error": 0, "warning": 1, "note": 2}
 _PLACES = list(RULES)
@@ -38,7 +38,7 @@ def text(session: Session) -> str:
 
 
 def compared(before: Session, now: Session) -> str:
-    """The later session, its results marked `new`, `updated` or `unchanged`; those of the earlier that are no more are `absent`."""
+    """The later session with results marked `new`, `updated` or `unchanged`. Results that only the earlier one has are `absent`."""
     earlier = {result["partialFingerprints"][PRINT]: result for result in _results(before)}
     results = _results(now)
     for result in results:
@@ -59,7 +59,7 @@ def _log(session: Session, results: list[dict[str, Any]]) -> str:
 
 
 def _results(session: Session) -> list[dict[str, Any]]:
-    """The gravest first. Findings that are alike in all that lasts are numbered in their fingerprints."""
+    """All results, the most severe first. Findings with equal fingerprints are numbered."""
     tests = [test for test in session["tests"] if not test.get("error")]
     found = [(_fingerprint(finding, test, session), finding, test) for test in tests for finding in report_of(test["report"]).findings]
     found.sort(key=lambda each: _LEVELS[each[1].severity])
@@ -145,9 +145,9 @@ def _location(path: str, line: int, session: Session, name: str, kind: str) -> d
 
 
 def _artifact(path: str, session: Session) -> dict[str, str]:
-    """Relative to the project's folder where the file lies in it. Sources are relative to where pytest was started."""
+    """The location of a file, relative to the project's folder if it is in there. `path` is relative to where pytest was started."""
     root, start = session.get("root", ""), session.get("start", "")
-    plain = path.replace("\\", "/") if re.match("[A-Za-z]:", root) else path  # a path of Windows'
+    plain = path.replace("\\", "/") if re.match("[A-Za-z]:", root) else path  # a Windows path
     drive = re.match("[A-Za-z]:/", plain)
     whole = posixpath.normpath(plain if drive else posixpath.join(start, plain))
     if root and whole.startswith(root.rstrip("/") + "/"):
@@ -164,6 +164,6 @@ def _fingerprint(finding: Finding, test: dict[str, Any], session: Session) -> st
 
 
 def _cut(words: str) -> str:
-    """Short enough, and of whole characters only, which a file name's stray bytes are not."""
+    """Shortens a text, and replaces lone surrogates, which stand for undecodable bytes in file names."""
     whole = words.encode("utf8", "replace").decode("utf8")
     return whole if len(whole) <= LONGEST else whole[: LONGEST - 1] + "…"

@@ -1,7 +1,7 @@
-"""Checks what was read from a file against report.schema.json, the format of a session and of a report.
+"""Validates a session or report that was read from a file against report.schema.json.
 
-Carries out the keywords of JSON Schema (draft 2020-12) that the file uses, so that the file alone says what is accepted. Values are as
-`json.loads` gives them. A whole number is one without a point: 1.0 is none.
+Implements the keywords of JSON Schema (draft 2020-12) that the file uses, so that the file alone defines the format. Values are as
+`json.loads` returns them. 1.0 is no integer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NUMBERS = (int, float)
 
 
 class _Fault(NamedTuple):
-    """The fault of a value that was read: its place in the object around it, and the words for it."""
+    """What is wrong with a value: its place in the enclosing object, and the words for it."""
 
     where: str
     said: str
@@ -36,7 +36,7 @@ _Schema = dict[str, Any]
 
 
 def fault(name: str, value: Any) -> str:
-    """The first place where `value` is not what the schema calls `name`, and what is accepted there. "" if there is none."""
+    """Validates `value` against the definition `name`. Returns the first place that is wrong and what is accepted there, or ""."""
     found = _named(name)(value)
     return f"{found.where.lstrip('.') or name} {found.said}" if found else ""
 
@@ -53,8 +53,8 @@ def _named(name: str) -> _Check:
 
 
 def _check(schema: _Schema) -> _Check:
-    """A function of a value that returns the first fault, or None."""
-    makers = dict.fromkeys(_KEYWORDS[keyword] for keyword in schema if keyword in _KEYWORDS)  # each once: some read several keywords
+    """Makes a function that takes a value and returns its first fault, or None."""
+    makers = dict.fromkeys(_KEYWORDS[keyword] for keyword in schema if keyword in _KEYWORDS)  # each once, since one maker may handle several keywords
     checks = [maker(schema) for maker in makers]
 
     def checked(value: Any) -> _Fault | None:
@@ -73,7 +73,7 @@ def _refused(value: Any, schema: _Schema) -> _Fault:
 
 
 def _accepted(schema: _Schema) -> str:
-    """In words."""
+    """What a schema accepts, in words."""
     if "$ref" in schema:
         return _accepted(_definitions()[_target(schema)])
     if "anyOf" in schema:
@@ -122,7 +122,7 @@ def _any(schema: _Schema) -> _Check:
 
 
 def _one(schema: _Schema) -> _Check:
-    """Of fields that exclude each other, which is all that the file asks so."""
+    """`oneOf` for required fields that exclude each other. The file uses it only like that."""
     checks = [_check(each) for each in schema["oneOf"]]
     names = " or ".join(each["required"][0] for each in schema["oneOf"])
     return lambda value: None if sum(check(value) is None for check in checks) == 1 else _Fault("", f"has to have either {names}")

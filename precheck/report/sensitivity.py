@@ -1,7 +1,7 @@
-"""What became of the faults that `--precheck-selftest` planted, in words: the failure of one test, the table of a session.
+"""Words the results of `--precheck-selftest`: the failure message of a test, and the table of a session.
 
 Reads plain data (a session's `selftest`, as docs/report.md has it), and imports neither torch nor numpy: under xdist the controller
-words what its workers found.
+writes what its workers found.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ NOTHING = "no check that passed, so that no fault was planted"
 
 
 def fails(outcomes: Sequence[dict[str, Any]]) -> bool:
-    """Whether a check could not have failed: a fault went unnoticed, or markers let through all that is noticed."""
+    """Whether a check could not have failed: a fault went unnoticed, or the test's markers allow all faults that are noticed."""
     statuses = {each["status"] for each in outcomes}
     return "unnoticed" in statuses or ("allowed" in statuses and "caught" not in statuses)
 
 
 def failure(checks: Sequence[dict[str, Any]]) -> str:
-    """The text of a test whose checks, or some of them, could not have failed; "" for others. The first line stands alone."""
+    """The failure message of a test with checks that could not have failed. "" for others. The first line can be read alone."""
     told = []
     for check in checks:
         if fails(check["outcomes"]):
@@ -50,7 +50,7 @@ def _failed(outcomes: Sequence[dict[str, Any]], check: str, precision: str) -> l
 
 
 def table(checks: Sequence[dict[str, Any]]) -> list[str]:
-    """A row a check, a column a fault; then what is behind cells that are neither caught nor unnoticed, each reason once."""
+    """The table with a row for each check and a column for each fault, then the reasons for cells that are neither caught nor unnoticed."""
     if not checks:
         return [NOTHING]
     names = faults(checks)
@@ -61,7 +61,7 @@ def table(checks: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def headline(checks: Sequence[dict[str, Any]]) -> str:
-    """How many faults were caught in how many checks, and how many of these could not have failed."""
+    """One line: how many faults were caught in how many checks, and how many checks could not have failed."""
     if not checks:
         return NOTHING
     counts = Counter(each["status"] for check in checks for each in check["outcomes"])
@@ -72,18 +72,18 @@ def headline(checks: Sequence[dict[str, Any]]) -> str:
 
 
 def faults(checks: Sequence[dict[str, Any]]) -> list[str]:
-    """The columns of the table: every fault once."""
+    """The names of all faults, which are the columns of the table."""
     return list(dict.fromkeys(each["fault"] for check in checks for each in check["outcomes"]))
 
 
 def cells(check: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """What became of the faults with these names, a word each."""
+    """The cells of a check's row: a word for each of these faults."""
     found = {each["fault"]: _cell(each) for each in check["outcomes"]}
     return [found.get(name, "-") for name in names]
 
 
 def deaf(checks: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[tuple[str, str]]]]:
-    """The checks that could not have failed. For each, the faults that went unnoticed or are allowed, and what to do about them."""
+    """The checks that could not have failed, each with the faults that went unnoticed or are allowed and what to do about them."""
     found = [check for check in checks if fails(check["outcomes"])]
     return [(check, [_missed(each) for each in check["outcomes"] if each["status"] in ("unnoticed", "allowed")]) for check in found]
 
@@ -97,7 +97,7 @@ def _missed(each: dict[str, Any]) -> tuple[str, str]:
 
 
 def named(check: dict[str, Any]) -> str:
-    """The test, and which of its checks it is where it has several."""
+    """The name of a check: its test, and its number if the test has several."""
     name: str = check["nodeid"]
     which = ["precheck.check"] if check.get("verb") == "precheck.check" else []
     which += [f"call {check['call']}"] if check["call"] > 1 else []
@@ -105,16 +105,16 @@ def named(check: dict[str, Any]) -> str:
 
 
 def _cell(each: dict[str, Any]) -> str:
-    """With the size of a drift, the one fault that is as small as the check's own limits allow."""
+    """The word for an outcome. A drift gets its size too, since that is as small as the check's limits allow."""
     word = CELLS[each["status"]]
     return f"{word} ({100 * float(each['size']):.2g} %)" if each["fault"] == "drift" and each["size"] else word
 
 
 def reasons(checks: Sequence[dict[str, Any]]) -> list[str]:
-    """What is behind cells that are neither caught nor unnoticed, each reason once, in one line."""
+    """The reasons for cells that are neither caught nor unnoticed. Each is one line, and is listed once."""
     told: Counter[tuple[str, str, str]] = Counter()
     for each in (each for check in checks for each in check["outcomes"]):
-        raised = each["status"] == "caught" and ": " in each["rule"]  # by the user's own code, which no rule has a name for
+        raised = each["status"] == "caught" and ": " in each["rule"]  # the user's own code raised an exception, so that there is no rule
         if raised or each["status"] in ("inapplicable", "same", "allowed"):
             told[CELLS[each["status"]], each["fault"], one_line(f"{each['text']}; the run raises {each['rule']}" if raised else each["text"])] += 1
     return [f"{cell}  {fault}: {text}" + (f" ({count} checks)" if count > 1 else "") for (cell, fault, text), count in sorted(told.items())]

@@ -1,4 +1,4 @@
-"""A session: every check of one pytest run with its report, in plain data. docs/report.md describes it, report.schema.json fixes it.
+"""A session: all checks of one pytest run with their reports as plain data. Makes, loads and validates it (docs/report.md, report.schema.json).
 
 Imports neither torch nor numpy: under xdist the controller writes what its workers measured.
 """
@@ -18,16 +18,16 @@ from precheck.findings import RULES, SCHEMA, Binades, Finding, Loss, Report, Row
 from precheck.report.schema import fault
 
 Session: TypeAlias = dict[str, Any]
-"""What the JSON file holds, as Python reads it: infinite and undefined numbers are strings."""
+"""The content of the JSON file. Infinite numbers and NaN are strings in it."""
 READABLE = (2, SCHEMA)
-"""Versions that can be read: of 2, what it does not have stays empty."""
+"""Schema versions that can be read. Fields that version 2 lacks stay empty."""
 _T = TypeVar("_T", Finding, Row, Loss, Binades, "Op")
 DEEPEST = 64
-"""Levels of lists and objects in a file that is read. What precheck writes has ten; Python's own writer ends at about a thousand."""
+"""The most nested levels in a file that is read. What precheck writes has ten; Python's JSON writer fails at about a thousand."""
 
 
 class SessionError(ValueError):
-    """A file cannot be read as a session. The message says what is wrong with it, and how to make one that can be read."""
+    """A file cannot be read as a session. The message says what is wrong, and how to write one that can be read."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Op:
 
 
 def session(tests: Iterable[Mapping[str, Any]], *, root: Path, start: Path, selftest: Iterable[Mapping[str, Any]] | None = None) -> Session:
-    """Of checks as docs/report.md has them. `root` is the project's folder, `start` the one that sources are relative to.
+    """Makes a session from checks (docs/report.md). `root` is the project's folder; sources are relative to `start`.
 
-    `selftest` is what became of planted faults, a mapping a check; None where none were planted.
+    `selftest` has the outcomes of planted faults, a mapping for each check. None where no faults were planted.
     """
     try:
         torch = version("torch")
@@ -68,7 +68,7 @@ def session(tests: Iterable[Mapping[str, Any]], *, root: Path, start: Path, self
 
 
 def _spelt(outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """With words for the numbers that JSON has none for: an overflow is infinitely large."""
+    """Replaces numbers that JSON cannot write by texts, such as the infinite size of an overflow."""
     return {name: str(value) if isinstance(value, float) and not math.isfinite(value) else value for name, value in outcome.items()}
 
 
@@ -78,9 +78,9 @@ def text(session: Session) -> str:
 
 
 def load(path: Path) -> Session:
-    """The session of a file that --drift-report=json:PATH, or `Report.to_json`, wrote; of the latter, one check named like the file.
+    """Reads a file of --drift-report=json:PATH, or of `Report.to_json`. The latter becomes a session with one check, named like the file.
 
-    Raises SessionError. What is returned is as report.schema.json says, and every form can be written of it.
+    The result is valid by report.schema.json. Raises SessionError.
     """
     anew = f"write one with pytest --drift-report=json:{path.name}"
     try:
@@ -115,7 +115,7 @@ def _finite(digits: str) -> float:
 
 
 def _completed(content: dict[str, Any]) -> dict[str, Any]:
-    """A file of an earlier schema as one of today's: what it does not have is empty."""
+    """Converts content of an earlier schema to the present one. Missing fields are empty."""
     if "tests" not in content:
         return {"losses": [], "exponents": [], **content, "schema": SCHEMA}
     tests = [
@@ -126,7 +126,7 @@ def _completed(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _too_deep(content: Any) -> str:
-    """What is free to hold anything may still be nested no deeper than can be written again."""
+    """Fields with free content must not be nested deeper than JSON can be written."""
     level = [content]
     for _ in range(DEEPEST):
         level = [each for held in level for each in (held.values() if isinstance(held, dict) else held) if isinstance(each, (dict, list))]
@@ -134,14 +134,14 @@ def _too_deep(content: Any) -> str:
 
 
 def _unknown_rule(tests: Iterable[Mapping[str, Any]]) -> str:
-    """The catalogue has the words for each rule, and grows with versions, so that the schema does not fix it."""
+    """Finds a rule that is not in the catalogue. The schema does not list the rules, since versions add some."""
     findings = (finding for test in tests if "report" in test for finding in test["report"]["findings"])
     odd = next((name for each in findings for name in (each["rule"], each["cause_rule"] or each["rule"]) if name not in RULES), None)
     return f"a finding's rule is {odd[:40]!r}, which precheck {__version__} does not know" if odd is not None else ""
 
 
 def report_of(plain: Mapping[str, Any]) -> Report:
-    """The report that `Report.to_json` wrote, with `Op`s for its ops; fields of a later version are left out."""
+    """Rebuilds the report that `Report.to_json` wrote, with `Op`s as its ops. Fields of later versions are left out."""
     report = Report(**{name: plain[name] for name in ("precision", "updates", "scaler", "cure", "facts")})
     report.findings = [_made(Finding, each) for each in plain["findings"]]
     report.boundaries = [_made(Row, each) for each in plain["boundaries"]]
@@ -156,7 +156,7 @@ def _made(kind: type[_T], plain: Mapping[str, Any]) -> _T:
 
 
 def _value(kind: str, value: Any) -> Any:
-    """As the field's annotation says. Numbers that JSON has no word for come as strings, tuples as lists."""
+    """Converts a value to the type of its field: texts for infinite numbers and NaN to floats, lists to tuples."""
     if kind.startswith("float") and value is not None:
         return float(value)
     return tuple(value) if isinstance(value, list) else value

@@ -1,6 +1,6 @@
-"""Reports as text: one check for a failure message, many for the table at the end of a session.
+"""Writes reports as plain text: one report for a failure message, and tables of many at the end of a session.
 
-Imports neither torch nor numpy: under xdist the controller words what its workers measured.
+Imports neither torch nor numpy: under xdist the controller writes what its workers measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from precheck.words import counted, one_line, printable, short, tensor_name
 
 
 def summary(report: Report, top: int = 5) -> str:
-    """The first line stands alone: the gravest finding, or that there is none. Then the other findings, then the worst rows."""
+    """The report as text. The first line is the worst finding, or says that there is none. Then come other findings and the worst rows."""
     rows = _rows(report, worst(report, top))
     told = [*_findings(report), *unjudged(report), *rows, *excused(report), *not_needed(report), *_cure(report)]
     text = "\n".join([_headline(report), *told])
@@ -26,7 +26,7 @@ def summary(report: Report, top: int = 5) -> str:
 
 
 def session_text(session: Session, top: int = 10) -> str:
-    """A whole session: each check with errors or warnings in its own words, then the tables that pytest prints."""
+    """A session as text: the summary of each check with errors or warnings, then the tables that pytest prints."""
     reports = [(test, report_of(test["report"])) for test in session["tests"] if not test.get("error")]
     lost = [test for test in session["tests"] if test.get("error")]
     errors = sum(bool(report.errors) for _, report in reports)
@@ -49,13 +49,13 @@ def _selftest(checks: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def worst(report: Report, top: int) -> list[Row]:
-    """The `top` rows that are closest to, or furthest beyond, what they are allowed; all of them where `top` is 0."""
+    """The `top` rows that are closest to their limits or furthest beyond them. All rows if `top` is 0."""
     rows = sorted((row for row in report.boundaries if row.determined), key=lambda row: row.r / row.allowed, reverse=True)
     return rows[:top] if top else rows
 
 
 def entry(report: Report, top: int = 10, *, ops: bool = True) -> dict[str, Any]:
-    """One check in plain numbers and words, small enough to travel from an xdist worker to its controller; with its `ops`, if they are wanted."""
+    """One check as small plain data, which an xdist worker sends to its controller. `ops`: with the worst ops."""
     why = reasons.Reasons(report)
     return {
         "precision": report.precision,
@@ -72,13 +72,13 @@ def entry(report: Report, top: int = 10, *, ops: bool = True) -> dict[str, Any]:
 
 
 def worst_ops(report: Report, top: int) -> list[Any]:
-    """The `top` lines of code that added most drift, what became Inf or NaN first; all of them where `top` is 0."""
+    """The `top` ops that added most error, those that made Inf or NaN first. All ops if `top` is 0."""
     rows = sorted(report.ops, key=lambda row: (row.nonfinite > 0, row.added), reverse=True)
     return rows[:top] if top else rows
 
 
 def op_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list[str]:
-    """The ops of all checks that added most drift, worst first: drift added, inherited, dtype, calls, op, line, module, test."""
+    """The table of the ops that added most error in all checks, worst first."""
     rows = [(nodeid, each["precision"], row) for nodeid, each in entries for row in each.get("ops", ())]
     rows.sort(key=lambda item: (item[2]["nonfinite"] > 0, item[2]["added"]), reverse=True)
     shown = rows[:top] if top else rows
@@ -99,7 +99,7 @@ def _added(row: dict[str, Any]) -> str:
 
 
 def drift_table(entries: Sequence[tuple[str, dict[str, Any]]], top: int) -> list[str]:
-    """The worst tensors of all checks, worst first: r, what is allowed, relative drift, tensor, test. `top` 0 is all of them."""
+    """The table of the worst tensors of all checks, worst first. All tensors if `top` is 0."""
     rows = [(nodeid, each["precision"], row) for nodeid, each in entries for row in each["rows"]]
     rows.sort(key=lambda item: item[2]["r"] / item[2]["allowed"], reverse=True)
     shown = rows[:top] if top else rows
@@ -141,12 +141,12 @@ def numbers(row: dict[str, Any]) -> str:
 
 
 def _beside(words: str, row: dict[str, Any]) -> str:
-    """With the reason for which a tensor beyond its limit does not fail its check."""
+    """Adds the reason why a tensor beyond its limit does not fail its check."""
     return f"{words} ({row['reason']})" if row.get("reason") else words
 
 
 def _well(report: Report) -> str:
-    """ "no errors", with the count of warnings and of what was allowed."""
+    """The text "no errors", with the number of warnings and the allowed rules."""
     warned, allowed = reasons.warnings(report.findings), allowances(report, "allowed")
     told = ["no errors", f"{warned} warning{'' if warned == 1 else 's'}" if warned else "", f"{', '.join(allowed)} allowed" if allowed else ""]
     return ", ".join(filter(None, told))
@@ -200,12 +200,12 @@ def _numbers(row: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def place(row: dict[str, Any]) -> str:
-    """As `words.tensor_name`."""
+    """The name of a row's tensor, as `words.tensor_name` gives it."""
     return tensor_name(row["kind"], row["tensor"], row["step"])
 
 
 def _aligned(table: Iterable[Sequence[str]], *, right: int) -> list[str]:
-    """Columns two spaces apart, the first `right` of them flush right, no spaces at the end of a line."""
+    """Aligns a table with two spaces between columns. The first `right` columns are right-aligned."""
     lines = list(table)
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     flush = [str.rjust] * right + [str.ljust] * (len(widths) - right)

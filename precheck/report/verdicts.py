@@ -1,4 +1,4 @@
-"""What each check of a session came to, as the page lists and counts it.
+"""The verdicts of a session's checks, as the HTML page lists and counts them.
 
 Imports neither torch nor numpy.
 """
@@ -20,14 +20,14 @@ VERDICTS = (
     ("warning", "warning", "passed with warnings"),
     ("good", "good", "without errors or warnings"),
 )
-"""What a check can come to, worst first: its name in the data, its class in the style, and how it is counted in words."""
-_DIGITS = 4  # of a float: the page shows three
+"""The possible verdicts, worst first: the name in the data, the CSS class, and the words for a count."""
+_DIGITS = 4  # kept of a float; the page shows three
 _ROW = [field.name for field in dataclasses.fields(Row)]
 _FINDING = dataclasses.asdict(Finding("", "note", ""))
 
 
 def totals(verdicts: Sequence[str]) -> list[tuple[str, str]]:
-    """How many checks came to what, worst first, each with its class in the style. Only a check without warnings is good."""
+    """The number of checks of each verdict in words, worst first, each with its CSS class."""
     if not verdicts:
         return [("soft", "no checks")]
     counts = [(kind, words, sum(each == verdict for each in verdicts)) for verdict, kind, words in VERDICTS]
@@ -35,7 +35,7 @@ def totals(verdicts: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def line(test: dict[str, Any]) -> dict[str, Any]:
-    """A check in the list of checks: its counts of findings, and the row closest to, or furthest beyond, what it is allowed."""
+    """A check as a line of the list: its verdict, its numbers of findings, and the row closest to its limit or furthest beyond it."""
     report = whole(test)
     told: dict[str, Any] = {"nodeid": test["nodeid"], "precision": test["precision"]}
     if report is None:
@@ -52,7 +52,7 @@ def line(test: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reason(report: dict[str, Any], worst: dict[str, Any]) -> dict[str, str]:
-    """Why a tensor beyond its limit fails no check; nothing where it is within."""
+    """Why a tensor beyond its limit does not fail the check. Empty if it is within."""
     findings = [Finding(**{field.name: finding[field.name] for field in dataclasses.fields(Finding)}) for finding in report["findings"]]
     row = Row(**{name: worst[name] for name in _ROW} | {"r": float(worst["r"]), "allowed": float(worst["allowed"])})
     words = Reasons(Report(precision=report["precision"], findings=findings, facts=report["facts"])).reason(row)
@@ -60,7 +60,7 @@ def _reason(report: dict[str, Any], worst: dict[str, Any]) -> dict[str, str]:
 
 
 def whole(test: dict[str, Any]) -> dict[str, Any] | None:
-    """A test's report with all its fields, those that an older one may lack at their defaults; None where there is an error instead."""
+    """A check's report, with defaults for fields that an older report lacks. None if the check has no report."""
     if "report" not in test:
         return None
     report: dict[str, Any] = dataclasses.asdict(Report()) | test["report"]
@@ -69,7 +69,7 @@ def whole(test: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def passed(report: dict[str, Any]) -> Report:
-    """Of a whole report what its facts are told from: them, the loss scale, and the tensors that a closer look passed."""
+    """The part of a report from which its facts are worded: facts, loss scale, and tensors that a closer look found healthy."""
     excused = excused_keys(report["facts"])
     rows = (row for row in report["boundaries"] if (row["kind"], row["tensor"], row["step"]) in excused)
     named = [Row(**{name: row[name] for name in _ROW} | {"r": float(row["r"]), "allowed": float(row["allowed"])}) for row in rows]
@@ -81,12 +81,12 @@ def excess(row: dict[str, Any]) -> float:
 
 
 def determined(row: dict[str, Any]) -> bool:
-    """As `Row.determined`: whether rounding leaves anything of the tensor."""
+    """Whether a tensor is more than rounding error, as in `Row.determined`."""
     relative = float(row["relative"])
     return bool(row["nonfinite"]) or relative <= 0.5 * float(row["r"]) or relative == 0
 
 
 def short(value: Any) -> Any:
-    """A float with as many digits as the page needs. The largest numbers, which would round up to infinity, stay as they are."""
+    """Rounds a float to the digits that the page needs. Numbers that would round to infinity stay as they are."""
     rounded = float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
     return value if rounded in (float("inf"), float("-inf")) else rounded

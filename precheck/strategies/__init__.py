@@ -1,7 +1,7 @@
-"""Strategies for hypothesis: tensors, tokens, padded batches and masks as they break models under a precision.
+"""Strategies for hypothesis that draw tensors, tokens, padded batches and masks on which low precision tends to fail.
 
-Whatever is drawn comes from few choices and a seed, so that it shrinks: towards zeros, small shapes, contiguous memory and a magnitude
-of one. Usable in any `@given`, and in `precheck.search`.
+A draw consists of few choices and a seed, so that it can be shrunk: towards zeros, small shapes, contiguous memory and a magnitude of
+one. For `precheck.search` and for any `@given`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ways in which a tensor may lie in memory."""
+"""Memory layouts of tensors (`LAYOUTS`): puts a tensor into a layout, and checks which layouts fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _transposed(values: torch.Tensor) -> torch.Tensor:
 
 
 def _channels_last(values: torch.Tensor) -> torch.Tensor:
-    """Spelled out, since torch leaves strides of a dimension of size one as they are."""
+    """Done by hand, since torch does not change the strides of dimensions of size one."""
     return values.movedim(1, -1).contiguous().movedim(-1, 1)
 
 
@@ -35,7 +35,7 @@ def _expanded(values: torch.Tensor) -> torch.Tensor:
     return values[:1].contiguous().expand(values.shape)
 
 
-_MADE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {  # with the fewest dimensions that it takes
+_MADE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], int]] = {  # with the fewest dimensions that each needs
     "contiguous": (_contiguous, 0),
     "transposed": (_transposed, 2),
     "channels-last": (_channels_last, 3),
@@ -50,13 +50,13 @@ for all, with a stride of zero."""
 
 
 def laid(values: torch.Tensor, layout: str) -> torch.Tensor:
-    """A tensor equal to `values` in that layout; under `expanded`, to its first row everywhere."""
+    """Returns a tensor equal to `values` in that layout. With `expanded` all rows equal the first one."""
     make, _ = _MADE[layout]
     return make(values)
 
 
 def chosen(layout: str | Sequence[str]) -> tuple[str, ...]:
-    """The layouts that a user asks for, the simplest first. Raises InputError for what is none."""
+    """Validates the argument `layout`. Returns the layouts, the simplest first. Raises InputError."""
     names = LAYOUTS if layout == "any" else (layout,) if isinstance(layout, str) else tuple(layout)
     unknown = [name for name in names if name not in _MADE]
     if unknown or not names:
@@ -65,7 +65,7 @@ def chosen(layout: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def fitting(names: Sequence[str], dimensions: int, asked: str | Sequence[str]) -> list[str]:
-    """Those that a tensor of so many dimensions can have. Raises InputError where none of those that were asked for is left."""
+    """The layouts of `names` that a tensor of so many dimensions can have. Raises InputError if there are none."""
     left = [name for name in names if _MADE[name][1] <= dimensions]
     if not left:
         least = min(_MADE[name][1] for name in names)

@@ -1,4 +1,4 @@
-"""Padding and attention masks. True is what counts, False what is masked."""
+"""Strategies for padded batches (`padded`) and attention masks (`masks`). False elements are masked."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _masks(
 
 
 def _kept(draw: Draw, rows: int, length: int, *, empty: bool = False) -> torch.Tensor:
-    """(rows, length): True up to each row's own length."""
+    """A mask of shape (rows, length) that is True up to a drawn length of each row."""
     most: Any = length if empty else length - 1
     padding = torch.tensor(draw(st.lists(st.integers(0, most), min_size=rows, max_size=rows)))
     return torch.arange(length) < (length - padding).unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""Shapes, places in them, and magnitudes, as they are drawn."""
+"""Strategies for shapes, indices and powers of two, which the other strategies use."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Draw = Callable[[SearchStrategy[Any]], Any]
 Size = int | tuple[int, int]
 Shape = Sequence[Size] | SearchStrategy[tuple[int, ...]]
 SEEDS = st.integers(0, 2**16 - 1)
-"""Of random content: enough to differ, few enough to shrink at once."""
+"""Seeds of random content: enough for variety, few enough to shrink quickly."""
 EDITS = 3
-"""Single elements, rows or channels that are singled out in one tensor, at most: what needs more is not one fault."""
+"""The most elements, rows or channels of a tensor that get special values. A fault that needs more is not a single one."""
 
 
 def shapes(shape: Shape) -> SearchStrategy[tuple[int, ...]]:
-    """Tuples of sizes: a number is fixed, a pair a range, and smaller is simpler. Raises InputError for what is no shape."""
+    """A strategy for tuples of sizes. A number is fixed, a pair is a range. Shrinks to small sizes. Raises InputError for an invalid shape."""
     if isinstance(shape, SearchStrategy):
         return shape
     if isinstance(shape, (str, int)) or not isinstance(shape, Iterable):
@@ -37,21 +37,21 @@ def _sizes(size: Any, shape: Any) -> SearchStrategy[int]:
 
 
 def dimensions(shape: Shape) -> int | None:
-    """How many the shapes have, if that is known before one is drawn."""
+    """The number of dimensions, or None if it is not known before a draw."""
     return None if isinstance(shape, SearchStrategy) else len(shape)
 
 
 def places(shape: Sequence[int]) -> SearchStrategy[tuple[int, ...]]:
-    """Indices of one element, the first being the simplest."""
+    """A strategy for the index of an element. Shrinks to the first one."""
     return st.tuples(*(st.integers(0, size - 1) for size in shape))
 
 
 def exponents(least: float, most: float) -> SearchStrategy[int]:
-    """Those of the powers of two from `least` to `most`, nearest to 2**0 first; there has to be one."""
+    """A strategy for the exponents of the powers of two from `least` to `most`, of which there must be one. Shrinks towards 0."""
     return st.integers(*bounds(least, most))
 
 
 def bounds(least: float, most: float) -> tuple[int, int]:
-    """The exponents of the smallest power of two from `least`, and of the greatest up to `most`."""
+    """The exponents of the smallest power of two that is at least `least`, and of the largest that is at most `most`."""
     mantissa, exponent = math.frexp(least)
     return (exponent - 1 if mantissa == 0.5 else exponent), math.frexp(most)[1] - 1

@@ -1,4 +1,4 @@
-"""Floating tensors: a magnitude, outlier channels, degenerate rows, single elements, a format and a layout."""
+"""The strategy `tensors`: floating tensors with drawn magnitude, outlier channels, degenerate rows, single elements, dtype and layout."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from precheck.strategies import layouts
 from precheck.strategies.sizes import EDITS, SEEDS, Draw, Shape, bounds, dimensions, exponents, places, shapes
 
 REALISTIC = (formats.FP16.min_normal, 2.0**15)
-"""The powers of two that every precision stores in full: float16's normal numbers."""
-_DEVIATIONS = 4.0  # of a normal distribution, that its greatest element is set to: one of 16 000 lies beyond
+"""The range of powers of two that every precision stores with full precision: float16's normal numbers."""
+_DEVIATIONS = 4.0  # standard deviations at which normal numbers are cut off; one in 16 000 lies beyond
 _CONTENTS = ("zeros", "constant", "normal")
 _ROWS = ("zeros", "constant", "one-hot", "duplicate")
 
@@ -106,7 +106,7 @@ def _range(magnitude: float | tuple[float, float] | None, fmt: formats.Format) -
 
 
 def _filled(draw: Draw, shape: tuple[int, ...], size: float) -> torch.Tensor:
-    """In float64, which holds every other format."""
+    """Draws the content in float64, which holds all numbers of the other formats."""
     content = draw(st.sampled_from(_CONTENTS))
     if content == "normal":
         noise = torch.randn(shape, generator=torch.Generator().manual_seed(draw(SEEDS)), dtype=torch.float64)
@@ -130,7 +130,7 @@ def _with_rows(draw: Draw, values: torch.Tensor, size: float) -> None:
 
 
 def _with_elements(draw: Draw, values: torch.Tensor, least: float, most: float) -> None:
-    """Single elements of a size of their own: a fixed magnitude, where that is what was asked for."""
+    """Sets a few single elements to magnitudes of their own, or to the fixed magnitude if one was given."""
     for place in draw(st.lists(places(values.shape), max_size=EDITS, unique=True)):
         size = most if least == most else 2.0 ** draw(exponents(least, most))
         values[place] = -size if draw(st.booleans()) else size

@@ -1,4 +1,4 @@
-"""Token ids, and other whole numbers below a bound."""
+"""The strategy `tokens`: token ids, or other whole numbers below a bound."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_an_error_of_the_backward_pass_is_asked_all(made: list[str]) -> None:
 def test_a_run_that_ends_with_the_loss_has_of_the_forward_pass_what_a_whole_one_has() -> None:
     given = model(nn.GELU())
     it = Measurement(job_of(given.pop("model"), given.pop("inputs"), **given, optimizer=torch.optim.Adam, steps=2), resolve("bf16-true"))
-    it._refer()
+    it._make_reference()
     for chained in (False, True):
         whole, early = (it._noise_run(7, chained=chained, early=each) for each in (False, True))
         assert early.records.keys() == {key for key, record in whole.records.items() if is_early(record)}
