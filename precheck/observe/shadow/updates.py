@@ -247,7 +247,7 @@ class Updates:
         return cell.value if cell is not None else None
 
     def _sample(self, tensor: torch.Tensor, *, whole: bool = False) -> Samples:
-        """Samples of a tensor and its shadow. Without one, a `whole` tensor is its own shadow. Any other has a shadow of zero: it may be a remainder."""
+        """Samples of a tensor and its shadow. Without one, a `whole` tensor is its own shadow. Any other may be a remainder: its shadow is zero."""
         limit = LATER if self.later.defers(tensor) else SAMPLE
         values, cell = sampled(tensor.detach(), limit), self.memory.find(tensor)
         if cell is not None:
