@@ -76,7 +76,7 @@ class OpSpec:
 
     name: the name in aten, without the underscore of an in-place op and the prefix `_foreach_`: "mul" stands for mul, mul_ and _foreach_mul_.
         An op of another library has a prefix: "c10d::allreduce".
-    law: how the scale of the result follows from the operands' scales: "a*b", "a + b/c", "a^0.5". All terms must have one scale. "a + ..." is an op of
+    law: how the scale of the result follows from the operands' scales: "a*b", "a + b/c", "a^0.5". All terms must have one scale. "a + ..." stands for
         any number of operands with one scale. "" if the result has no such scale.
     linear: the operands in which the result is linear up to a constant, with the others fixed. "..." for all operands.
     poles: the poles of the op.
