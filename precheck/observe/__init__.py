@@ -1,1 +1,1 @@
-"""What happened, with no opinion about it."""
+"""Runs models and records numbers. Nothing here judges them."""

@@ -1,7 +1,7 @@
-"""Models of frameworks as they come: the part of them that is run, and the names of their parts.
+"""Adapts models of Lightning, Accelerate, DDP, FSDP2 and Keras: finds the part to run, and the names of its modules and parameters.
 
-A `Guest` stands for a module whose own call is not what is to be measured: the same children, parameters and buffers, another
-forward. No framework is imported: a model can be of one only if its user has imported it.
+A `Guest` has the children, parameters and buffers of a module, but another forward. No framework is imported here: a model can belong to one
+only if the user has imported it.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ Loss = Callable[[Any], torch.Tensor]
 
 
 class Guest(torch.nn.Module):
-    """`host` with `run` in the place of its forward."""
+    """The module `host` with `run` as its forward."""
 
-    curable = True  # whether names of its modules mean the same to the host's own get_submodule
+    curable = True  # whether the host's own get_submodule understands the names of its modules
 
     def __init__(self, host: torch.nn.Module, run: Callable[..., Any]) -> None:
         super().__init__()
-        self.__dict__ |= {name: host.__dict__[name] for name in _REGISTRIES} | {"host": host, "run": run}  # past registration
+        self.__dict__ |= {name: host.__dict__[name] for name in _REGISTRIES} | {"host": host, "run": run}  # bypasses torch's registration
         self.training = host.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.__dict__["run"](*args, **kwargs)
 
     def modules(self, *args: Any, **kwargs: Any) -> Iterator[torch.nn.Module]:  # torch 2.9 takes no arguments, later ones `remove_duplicate`
-        """The host's too, which is none of the named ones: what it holds besides has to be given back as well."""
+        """Includes the host, which has no name here, so that its state is restored too."""
         yield from super().modules(*args, **kwargs)
         yield self.__dict__["host"]
 
 
 def received(model: torch.nn.Module, inputs: Any, loss: Loss | None) -> tuple[torch.nn.Module, Any, Loss | None]:
-    """The model, inputs and loss to measure for those that a user passed.
+    """The model, inputs and loss to measure, from those that a user passed.
 
-    A LightningModule without a `loss` is measured by its training_step, whose batch the inputs are. For a model in DDP or FSDP it is a copy of the
-    wrapped model, since a wrapper's buckets and shards know the weights as they are. For one that Accelerate prepared it is its own forward. Raises
-    InputError for what cannot be measured so.
+    A LightningModule without a `loss` is measured by its training_step, with the inputs as the batch. For DDP or FSDP, a copy of the wrapped model
+    is measured, since the wrapper's buckets and shards are tied to the weights. For a model from Accelerate, its original forward is measured. Raises
+    InputError for a model that cannot be measured in this way.
     """
     model = unwrapped(model)
     if loss is None and _steps(model):
@@ -55,7 +55,7 @@ def received(model: torch.nn.Module, inputs: Any, loss: Loss | None) -> tuple[to
 
 
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
-    """A model without what DDP, FSDP2 and Accelerate put around it; of Keras, one that changes policy with the precision."""
+    """A model without the wrappers of DDP, FSDP2 and Accelerate. A Keras model is wrapped to change its dtype policy with the precision."""
     if isinstance(model, DistributedDataParallel):
         model = copy.deepcopy(model.module)
     elif _sharded(model):
@@ -73,7 +73,7 @@ def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """By the names that findings use; "" is the model, and whatever is wrapped around it."""
+    """The modules with the names that findings use. "" is the model, and its wrapper too."""
     if isinstance(root, Guest) or isinstance(root, DistributedDataParallel):
         yield "", root
         root = root.__dict__["host"] if isinstance(root, Guest) else root.module
@@ -87,7 +87,7 @@ def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]
 
 
 def named_parameters(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """By the names that findings use."""
+    """The parameters with the names that findings use."""
     if isinstance(root, DistributedDataParallel):
         yield from named_parameters(root.module)
     elif of_keras(root):
@@ -109,13 +109,13 @@ def of_keras(module: torch.nn.Module) -> bool:
 
 
 def symbolic(args: tuple[Any, ...]) -> bool:
-    """Whether a Keras model is only being built: its layers are called one by one, before there is a model."""
+    """Whether a Keras model is only being built. Its layers are then called on symbolic tensors."""
     kind = getattr(sys.modules.get("keras"), "KerasTensor", None)
     return kind is not None and any(isinstance(each, kind) for each in args)
 
 
 def _steps(model: torch.nn.Module) -> bool:
-    """Whether it is a LightningModule with a training_step of its own."""
+    """Whether it is a LightningModule that defines training_step."""
     kinds = [sys.modules[name].LightningModule for name in ("lightning.pytorch", "pytorch_lightning") if name in sys.modules]
     return any(isinstance(model, kind) and type(model).training_step is not kind.training_step for kind in kinds)
 
@@ -124,7 +124,7 @@ _WHY = "without a loss, precheck measures a LightningModule by its training_step
 
 
 class _Step:
-    """A LightningModule's training_step on a batch, with no Trainer to log to."""
+    """Calls a LightningModule's training_step on a batch, without a Trainer."""
 
     def __init__(self, module: Any) -> None:
         if not module.automatic_optimization:
@@ -136,7 +136,7 @@ class _Step:
         self.indexed = len(inspect.signature(module.training_step).parameters) > 1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """On a batch as it is, or as a call has taken it apart: a tuple into arguments, a dict into keywords."""
+        """Takes a batch whole, or unpacked by the call: a tuple as arguments, a dict as keyword arguments."""
         batch = kwargs or (args[0] if len(args) == 1 else args)
         with _unlogged(self.module):
             try:

@@ -1,4 +1,4 @@
-"""The tensors inside whatever a model takes and returns: tuples, lists, dicts, dataclasses, named tuples, None."""
+"""Walks the containers that a model takes and returns (tuples, lists, dicts, dataclasses, named tuples), finds their tensors and changes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def held(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Everything in `value` that is no structure itself, tensors and others, with its path."""
+    """Each item in `value` that is not a container, with its path."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from held(item, f"{path}[{name}]")
@@ -34,7 +34,7 @@ def held(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A copy of the structure with `change` applied to each tensor; what holds no tensor is passed on as it is."""
+    """A copy of the container with `change` applied to each tensor. Other items are passed on."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, Mapping):
@@ -61,7 +61,7 @@ def _refilled(value: Any, changed: dict[Any, Any]) -> Any:
 
 
 def call(model: Callable[..., Any], inputs: Any) -> Any:
-    """`model` on `inputs`: a tuple is positional, a dict (or other mapping) keywords, anything else one argument."""
+    """Calls `model` on `inputs`: a tuple as positional arguments, a dict or other mapping as keywords, anything else as one argument."""
     try:
         if isinstance(inputs, Mapping):
             return model(**inputs)
@@ -74,7 +74,7 @@ def call(model: Callable[..., Any], inputs: Any) -> Any:
 
 
 def _note_form(refused: TypeError, inputs: Any) -> None:
-    """Says how arguments are passed, if the model was never entered: the call itself did not fit its signature."""
+    """Adds a note on how arguments are passed, if the call did not fit the model's signature."""
     frames, outside = traceback.walk_tb(refused.__traceback__), (__file__, torch.nn.modules.module.__file__)
     if all(frame.f_code.co_filename in outside for frame, _ in frames) and hasattr(refused, "add_note"):  # from Python 3.11
         kind = type(inputs).__name__
@@ -82,7 +82,7 @@ def _note_form(refused: TypeError, inputs: Any) -> None:
 
 
 def leaves(loss: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors at which the backward pass of `loss` would end."""
+    """The leaf tensors that the backward pass of `loss` would reach."""
     waiting, seen = [loss.grad_fn], set()
     while waiting:
         node = waiting.pop()

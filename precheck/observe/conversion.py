@@ -1,7 +1,7 @@
-"""How a model is converted to a low format: by its own methods, where its author has written any.
+"""Converts a model to a low format, by its own methods if its author has written any.
 
-A module may override `_apply`, and the model `to`, `half` or `bfloat16`, to keep a part in float32. What `model.to(dtype)` does in the user's
-script is then done here, on storage of the run's own.
+A module may override `_apply`, and a model `to`, `half` or `bfloat16`, to keep a part in float32. These methods are then called here, on a copy of
+the weights.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from precheck.contents import place
 from precheck.observe import state
 
 Table = tuple[torch.nn.Module, str]
-"""A buffer: the module that holds it, and its name there."""
+"""A buffer: its module, and its name there."""
 _SHORT = {torch.bfloat16: "bfloat16", torch.float16: "half"}
 _PLAIN = ("torch.", "precheck.")
-"""Packages whose methods convert every floating tensor, or as `keep_in_float32` says, which is known otherwise."""
+"""Packages whose methods convert every floating tensor, or follow `keep_in_float32`, which is handled elsewhere."""
 
 
 def conversion(model: torch.nn.Module, dtype: torch.dtype | None) -> Callable[[], object] | None:
-    """What converts `model` as its author has it; None where that is as any module is converted, or `dtype` is not a low format."""
-    host = model.__dict__.get("host", model)  # of a guest
+    """The author's own method that converts `model`. None if there is none, or if `dtype` is not a low format."""
+    host = model.__dict__.get("host", model)  # the module inside a `Guest`
     if dtype not in _SHORT or isinstance(host, torch.jit.ScriptModule):
         return None
     short = _SHORT[dtype]
@@ -39,7 +39,7 @@ def _overrides(module: torch.nn.Module, name: str) -> bool:
 
 
 def left_alone(model: torch.nn.Module, dtype: torch.dtype | None) -> frozenset[int]:
-    """Where the weights and buffers lie that the author's own conversion to `dtype` leaves as they are, bit for bit."""
+    """The storages of the weights and buffers that the author's own conversion to `dtype` leaves unchanged, bit for bit."""
     if conversion(model, dtype) is None:
         return frozenset()
     before = {name: tensor.detach() for name, tensor in _floating(model).items()}
@@ -51,7 +51,7 @@ def left_alone(model: torch.nn.Module, dtype: torch.dtype | None) -> frozenset[i
 
 
 def converted(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
-    """Puts fresh storage under `model` and has its author's own conversion at it. Call it inside `state.preserved`."""
+    """Gives `model` new storage and runs the author's own conversion on it. Call it inside `state.preserved`."""
     convert = conversion(model, dtype)
     assert convert is not None
     state.refresh(model, parameter=_cloned, buffer=_cloned)
@@ -59,7 +59,7 @@ def converted(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
 
 
 def tables(model: torch.nn.Module, dtype: torch.dtype, kept: Collection[int]) -> list[Table]:
-    """Buffers that a conversion to `dtype` rounds, but for those that lie where `kept` says. Statistics of torch's own modules are none."""
+    """Buffers that a conversion to `dtype` rounds, except for those in the storages `kept`. Statistics of torch's own modules do not count."""
     found = []
     for module in model.modules():
         own = not type(module).__module__.startswith(_PLAIN)
@@ -70,7 +70,7 @@ def tables(model: torch.nn.Module, dtype: torch.dtype, kept: Collection[int]) ->
 
 
 def rounded(held: Sequence[Table], dtype: torch.dtype) -> None:
-    """Converts these, each tensor once."""
+    """Converts these buffers, each tensor once."""
     seen = dict[int, torch.Tensor]()
     for module, name in held:
         value = module._buffers[name]
@@ -83,6 +83,6 @@ def _cloned(value: torch.Tensor) -> torch.Tensor:
 
 
 def _floating(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Under every name: a conversion may make two of a buffer that has two."""
+    """The floating parameters and buffers, under each of their names: a conversion may turn a buffer with two names into two."""
     named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     return {name: tensor for name, tensor in named if tensor.is_floating_point()}

@@ -1,4 +1,4 @@
-"""A reference run that takes another run's decisions and draws, and counts those it would have taken otherwise."""
+"""The mode of a reference run: it takes over another run's decisions and random draws, and counts the decisions that it would have made otherwise."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from precheck.torch_internals import in_backward, schema
 
 
 class DecisionReplay(DecisionMode):
-    """Takes the decisions of a log in a reference run, and carries that run out in `dtype` wherever the code says lower.
+    """Runs a reference in `dtype`, also where the code names a lower dtype, and takes its decisions from a log.
 
-    A cast or factory that names a lower dtype in the user's own code is lifted to `dtype`. The reference is what the program means, without the
-    rounding it asks for. `disturb` is applied to the results that the recorded run stored low, and `read` gives what it made of its inputs where it
-    read them cast low.
+    A cast or factory with a lower dtype in the user's code is changed to `dtype`, so that the reference does not round there. `disturb` adds noise to
+    results that the recorded run stored low. `read` rounds inputs of the run for ops that read them cast low.
 
-    What this run would have decided itself goes to `own`, and is counted against `rival` (by default the log it follows):
-    `flips` holds, by module call and op, how many of how many forward decisions differ.
+    The decisions that this run would have made itself go to `own`, and are compared with `rival` (by default the log it follows).
+    `flips` holds the differing and all forward decisions, by module call and op.
     """
 
     def __init__(
@@ -53,8 +52,8 @@ class DecisionReplay(DecisionMode):
         self.lower = {torch.float32: LOW, torch.float64: (*LOW, torch.float32)}[dtype]
         self.flips: dict[str, tuple[int, int]] = {}
         self.frames, self.progress = Frames(), Progress()
-        self.met: set[str] = set()  # "forward", "backward": where it has seen ops
-        self.busy: set[str] = set()  # and where it had something to do
+        self.met: set[str] = set()  # passes ("forward", "backward") in which it has seen ops
+        self.busy: set[str] = set()  # passes in which it had something to do
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         self.progress.op()
@@ -81,7 +80,7 @@ class DecisionReplay(DecisionMode):
             mask = gradient_mask(func, args)
             recorded = self.log.entries.get(self.places.key(func, tuple(mask.shape)))
             if recorded is not None and recorded[0] is not None:
-                return torch.where(recorded[0], args[0], torch.zeros_like(args[0]))  # a product would make NaN of Inf times 0
+                return torch.where(recorded[0], args[0], torch.zeros_like(args[0]))  # multiplying by the mask would turn Inf into NaN
             return func(*args, **kwargs)
         result = func(*args, **kwargs)
         outputs = outputs_of(result)
@@ -101,16 +100,16 @@ class DecisionReplay(DecisionMode):
         return self._followed(func, args, kwargs, result, outputs, recorded)
 
     def during(self, place: str) -> contextlib.AbstractContextManager[None]:
-        """Goes around the forward or backward pass of a run: the mode is left where an earlier run of the same ops found nothing to do."""
+        """Inside a forward or backward pass, the mode is off if an earlier run of the same ops had nothing to do there."""
         needless = (self.dtype, place) in self.log.idle and not self.disturbs and self.program is None
         return self.aside() if needless else contextlib.nullcontext()
 
     def ended(self) -> None:
-        """The run has taken all its steps."""
+        """After the last step: notes the passes in which there was nothing to do."""
         self.log.idle |= {(self.dtype, place) for place in self.met - self.busy}
 
     def _lower(self, values: Iterable[Any]) -> bool:
-        """Whether a lower dtype is among an op's arguments, named or of a tensor."""
+        """Whether an op's arguments contain a lower dtype, or a tensor of one."""
         lower = self.lower
         for value in values:
             if isinstance(value, torch.Tensor):
@@ -124,7 +123,7 @@ class DecisionReplay(DecisionMode):
         return False
 
     def _disturbed(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any, outputs: list[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
-        """The result with the noise of what the recorded run rounded there."""
+        """The result with noise where the recorded run rounded."""
         key = self.results.key(func, tuple(outputs[0].shape))
         if self.read is not None and key in self.log.entered:
             args = replaced(args, self.log.entered[key], self.read)
@@ -138,7 +137,7 @@ class DecisionReplay(DecisionMode):
         return result, outputs
 
     def _on_rounded(self, func: Any, args: Any, kwargs: dict[str, Any], places: tuple[int, ...]) -> tuple[Any, list[torch.Tensor]]:
-        """The result of the op where the arguments at these places are disturbed: gradients that the recorded run had cast low."""
+        """The op's result with noise on the arguments at these places, which are gradients that the recorded run had cast low."""
         assert self.disturb is not None
         args = list(args)
         for place in places:
@@ -149,7 +148,7 @@ class DecisionReplay(DecisionMode):
         return result, outputs_of(result)
 
     def _meant(self, func: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
-        """The cast of a round trip, rounded after all but kept in the dtype of this run; None for any other."""
+        """The rounded result of a cast that is one half of a deliberate round trip, in this run's dtype. None for any other cast."""
         if kwargs.get("dtype") not in LOW or (self.frames.line(1)[0], tuple(args[0].shape)) not in self.log.meant:
             return None
         low: torch.Tensor = func(*args, **kwargs)
@@ -172,7 +171,7 @@ class DecisionReplay(DecisionMode):
         return result
 
     def _decided(self, func: Any, key: Key, outputs: list[torch.Tensor]) -> None:
-        """How many of this op's decisions differ from the rival's; backward kernels decide nothing that the forward has not."""
+        """Counts the decisions of this op that differ from the rival's. Backward kernels are left out: they repeat decisions of the forward pass."""
         if key[0] == "backward":
             return
         if self.own is not None:
@@ -223,7 +222,7 @@ def _chosen(func: Any, args: Any, kwargs: dict[str, Any], own: torch.Tensor, ind
 
 
 def _dim(func: Any, args: Any, kwargs: dict[str, Any]) -> int | None:
-    """The op's `dim` argument, by its schema; None for an op that has none (max over everything, max-pool)."""
+    """The op's `dim` argument. None for an op that has none (maximum of all elements, max-pool)."""
     for place, argument in enumerate(schema(func).arguments):
         if argument.name == "dim":
             value = kwargs.get("dim", args[place] if place < len(args) else argument.default_value)

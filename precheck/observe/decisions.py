@@ -1,12 +1,11 @@
-"""Decisions and random draws of one run, remembered, so that another run can follow them.
+"""Records the decisions and random draws of one run, so that another run can follow them.
 
-Examples are a router's top-k, a max-pool's winner, a ReLU's mask, an argmax. Where the low-precision run decides otherwise than float32 would,
-everything after it differs by far more than rounding, and neither run is wrong. The reference therefore follows the run it is compared with, and
-the decisions it would have taken itself are counted. Random draws are followed too, since a bfloat16 `randn` draws other numbers than a float32
-one.
+Examples are a router's top-k, a max-pool's winner, a ReLU's mask, an argmax. If the low run decides otherwise than float32 would, all later
+results differ by much more than rounding, and neither run is wrong. So the reference follows the decisions of the run that it is compared with,
+and counts those that it would have made otherwise. It also follows random draws, since `randn` draws other numbers in bfloat16 than in float32.
 
-What counts as a decision follows from types, not from a list of models. An op that turns floating tensors into integers or booleans decides
-(comparisons, top-k, argmax, sort, bucketize, casts to int), and so do the floating step functions below.
+Types tell what a decision is. An op that turns floating tensors into integers or booleans decides (comparisons, top-k, argmax, sort, bucketize,
+casts to int). So do step functions with floating results.
 """
 
 from __future__ import annotations
@@ -35,35 +34,35 @@ Key = tuple[str, str, tuple[int, ...], int]
 
 @dataclasses.dataclass(slots=True)
 class DecisionLog:
-    """Decisions by place: module call, op, shape, and how often that occurred there before."""
+    """The decisions of a run, keyed by module call, op, shape, and a count of repetitions."""
 
     entries: dict[Key, tuple[torch.Tensor | None, ...]] = dataclasses.field(default_factory=dict)
-    rounded: set[Key] = dataclasses.field(default_factory=set)  # ops whose result the run stored in a low format
+    rounded: set[Key] = dataclasses.field(default_factory=set)  # ops whose results the run stored in a low format
     drawn: set[Key] = dataclasses.field(default_factory=set)  # entries that are random draws
-    meant: set[tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=set)  # lines and shapes of round trips, `x.half().float()`
-    narrowed: dict[Key, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # backward ops that read gradients cast low: which arguments
-    entered: dict[Key, tuple[Path, ...]] = dataclasses.field(default_factory=dict)  # products of inputs of the run cast low: which arguments
+    meant: set[tuple[str, tuple[int, ...]]] = dataclasses.field(default_factory=set)  # lines and shapes of deliberate round trips, `x.half().float()`
+    narrowed: dict[Key, tuple[int, ...]] = dataclasses.field(default_factory=dict)  # places of arguments of backward ops that are gradients cast low
+    entered: dict[Key, tuple[Path, ...]] = dataclasses.field(default_factory=dict)  # paths of arguments of products that are inputs cast low
     recorded: bool = False  # whether a run has filled it
-    idle: set[tuple[torch.dtype, str]] = dataclasses.field(default_factory=set)  # in which passes a run of that dtype that followed had nothing to do
+    idle: set[tuple[torch.dtype, str]] = dataclasses.field(default_factory=set)  # dtype and pass in which a following run had nothing to do
 
     def draws(self) -> DecisionLog:
-        """The random draws alone, for a run that decides for itself."""
+        """A log with the random draws only, for a run that makes its own decisions."""
         return dataclasses.replace(self, entries={key: self.entries[key] for key in self.drawn})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Nature:
-    """What an op's schema says once for all its calls."""
+    """Properties of an op, by its schema."""
 
     name: str  # "aten.add"
     draws: bool
-    steps: bool  # its floating result jumps
-    moves: bool  # values, or chooses among them: its result is as exact as its inputs
-    workspace: bool  # what is not continuous in its results are seeds and shapes, not decisions
+    steps: bool  # its floating result is a step function
+    moves: bool  # moves values or chooses among them: its result is as exact as its inputs
+    workspace: bool  # its integer results are seeds and shapes, not decisions
     mutable: bool
     recurrent: bool
     masked: bool
-    multiplies: bool  # what autocast casts for
+    multiplies: bool  # a matrix product or the like, for which autocast casts
     substituted: bool
     view: bool  # nothing is decided, drawn or rounded
     casts: bool
@@ -71,14 +70,14 @@ class Nature:
 
 @once_an_op
 def nature(func: Any) -> Nature:
-    """What an op's schema says."""
+    """The properties of an op."""
     packet, name = func.overloadpacket, schema(func).name
     base = name.removeprefix("aten::").rstrip("_")
     rounds_quotient = base == "div" and overload(func).endswith("_mode")
     overwrites = name.endswith("_") and base in ops.DECIDING_IN_PLACE
     return Nature(
         name=str(packet),
-        draws=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in name,  # attention kernels carry the tag where they draw nothing
+        draws=torch.Tag.nondeterministic_seeded in func.tags and "attention" not in name,  # attention kernels are tagged even if they draw nothing
         steps=base in ops.STEPS or overwrites or rounds_quotient,
         moves=func.is_view or base in ops.UNROUNDED,
         workspace=func.is_view or "attention" in name or "rnn" in name or "empty" in name or name.endswith("_like"),
@@ -93,7 +92,7 @@ def nature(func: Any) -> Nature:
 
 
 class Places:
-    """Numbers the ops of a run by where they happen."""
+    """Gives each op of a run a key that the same op of another run gets too."""
 
     def __init__(self, position: Position) -> None:
         self.position = position
@@ -115,12 +114,12 @@ class Recording(DecisionMode):
         self.program = program
         log.recorded = True
         self.frames = Frames()
-        self.casts: dict[int, tuple[StorageWeakRef, str]] = {}  # what was cast low, by storage, and on which line
-        self.narrow = Storages()  # gradients that were cast low
-        self.given, self.entered = Storages(), Storages()  # what the model was called with, as it is or moved about; the same cast low
+        self.casts: dict[int, tuple[StorageWeakRef, str]] = {}  # tensors cast low, by storage, and the line
+        self.narrow = Storages()  # gradients cast low
+        self.given, self.entered = Storages(), Storages()  # the model's inputs, also moved by views and copies; inputs cast low
 
     def marked(self) -> Callable[[], None]:
-        """The way back to where its numbering of ops is now, for a step that is run again: the reference runs it once."""
+        """Returns a function that resets the numbering of ops to its present state, for a step that is run again."""
         marks = [(places, places.seen.copy()) for places in (self.places, self.results)]
         taken = None if self.program is None else self.program.steps.copy()
 
@@ -136,7 +135,7 @@ class Recording(DecisionMode):
         return self.run(func, args, kwargs or {})
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs an op and records it. Another mode may call this in place of the op; this one need not be entered then."""
+        """Runs an op and records it. Another mode may call this for each op. Then this mode need not be entered."""
         kind = nature(func)
         if self.program is not None and not self.rests:
             self.program.took(kind.name, args, kwargs)
@@ -165,16 +164,16 @@ class Recording(DecisionMode):
         return result
 
     def gives(self, inputs: Any) -> None:
-        """The model is called with these."""
+        """Notes the inputs of a call of the model."""
         for _, tensor in tensors(inputs):
             if continuous(tensor) and tensor.dtype not in LOW:
                 self.given.add(tensor)
 
     def _enter(self, args: Any, outputs: list[torch.Tensor]) -> None:
-        """An input is moved about, or cast to a low format. As for gradients, the noise belongs to what reads the cast.
+        """Follows an input that is moved, or cast to a low format. As with gradients, the noise goes to the op that reads the cast.
 
-        That are products, for which autocast casts, whoever has written the cast. A difference or a sine of an input is low since
-        the user's code says so.
+        Only products get noise: autocast would cast for them too. Other ops, such as a difference or a sine, read a low input
+        because the user's code says so.
         """
         sources = [tensor for _, tensor in arguments(args)]
         entered = any(tensor in self.entered for tensor in sources)
@@ -183,13 +182,13 @@ class Recording(DecisionMode):
             (self.entered if entered or output.dtype in LOW else self.given).add(output)
 
     def _narrow(self, source: torch.Tensor, output: torch.Tensor) -> None:
-        """A gradient is cast to a low format. That rounds it, and the reference has no such op: the noise belongs to what reads it."""
+        """Follows a gradient that is cast to a low format. The reference has no such cast, so the noise goes to the op that reads it."""
         lowered = output.dtype in LOW and source.dtype not in LOW
         if lowered or source in self.narrow:
             self.narrow.add(output)
 
     def _cast(self, source: torch.Tensor, output: torch.Tensor) -> None:
-        """A cast there and back on one line is a rounding that the program means, in any precision."""
+        """Notes a cast to a low format and back on one line. The program rounds there on purpose, in any precision."""
         if output.dtype in LOW and source.dtype not in LOW and output.layout is torch.strided:
             storage = output.untyped_storage()
             self.casts[address(storage)] = (StorageWeakRef(storage), self.frames.line(1)[0])
@@ -216,7 +215,7 @@ class Recording(DecisionMode):
 
 
 def _counts(low: torch.Tensor) -> bool:
-    """Whole numbers beyond what the format holds one by one: positions, not data that is rounded on purpose."""
+    """Whether it holds whole numbers beyond those that the format can represent one by one. These are positions, not data rounded on purpose."""
     exact = 2 / torch.finfo(low.dtype).eps
     return low.numel() > 1 and float(low.abs().amax()) > exact and bool((low == low.round()).all())
 
@@ -249,13 +248,13 @@ def decides(func: Any, args: Any, outputs: list[torch.Tensor]) -> bool:
 
 
 def discrete(func: Any, outputs: list[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
-    """Copies of what was decided: of a draw or a step function all of it, else only what is not continuous."""
+    """Copies of an op's decisions: all results of a draw or a step function, else only those that are not floating."""
     whole = nature(func).draws or nature(func).steps
     return tuple(o.clone() if whole or not continuous(o) else None for o in outputs)
 
 
 def gradient_mask(func: Any, args: Any) -> torch.Tensor:
-    """Which elements a kernel of `ops.MASKED_SIDES` lets through."""
+    """A mask of the elements that a kernel of `ops.MASKED_SIDES` lets through."""
     values = args[1]
     if func.overloadpacket is aten.threshold_backward:
         return torch.as_tensor(values > args[2])
@@ -265,14 +264,13 @@ def gradient_mask(func: Any, args: Any) -> torch.Tensor:
 
 
 def _roundings(kind: Nature, args: Any, output: torch.Tensor) -> int:
-    """How many roundings of unit gain a result has been through: one, or one a time step for a recurrent kernel.
-
-    None for the cast of a weight, whose noise is the weight's own, nor for a view.
+    """How many roundings with unit gain a result has: one, or one for each time step of a recurrent kernel.
+    The cast of a weight has none, since its noise is added to the weight. Neither has a view.
     """
     if args and isinstance(args[0], torch.nn.Parameter):
         return 0
     if not kind.mutable and any(_same_storage(arg, output) for arg in args):
-        return 0  # a view in all but name: _unsafe_view, unsafe_split
+        return 0  # shares storage without being declared a view: _unsafe_view, unsafe_split
     return int(args[0].shape[0]) if kind.recurrent else 1
 
 

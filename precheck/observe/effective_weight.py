@@ -1,4 +1,4 @@
-"""The weight that a linear layer really uses, whatever it keeps: its results for unit vectors. Also its inputs and results in a run."""
+"""Measures the weight that a quantised linear layer really uses, by its results for unit vectors. Also records its inputs and results in a run."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from typing import Any
 import torch
 
 ROWS = 512
-"""Unit vectors at a time."""
+"""Unit vectors in one call."""
 
 
 @dataclasses.dataclass(slots=True)
 class Seen:
-    """A layer's first input, as a matrix, and what it made of it."""
+    """A layer's first input and its result, as matrices."""
 
     given: torch.Tensor
     made: torch.Tensor
 
 
 def effective(layer: torch.nn.Module, columns: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight (outputs by inputs) and bias, both float32, by what `layer` makes of zeros and of each unit vector.
-
-    Unit vectors are numbers of any format under any scale of their own, so inputs that are quantised at each call are exact.
+    """Weight (outputs by inputs) and bias, both float32, from the results of `layer` for zeros and for each unit vector.
+    A unit vector is exact in any format under a scale of its own, so quantisation of inputs causes no error.
     """
     with torch.no_grad():
         bias = layer(torch.zeros(1, columns, dtype=dtype, device=device)).float()
@@ -36,7 +35,7 @@ def effective(layer: torch.nn.Module, columns: int, dtype: torch.dtype, device: 
 
 
 def passing(model: torch.nn.Module, names: list[str], inputs: Any) -> tuple[dict[str, Seen], Any]:
-    """What the layers of these names are given and make, where each is called first, in one run without gradients; and the model's result."""
+    """The first input and result of each named layer in one run without gradients, and the model's result."""
     seen: dict[str, Seen] = {}
 
     def hook(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""An input for a model that says what it takes, for where the user gave none.
+"""Makes an input for a model if the user gave none and the model tells what it takes.
 
-Asked in turn: `example_input_array` (Lightning's convention), `main_input_name` with the sizes of `config`, and `dummy_inputs`
-(Hugging Face's), then the first layer of a torch.nn.Sequential. Values are drawn from a seed of their own, so that they are the same every time.
+It tries, in this order, `example_input_array` (Lightning), `main_input_name` with the sizes of `config` (Hugging Face), `dummy_inputs`
+(Hugging Face), and the first layer of a torch.nn.Sequential. Values are drawn from a fixed seed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import nn
 from precheck.observe.containers import mapped
 
 ROWS, LENGTH = 4, 16
-"""Of a batch, and of a sequence where the model allows as many."""
+"""Size of a batch, and length of a sequence if the model allows it."""
 _SIDES = (32, 28, 64, 96, 128, 224, 256, 299, 384, 512, 16, 8, 4, 1)
-"""Of a picture, in the order in which they are tried: a Linear behind a Flatten takes one of them."""
+"""Sides of a picture, in the order in which they are tried: a Linear after a Flatten accepts only one."""
 _TRANSPARENT = (nn.Flatten, nn.Identity, nn.Dropout)
 _CONVOLUTIONS: tuple[tuple[type[nn.Module], int], ...] = ((nn.Conv1d, 1), (nn.Conv2d, 2), (nn.Conv3d, 3))
 
 
 def example(model: nn.Module) -> Any:
-    """What `measure` takes as inputs of `model`, on the device of its weights; None where the model does not say."""
+    """Inputs of `model` for `measure`, on the device of its weights. None if the model does not tell."""
     generator = torch.Generator().manual_seed(0)
     found = next((found for way in (_array, _pretrained, _dummy, _layers) if (found := way(model, generator)) is not None), None)
     weight = next(model.parameters(), None)
@@ -35,7 +35,7 @@ def _array(model: nn.Module, generator: torch.Generator) -> Any:
 
 
 def _pretrained(model: nn.Module, generator: torch.Generator) -> Any:
-    """By Hugging Face's name of the main input: token ids, pictures or sound."""
+    """Makes Hugging Face's main input by its name: token ids, pictures or sound."""
     config, name = getattr(model, "config", None), getattr(model, "main_input_name", None)
     make = _MAIN.get(name) if isinstance(name, str) else None
     return make(config, generator) if make and config is not None else None
@@ -51,7 +51,7 @@ def _ids(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor] | N
     ids = torch.randint(size, (ROWS, length), generator=generator)
     padding = getattr(text, "pad_token_id", None)
     if isinstance(padding, int) and size > 1:
-        ids[ids == padding] = (padding + 1) % size  # or else part of it would be no text
+        ids[ids == padding] = (padding + 1) % size  # padding is not text
     return {"input_ids": ids, "decoder_input_ids": ids.clone()} if getattr(config, "is_encoder_decoder", False) else {"input_ids": ids}
 
 
@@ -60,12 +60,12 @@ def _pixels(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor] 
     size, channels = getattr(vision, "image_size", None), getattr(vision, "num_channels", 3)
     sides = [size, size] if isinstance(size, int) else size
     if sides is None:
-        sides = [224, 224]  # convolutional ones take any
+        sides = [224, 224]  # convolutional models take any size
     return {"pixel_values": torch.randn(ROWS, channels, *sides, generator=generator)}
 
 
 def _sound(config: Any, generator: torch.Generator) -> dict[str, torch.Tensor] | None:
-    """A quarter of a second at 16 kHz; of models of spectrograms, one whole."""
+    """A quarter of a second at 16 kHz, or a whole spectrogram for models of these."""
     length, bins = getattr(config, "max_length", None), getattr(config, "num_mel_bins", None)
     shape = (length, bins) if isinstance(length, int) and isinstance(bins, int) else (4000,)
     return {"input_values": torch.randn(ROWS, *shape, generator=generator)}
@@ -79,12 +79,12 @@ _MAIN: dict[str, Callable[[Any, torch.Generator], dict[str, torch.Tensor] | None
 def _dummy(model: nn.Module, generator: torch.Generator) -> Any:
     try:
         return getattr(model, "dummy_inputs", None)
-    except NotImplementedError:  # diffusers' way to say that there are none
+    except NotImplementedError:  # diffusers raises this if there are none
         return None
 
 
 def _layers(model: nn.Module, generator: torch.Generator) -> torch.Tensor | None:
-    """By the sizes of the layer that reads the input: the model itself, or the first that matters of a Sequential."""
+    """Makes an input for the layer that reads it: the model itself, or the first layer of a Sequential that needs a certain shape."""
     layer = _first(model)
     if isinstance(layer, nn.Linear) and layer.in_features:
         return torch.randn(ROWS, layer.in_features, generator=generator)
@@ -109,11 +109,11 @@ def _first(model: nn.Module) -> nn.Module | None:
 
 
 def _takes(model: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether the model runs on an input of that shape, tried without numbers (on the meta device)."""
+    """Whether the model runs on an input of that shape, on the meta device."""
     held = {name: tensor.detach().to("meta") for name, tensor in (*model.named_parameters(), *model.named_buffers())}
     try:
         with torch.no_grad():
             torch.func.functional_call(model, held, (torch.empty(shape, device="meta"),))
-    except Exception:  # whatever a layer says to a shape that is not its own
+    except Exception:  # a layer may raise anything for a wrong shape
         return False
     return True

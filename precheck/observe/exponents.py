@@ -1,7 +1,7 @@
-"""How many elements of a tensor of the reference lie in each binade, which shows the elements that a format's range would lose.
+"""Counts the elements of the reference's tensors in each binade. This shows what a format's range would lose.
 
-They are counted where a shadow runs anyway. Counted are results of modules and the gradients that come back for them, each parameter's first
-gradient, and results in which something first went wrong. A check that needs no shadow counts nothing.
+It counts only where a shadow runs anyway: for results of modules and their gradients, for each parameter's first gradient, and for results
+in which an error first appears.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ if TYPE_CHECKING:
     from precheck.observe.recorder import Moved
 
 _FIELDS = {torch.float32: (torch.int32, 23, 8), torch.float64: (torch.int64, 52, 11)}
-"""Of a binary interchange format: integers of its size, stored bits of the significand, bits of the exponent."""
+"""For each format: the integer dtype of its size, stored bits of the significand, bits of the exponent."""
 
 LOOKED_AT, _RUN = FEW, 64
-"""Elements of a tensor that are counted, in runs: a share of one in a hundred is then known to a sixth of itself. Numpy counts so many in 15 µs on
-a CPU, and eight times as many cost ten times as much."""
+"""Elements of a tensor that are counted, and the length of sampled runs. A share of 1 % is then known to a sixth of itself. Numpy counts these in
+15 µs on a CPU, and eight times as many cost ten times as much."""
 DEAD = 0.01
-"""Share of elements without a digit from which a result is counted: that from which a value is doubted (`measuring.SUSPECT`)."""
+"""A result is counted from this share of elements without a correct digit. It equals `measuring.SUSPECT`."""
 _PART = 1 << 16
-"""Elements counted at a time on a CPU: what they are turned into stays in its cache, which halves the time (1 ns an element)."""
+"""Elements counted at a time on a CPU. The temporary integers then stay in its cache, which halves the time (1 ns an element)."""
 
 
 class Exponents:
-    """The histograms of one shadow run, by what they are of."""
+    """The histograms of one shadow run, by the tensor that was counted."""
 
     def __init__(self, memory: Memory, scales: Scales, later: Deferred) -> None:
         self.memory, self.scales, self.later = memory, scales, later
         self.found: dict[tuple[Any, ...], Binades] = {}
-        self.came: set[tuple[Any, ...]] = set()  # whose gradients have been counted
-        self.gravity: dict[tuple[Any, ...], int] = {}  # of what was counted of an op's results on a line
+        self.came: set[tuple[Any, ...]] = set()  # parameters whose gradients have been counted
+        self.gravity: dict[tuple[Any, ...], int] = {}  # of the result that was counted, by op and line
 
     def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None:
-        """A tensor at a module's boundary. Of a forward run again, the last counts."""
+        """Counts a tensor at a module's boundary. If a forward pass is repeated, the last one counts."""
         if kind in ("result", "update") or not addressable(tensor):
             return
         with no_dispatch():
             self._count((kind, name, step), name, kind, step, tensor)
 
     def moves(self, step: int, moved: Sequence[Moved]) -> None:
-        """Of moves nothing is counted."""
+        """Displacements of weights are not counted."""
 
     def gradient(self, name: str, step: int, gradient: torch.Tensor, number: int) -> None:
-        """A parameter's gradient, the first that comes; `number` tells parameters without a name apart."""
+        """Counts a parameter's first gradient. `number` distinguishes parameters without a name."""
         key = "parameter-gradient", name or number
         if key not in self.came:
             self.came.add(key)
@@ -69,7 +69,7 @@ class Exponents:
                 self._count(key, name, "parameter-gradient", step, gradient)
 
     def opened(self, operation: Operation, value: Value, shadow: torch.Tensor) -> None:
-        """A result in which something went wrong that its inputs do not have; `shadow` may be a sample. The first of the gravest on each line."""
+        """Counts a result with an error that its inputs do not have. `shadow` may be a sample. On each line, the first of the gravest counts."""
         gravity = _gravity(value)
         if not gravity or gravity <= max(map(_gravity, operation.inputs), default=0) or not 0 < operation.scale < math.inf:
             return
@@ -83,8 +83,8 @@ class Exponents:
 
     def _count(self, key: tuple[Any, ...], name: str, kind: str, step: int, tensor: torch.Tensor) -> None:
         scale, cell = self.scales.of(tensor), self.memory.find(tensor)
-        shadow = tensor.detach() if cell is None else self.memory.view(cell, tensor)  # without an ancestor in a low format, its own reference
-        if tensor.numel() and math.isfinite(scale):  # a gradient under no known scale has no place on the axis
+        shadow = tensor.detach() if cell is None else self.memory.view(cell, tensor)  # without a low-precision ancestor it is its own reference
+        if tensor.numel() and math.isfinite(scale):  # without a known scale, a gradient's exponents are unknown
             about = Binades(name, kind, step, named(tensor.dtype), tensor.numel(), scale=scale)
             self.later([tally(sampled(shadow, LOOKED_AT, _RUN))], functools.partial(self._keep, key, about))
 
@@ -93,12 +93,12 @@ class Exponents:
 
 
 def _gravity(value: Value) -> int:
-    """Whether it has Inf or NaN that the reference has not, or zeros, or whole numbers that moved or elements that lost every digit."""
+    """3 for Inf or NaN that the reference does not have, 2 for zeros, 1 for whole numbers that moved or elements without a correct digit, else 0."""
     return 3 if value.nonfinite else 2 if value.zeros else 1 if value.wholes_moved >= 2 or value.dead >= DEAD else 0
 
 
 def tally(values: torch.Tensor) -> torch.Tensor:
-    """int64 on the tensor's device: elements by biased exponent, and last those that are zero. Asks the device for nothing."""
+    """The number of elements by biased exponent, and last the number of zeros. int64 on the tensor's device, without waiting for it."""
     if values.is_complex():
         values = torch.view_as_real(values.resolve_conj())
     if values.dtype not in _FIELDS:
@@ -106,7 +106,7 @@ def tally(values: torch.Tensor) -> torch.Tensor:
     integers, digits, width = _FIELDS[values.dtype]
     if values.is_cpu and values.numel() <= FEW:
         return _tally_of_few(values.detach().resolve_neg().view(integers).clone().numpy().ravel(order="K"), digits, (1 << width) - 1)
-    order = sorted(range(values.dim()), key=values.stride, reverse=True)  # of memory: a turned matrix is no copy
+    order = sorted(range(values.dim()), key=values.stride, reverse=True)  # the order of memory, so that a transposed matrix is not copied
     bits, most = values.resolve_neg().permute(order).view(integers).reshape(-1), (1 << width) - 1
     counts = torch.zeros(most + 1, dtype=torch.int64, device=bits.device)
     if bits.device.type == "cpu":
@@ -119,19 +119,19 @@ def tally(values: torch.Tensor) -> torch.Tensor:
 
 
 def _tally_of_few(bits: Any, digits: int, most: int) -> torch.Tensor:
-    """The same by numpy, whose calls take a tenth of the time that torch's take, as long as what they do takes less."""
+    """The same with numpy, for few elements: its calls cost a tenth of torch's."""
     counts = numpy.bincount((bits >> digits) & most, minlength=most + 2)
     counts[most + 1] = bits.size - numpy.count_nonzero(bits << 1)
     return torch.from_numpy(counts)
 
 
 def counted(about: Binades, tallied: torch.Tensor) -> Binades:
-    """`about` with the counts of `tally`, the loss scale divided out: to the nearest power of two, which scales are."""
+    """`about` with the counts of `tally`, shifted by the loss scale, which is rounded to a power of two."""
     counts = tallied.numpy()
     exponents, zeros, binades = len(counts) - 1, int(counts[-1]), counts[:-2].copy()
     binades[0] -= zeros
     taken = numpy.flatnonzero(binades)
     first, last = (int(taken[0]), int(taken[-1])) if taken.size else (0, -1)
-    least = 1 - exponents // 2 - round(math.log2(about.scale))  # the first holds all below the reference's normal numbers
+    least = 1 - exponents // 2 - round(math.log2(about.scale))  # the first bin holds all subnormal numbers of the reference
     held = tuple(binades[first : last + 1].tolist())
     return dataclasses.replace(about, least=least + first, counts=held, zeros=zeros, nonfinite=int(counts[-2]))

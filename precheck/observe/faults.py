@@ -1,8 +1,7 @@
-"""Faults planted into a user's own model and optimizer, for the length of a block.
+"""Plants faults into a user's own model and optimizer for the duration of a block.
 
-A fault on a tensor is a forward hook on the user's modules. It finds the tensor by the record key that `Boundaries` gives it, and changes it in
-place, so that the run keeps its tensors and their names. What is caught is then the value. A fault on updates is a subclass of the optimizer's own
-class, put in its place.
+A fault on a tensor is a forward hook. It finds the tensor by the record key that `Boundaries` gives it, and changes it in place, so that the run
+keeps its tensors and their names, and only the values can be noticed. A fault on updates is a subclass that replaces the optimizer's class.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from precheck.observe.records import Trace
 from precheck.torch_internals import in_backward, no_dispatch, overlapping
 
 Change = Callable[[torch.Tensor], None]
-"""In place, on values without a graph."""
+"""Changes values in place. They have no autograd graph."""
 
 
 class Effect:
-    """The effect of a planted fault: the share of its norm by which it changed the tensor, at its first call."""
+    """The effect of a planted fault at its first call: the relative change of the tensor, by norms."""
 
     def __init__(self) -> None:
-        self.size: float | None = None  # None: it was never met
+        self.size: float | None = None  # None: the tensor was never made
 
     def note(self, before: torch.Tensor, after: torch.Tensor) -> None:
         if self.size is not None:
@@ -46,7 +45,7 @@ class Effect:
 
 
 class _Planting(Boundaries):
-    """Names tensors as `Boundaries` does and hands the one wanted over, instead of recording it."""
+    """Names tensors as `Boundaries` does. It does not record them, but passes the wanted one to `meet`."""
 
     def __init__(self, model: torch.nn.Module, key: str, meet: Callable[[torch.Tensor], None]) -> None:
         super().__init__(model, Trace())
@@ -57,7 +56,7 @@ class _Planting(Boundaries):
 
         def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
             if not name and not in_backward():
-                self.calls.clear()  # a forward begins
+                self.calls.clear()  # a forward pass begins
             enter(module, args, kwargs)
 
         return hook
@@ -69,7 +68,7 @@ class _Planting(Boundaries):
 
     @contextlib.contextmanager
     def _called(self) -> Iterator[None]:
-        """What a scripted model returns, which takes no hooks: by a subclass of its class, for as long."""
+        """Sees the result of a scripted model, which accepts no hooks, by a temporary subclass of its class."""
         original = type(self.model)
         if not isinstance(self.model, torch.jit.ScriptModule):
             yield
@@ -81,7 +80,7 @@ class _Planting(Boundaries):
             return result
 
         called = types.new_class(original.__name__, (original,), exec_body=lambda body: body.update(__call__=call))
-        object.__setattr__(self.model, "__class__", called)  # a traced one would hand it on to what is inside
+        object.__setattr__(self.model, "__class__", called)  # a traced model would pass the attribute on to the module inside
         try:
             yield
         finally:
@@ -95,11 +94,11 @@ class _Planting(Boundaries):
 
 @contextlib.contextmanager
 def spoiled(job: Job, key: str, change: Change, effect: Effect) -> Iterator[Job]:
-    """Inside the block, `change` is made to the output whose record has that key, each time that it is made."""
+    """Inside the block, `change` is applied to the output with that record key, in each call."""
 
     def meet(tensor: torch.Tensor) -> None:
-        before, values = tensor.detach().clone(), tensor.data  # .data: as rounding would, unknown to autograd
-        if overlapping(values) == 1:  # of an expanded tensor, one element is several
+        before, values = tensor.detach().clone(), tensor.data  # .data: like rounding, unknown to autograd
+        if overlapping(values) == 1:  # elements of an expanded tensor share memory
             values = tensor.data = values.contiguous()
         change(values)
         effect.note(before, values)
@@ -110,7 +109,7 @@ def spoiled(job: Job, key: str, change: Change, effect: Effect) -> Iterator[Job]
 
 @contextlib.contextmanager
 def gradient_spoiled(job: Job, key: str, change: Change, effect: Effect) -> Iterator[Job]:
-    """The same of the gradient that comes back for that output."""
+    """The same for the gradient of that output."""
 
     def hook(gradient: torch.Tensor) -> torch.Tensor:
         with no_dispatch():
@@ -129,7 +128,7 @@ def gradient_spoiled(job: Job, key: str, change: Change, effect: Effect) -> Iter
 
 @contextlib.contextmanager
 def update_lost(job: Job, parameter: str, effect: Effect) -> Iterator[Job]:
-    """Inside the block, the optimizer of the job yielded steps as the user's own does, but `parameter` stays where it is."""
+    """Yields a job whose optimizer steps like the user's own, except that `parameter` never changes."""
     make = job.optimizer
     assert make is not None
     names = [name for name, each in job.model.named_parameters() if each.requires_grad]
@@ -153,8 +152,8 @@ def update_lost(job: Job, parameter: str, effect: Effect) -> Iterator[Job]:
 
 
 def _lose(optimizer: Any, target: torch.Tensor, effect: Effect) -> None:
-    """By the class, since copies of an optimizer (`ageing`) have its class alone; all that such a copy steps on stays."""
-    original, instances = type(optimizer), vars(optimizer).get("step")  # which schedules put there
+    """Replaces the optimizer's class, so that copies of it (`optimizer_rollout`) have the fault too. In such a copy, no weight changes."""
+    original, instances = type(optimizer), vars(optimizer).get("step")  # schedules replace it on the instance
 
     def around(own: Any, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         held = [each for group in own.param_groups for each in group["params"]]
@@ -181,7 +180,7 @@ def zeroed(values: torch.Tensor) -> None:
 
 
 def shuffled(values: torch.Tensor) -> None:
-    """Each row in the place of the next; rows are along the first dimension that has more than one."""
+    """Moves each row to the place of the next one, along the first dimension with several."""
     rows = next((dimension for dimension, size in enumerate(values.shape) if size > 1), None)
     if rows is not None:
         values.copy_(values.roll(1, rows))
@@ -195,7 +194,7 @@ def replaced(by: torch.Tensor) -> Change:
 
 
 def drifted(share: float) -> Change:
-    """Off by that share of its norm."""
+    """A change that makes a tensor wrong by that share of its norm."""
 
     def change(values: torch.Tensor) -> None:
         values.mul_(1 + share)
@@ -204,7 +203,7 @@ def drifted(share: float) -> Change:
 
 
 def infinite(values: torch.Tensor) -> None:
-    """One element, the first that is finite."""
+    """Sets the first finite element to Inf."""
     flat = values.reshape(-1).isfinite().nonzero()
     if len(flat):
         place = torch.unravel_index(flat[0, 0], values.shape)
@@ -212,9 +211,8 @@ def infinite(values: torch.Tensor) -> None:
 
 
 def other(inputs: Any) -> Any:
-    """Another input of the same shapes, with values that occur in `inputs`: each tensor back to front; None where that is no other.
-
-    A float tensor of one value becomes half of it. Masks (nothing but 0 and 1) stay, unless there is nothing else.
+    """Another input of the same shapes, with the elements of each tensor in reverse order. None if that changes nothing.
+    A float tensor of a single value is halved. Masks (only 0 and 1) stay, unless there is nothing else.
     """
     for masks in (False, True):
         changed = mapped(inputs, functools.partial(_other, masks=masks))

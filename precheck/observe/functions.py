@@ -1,7 +1,7 @@
-"""What the user's own functions return in a forward pass and its loss: a rotary table, a router's scores, a segment sum, a divergence.
+"""Records what the user's own functions return in a forward pass and its loss, such as a rotary table, a router's scores or a divergence.
 
-A function is a boundary as a module is. A good implementation of it has no error beyond that of its inputs and of the lines on which it rounds.
-Python tells of calls and returns through `sys.setprofile`; whoever has set one before is told of them too.
+A function is a boundary like a module. A good implementation adds no error beyond that of its inputs and of the lines on which it rounds.
+`sys.setprofile` reports calls and returns. A profile function that was set before is called too.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _PAUSES = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERAT
 @dataclasses.dataclass(slots=True)
 class _Call:
     frame: FrameType
-    lines: set[tuple[CodeType, int]] = dataclasses.field(default_factory=set)  # on which something was rounded, in what it called too
+    lines: set[tuple[CodeType, int]] = dataclasses.field(default_factory=set)  # lines that rounded something, also in functions that it called
 
 
 class Functions:
-    """Records the results of functions while `watched`. `forwards`: code whose results are modules' own, and recorded as such."""
+    """Records the results of functions while `watched`. The code in `forwards` belongs to modules, whose results are recorded elsewhere."""
 
     def __init__(self, recorder: Recorder, forwards: Collection[CodeType]) -> None:
         self.recorder, self.forwards = recorder, forwards
-        self.frames, self.kinds = Frames(), dict[int, tuple[bool, CodeType]]()  # by id: to hash code takes long
+        self.frames, self.kinds = Frames(), dict[int, tuple[bool, CodeType]]()  # by id, since hashing code is slow
         self.calls: Counter[CodeType] = Counter()
         self.stack: list[_Call] = []
         self.made: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
@@ -46,7 +46,7 @@ class Functions:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, calls of the user's functions are followed, from the first again. A profiler written in C, as cProfile is, is left alone."""
+        """Inside, calls of the user's functions are recorded and numbered from 1. Under a profiler written in C, such as cProfile, none are."""
         outer = sys.getprofile()
         self.calls.clear()
         if outer is not None and not callable(outer):
@@ -72,7 +72,7 @@ class Functions:
             self.made.clear()
 
     def rounded(self) -> None:
-        """Something was rounded on the line that the innermost function is at."""
+        """Something was rounded on the current line of the innermost function."""
         if self.stack:
             frame = self.stack[-1].frame
             self.stack[-1].lines.add((frame.f_code, frame.f_lineno))
@@ -99,7 +99,7 @@ class Functions:
                 self.recorder.trace.records[f"returned:{name}@{self.step}"].place = _place(code)
 
     def _fresh(self, tensor: torch.Tensor) -> bool:
-        """Whether it is dense, of real numbers, and not what another function has returned already."""
+        """Whether it is dense and real, and no other function has returned it already."""
         held = tensor.is_leaf and tensor.requires_grad  # a parameter
         if held or not tensor.is_floating_point() or tensor.layout is not torch.strided or is_transformed(tensor):
             return False

@@ -1,4 +1,4 @@
-"""One training step's loss and gradients, whole: what a recipe does to them is a question of tensors, not of sketches."""
+"""Runs one training step and keeps its loss and gradients whole, since the error of a recipe cannot be computed from sketches."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ class Gradients:
             self.of[name] = tensor.detach().double()
 
     def moves(self, step: int, moved: Sequence[Moved]) -> None:
-        """A step of an optimizer is none of its business."""
+        """Ignores optimizer steps."""
 
     def off(self, other: Gradients) -> float:
-        """|these gradients - the other's| / |the other's|, Euclidean, over all parameters. A gradient that did not come is zero.
-
-        Infinite where a gradient is not finite, or the other's are all zero and these are not.
+        """The relative error |these - other| / |other| over all parameters. A missing gradient is zero.
+        Infinite if a gradient is not finite, or if all of the other's are zero and these are not.
         """
         error = sum(float((self.of.get(name, 0.0) - gradient).square().sum()) for name, gradient in other.of.items())
         whole = sum(float(gradient.square().sum()) for gradient in other.of.values())
@@ -42,7 +41,7 @@ class Gradients:
 
 
 def gradients(job: Job, setting: Setting) -> Gradients:
-    """Of the job's first step, carried out as `setting` says."""
+    """The gradients of the job's first step, run as `setting` says."""
     seen = Gradients()
     run(dataclasses.replace(job, optimizer=None, steps=1), dataclasses.replace(setting, witness=seen))
     return seen

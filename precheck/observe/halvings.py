@@ -1,4 +1,4 @@
-"""How often a loss scale has to be halved: found in few runs, each of which costs a step."""
+"""Finds how often a loss scale has to be halved, in few trials, since each trial costs a step."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 def fewest(span: int, suffices: Callable[[int], bool], *, lost: bool) -> int | None:
-    """The fewest halvings that suffice, of `span` that lead down to 1; None if these do not. Without any, it is known not to be enough.
+    """The fewest halvings that suffice, out of the `span` halvings that lead to a scale of 1. None if even these do not. No halving is known to fail.
 
-    What is not finite under a scale of 1 is not finite under any: the forward pass does not depend on it. So where the loss itself is
-    `lost`, 1 is tried at once; else 1, 2, 4, … halvings, and then what lies between the last two. What is asked last is the answer, or `span`.
+    If the loss itself is not finite (`lost`), a scale of 1 is tried at once: the forward pass does not depend on the scale, so if this fails, all do.
+    Else 1, 2, 4, … halvings are tried, then numbers between the last two. The last trial is the answer, or `span`.
     """
     bad, good, asked = 0, span + 1, 0
     while bad < min(good - 1, span):

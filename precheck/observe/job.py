@@ -1,4 +1,4 @@
-"""The job that a user asks for, and the error for a job that cannot be run."""
+"""A `Job` holds what a user asks to have run. Checks of its parts raise an `InputError`, which says what to change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from precheck.observe.containers import held, tensors
 
 Depth = Literal["ops", "boundaries"]
-"""What of a run is looked at: every op beside float32, or modules, gradients and weights alone."""
+"""What a run records: every op beside float32, or only modules, gradients and weights."""
 EXAMPLE = "lambda params: torch.optim.AdamW(params, lr=1e-3)"
 
 
@@ -21,7 +21,7 @@ class InputError(ValueError):
 
 
 def check_inputs(model: torch.nn.Module, inputs: Any) -> None:
-    """Raises InputError for tensors without numbers, and for iterators, which one run uses up: a measurement runs the model several times."""
+    """Raises InputError for meta tensors, which have no numbers, and for iterators: one run uses them up, and a measurement needs several."""
     for name, each in named(model, inputs):
         if isinstance(each, torch.Tensor) and each.is_meta:
             given = name.startswith("inputs")
@@ -35,7 +35,7 @@ def check_inputs(model: torch.nn.Module, inputs: Any) -> None:
 
 
 def check_loss(loss: Any) -> None:
-    """Raises InputError for what a loss must not be."""
+    """Raises InputError if a loss is not a scalar tensor."""
     if not isinstance(loss, torch.Tensor):
         raise InputError(f"loss returned {type(loss).__name__}, not a tensor; it must return a scalar tensor, as in loss=lambda out: out.mean()")
     if loss.numel() != 1:
@@ -56,7 +56,7 @@ def detached_loss(loss: torch.Tensor, *, trains: bool) -> NoReturn:
 
 
 def made_optimizer(make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer], parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """What the user's function makes of `parameters`. Raises InputError where that is no optimizer, or one of other parameters."""
+    """The optimizer that the user's function makes. Raises InputError if it is none, or if it holds other parameters."""
     optimizer = make(list(parameters))
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(f"optimizer returned {type(optimizer).__name__}; it must return a torch.optim.Optimizer, as in optimizer={EXAMPLE}")
@@ -72,7 +72,7 @@ def made_optimizer(make: Callable[[list[torch.nn.Parameter]], torch.optim.Optimi
 
 
 def nothing_to_compare(result: Any) -> NoReturn:
-    """Raises InputError for a model that has returned this, and of which nothing was recorded."""
+    """Raises InputError for a model that returned `result`, in which nothing could be recorded."""
     found = ", ".join(dict.fromkeys(f"a tensor of {str(each.dtype).removeprefix('torch.')}" for _, each in tensors(result)))
     raise InputError(
         f"the model returned {found or type(result).__name__}, in which there is no dense floating-point tensor to compare, and no module in "
@@ -81,7 +81,7 @@ def nothing_to_compare(result: Any) -> NoReturn:
 
 
 def named(model: torch.nn.Module, inputs: Any) -> Iterator[tuple[str, Any]]:
-    """All that a run is given, by the name that an error gives it: each input, parameter and buffer."""
+    """Each input, parameter and buffer of a run, with its name for error messages."""
     found = ((f"inputs{path}", each) for path, each in held(inputs))
     return itertools.chain(found, model.named_parameters(), model.named_buffers())
 
@@ -96,7 +96,7 @@ class Job:
     optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer] | None = None
     steps: int = 1
     seed: int = 0
-    sampled: frozenset[str] = frozenset()  # records of which a sample is folded: those that a golden found even
+    sampled: frozenset[str] = frozenset()  # keys of records that may be sampled: those with evenly spread numbers when the golden was recorded
 
     @property
     def device(self) -> str:

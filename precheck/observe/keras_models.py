@@ -1,4 +1,4 @@
-"""Keras models on torch: layers and weights by their paths in the model, and a dtype policy that goes with the precision of a run."""
+"""Adapts Keras models on torch: names layers and weights by their paths in the model, and sets the dtype policy to the precision of a run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from precheck.observe.job import InputError
 
 
 class KerasGuest(Guest):
-    """A Keras model whose layers compute in the format of its weights, or in that of autocast: by Keras's own policies, not by autocast.
-
-    Layers with a policy other than the model's (a softmax with dtype="float32") keep it. Keras holds its layers where torch does not
-    look for them, and weights by names of its own; here `named_modules` and `named_parameters` have them, as "dense" and "dense.kernel".
+    """A Keras model whose layers compute in the format of its weights or of autocast, by Keras's own policies instead of autocast.
+    Layers with a policy other than the model's (a softmax with dtype="float32") keep it. Keras keeps layers where torch does not
+    look for them, and gives weights its own names. Here `named_modules` and `named_parameters` list them, as "dense" and "dense.kernel".
     """
 
-    curable = False  # Keras's model knows no submodule by these names
+    curable = False  # Keras's model has no submodule with these names
 
     def __init__(self, host: Any) -> None:
         if not host.built:
@@ -44,11 +43,11 @@ class KerasGuest(Guest):
             yield f"{prefix}.{path}" if prefix else path, layer
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:  # type: ignore[override]  # by any of its three signatures
-        """Weights by the names that they have here."""
+        """The weights with the names of `named_parameters`."""
         return {path: weight.detach() for path, weight in self.named_parameters()}
 
     def modules(self, remove_duplicate: bool = True) -> Iterator[torch.nn.Module]:
-        """Whatever torch knows of host and layers besides: both register weights."""
+        """Also the modules that torch finds in the host and in layers, since both register weights."""
         yield self
         seen = {id(self)}
         for root in (self.__dict__["host"], *self._modules.values()):
@@ -65,7 +64,7 @@ class KerasGuest(Guest):
             return host(*args, **kwargs)
 
     def _policy(self, device: str) -> str:
-        """Of the run that is under way; "" for the model's own."""
+        """The policy for the present run. "" keeps the model's own."""
         stored = {weight.dtype for weight in self.parameters() if weight.is_floating_point()}
         if torch.is_autocast_enabled(device):
             return f"mixed_{_named(torch.get_autocast_dtype(device))}"
@@ -95,7 +94,7 @@ def _layers(host: Any) -> list[Any]:
 
 
 def named_layers(host: Any) -> Iterator[tuple[str, torch.nn.Module]]:
-    """A Keras layer and those in it. A model within has no path of its own where it is how Keras holds the host."""
+    """A Keras layer and the layers in it, with their names. A model that Keras wraps around the host has no path."""
     spelt = _Spelling(host)
     yield "", host
     for layer in _layers(host):
@@ -103,16 +102,15 @@ def named_layers(host: Any) -> Iterator[tuple[str, torch.nn.Module]]:
 
 
 def named_weights(host: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Each once. `value` would be a copy, cast, while a layer runs."""
+    """Each weight once. It reads `_value`, since `value` is a cast copy while a layer runs."""
     spelt = _Spelling(host)
     yield from {id(each._value): (spelt(each.path), each._value) for each in host.variables}.values()
 
 
 class _Spelling:
-    """Keras paths, "classifier/dense_7/kernel", as names of modules are spelt, within the model: "dense_1.kernel".
-
-    Keras numbers layers without a name of their own through the whole process. Here they are numbered through the model, so that the same model
-    made twice has the same names, today's and a golden's.
+    """Turns Keras paths, "classifier/dense_7/kernel", into names within the model, "dense_1.kernel".
+    Keras counts unnamed layers over the whole process. Here they are counted within the model, so that the same model has the same names each time
+    it is made, also in a golden.
     """
 
     def __init__(self, host: Any) -> None:
@@ -132,7 +130,7 @@ class _Spelling:
 
 
 def _automatic(host: Any) -> set[str]:
-    """What Keras names layers and seeds by that were given no name: their classes, in small letters and underscores."""
+    """Keras's names for unnamed layers and seeds: their classes in snake case."""
     return {re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])", "_", type(each).__name__).lower() for each in _layers(host)} | {"seed_generator"}
 
 

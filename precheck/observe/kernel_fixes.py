@@ -1,4 +1,4 @@
-"""CPU kernels with a fault of their own, which the GPU that the run stands in for does not have; and what is run instead of them."""
+"""Replaces CPU kernels that have errors of their own. A CPU run stands for a run on a GPU, which does not have these errors."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from precheck.torch_internals import DispatchKey, DispatchKeySet, schema, withou
 aten = torch.ops.aten
 
 NARROW_ACCUMULATION = {aten.native_layer_norm_backward, aten.embedding_dense_backward}
-"""CPU kernels that sum rows in the low format, where CUDA's accumulate in float32. Their error grows with the root of the number of rows (measured
-1.6 to 28 u for layer norm's weight, 88 % for embeddings). The hardware that the run stands in for has no such error."""
+"""CPU kernels that sum rows in the low format, while CUDA's accumulate in float32. Their error grows with the root of the number of rows (measured
+1.6 to 28 u for layer norm's weight, 88 % for embeddings)."""
 
 WINDOWS = {aten.convolution, aten.mkldnn_convolution}
 """oneDNN's bfloat16 convolution of a channels-last input is wrong by 100 % if the window covers all of the input, so that the output is one pixel
 (torch 2.13, any CPU with AMX). A contiguous copy of the same input gives the right result."""
 
-_AT_ONCE = 1 << 19  # elements: 2 MB of float32, which stay in the cache
+_AT_ONCE = 1 << 19  # elements: 2 MB of float32, which fit in the cache
 SUBSTITUTED = NARROW_ACCUMULATION | WINDOWS
 
 
 def substitute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """What is run instead of an op of SUBSTITUTED: the same in other formats and on other devices."""
+    """Runs an op of SUBSTITUTED, by the substitute for low formats on a CPU."""
     if args[0].dtype not in LOW or args[0].device.type != "cpu":
         return func(*args, **kwargs)
     if func.overloadpacket in WINDOWS:
@@ -41,10 +41,9 @@ def substitute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def substituted() -> contextlib.AbstractContextManager[None]:
-    """Every such op of the process runs its substitute inside the block, backward too. Nothing else is touched: a mode that picked them out would
-    be asked about every op. Nests.
-
-    They are put under a dispatch key below autograd's, at which these ops have no kernel.
+    """Inside, each such op of the process runs its substitute, also in backward passes. May be nested.
+    The substitutes are registered under a dispatch key below autograd's, where these ops have no kernel. A dispatch mode would cost time for
+    every op.
     """
     return _overrides.held()
 
@@ -76,7 +75,7 @@ def _layer_norm_by_rows(
     func: Any, gradient: torch.Tensor, values: torch.Tensor, shape: list[int], mean: torch.Tensor, scale: torch.Tensor,
     weight: torch.Tensor | None, bias: torch.Tensor | None, wanted: list[bool],
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
-    """The kernel, which sums well enough along a row; and its sums over rows, of float32 copies of some at a time, rounded once."""
+    """The kernel's own result, which is accurate along a row, and sums over rows in float32, computed on a few rows at a time and rounded once."""
     dtype, (low, *sums) = gradient.dtype, func(gradient, values, shape, mean, scale, weight, bias, [wanted[0], False, False])
     if not any(wanted[1:]):
         return low, *sums
@@ -93,7 +92,7 @@ def _layer_norm_by_rows(
 
 
 def _rows_of_embedding(func: Any, gradient: torch.Tensor, indices: torch.Tensor, rows: int, padding: int, scaled: bool) -> torch.Tensor:
-    """The same, without a float32 copy of a vocabulary of which a batch uses few words."""
+    """The gradient of an embedding in float32, only for the rows that a batch uses."""
     used, places = torch.unique(indices, return_inverse=True)
     result = gradient.new_zeros(rows, gradient.shape[-1])
     result[used] = func(gradient.float(), places, used.numel(), -1, scaled).to(gradient.dtype)

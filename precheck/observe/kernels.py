@@ -1,9 +1,8 @@
-"""All that a record needs of a tensor on a GPU, found in one pass over it by one Triton kernel.
+"""A Triton kernel that computes all numbers of a record in one pass over a tensor on a GPU.
 
-Torch's own ops find the same in a dozen passes, several of them over float64 copies. A kernel is compiled on the user's machine, for its device, by
-a compiler that is not ours. So it is used only where it gave, for a known tensor, the same as torch's ops, once a device and dtype (`proven`).
-
-Importing this needs triton. Nothing here waits for the device but that proof.
+Torch's own ops need a dozen passes, several of them over float64 copies. The kernel is compiled on the user's machine, so it is used only if it
+gives the same as torch's ops for a known tensor, checked once for each device and dtype (`proven`). Importing this needs triton. Only that check
+waits for the device.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ import triton.language as tl
 from precheck.observe.sketch import BLOCK, WIDTH, signs_of
 
 NUMBERS = WIDTH + 6
-"""What is told of a tensor: its sketch, the sum of squares, the greatest magnitude, how many are zero, NaN, +Inf and -Inf."""
-_ROWS = 16  # of 127 elements, looked at together
-_TILES = (8, 64, 512)  # of so many rows, one after the other in one program: 1 MB of partial sums for each 2^27 elements at most
+"""How many numbers describe a tensor: its sketch, the sum of squares, the greatest magnitude, and counts of zeros, NaN, +Inf and -Inf."""
+_ROWS = 16  # rows of 127 elements that are processed together
+_TILES = (8, 64, 512)  # blocks of rows that one program processes in turn: at most 1 MB of partial sums for each 2^27 elements
 _PARTS = 7  # rows of partial sums: signed elements, squares, magnitudes, zeros, NaN, +Inf, -Inf
 _PROGRAMS = 1024  # enough to fill a device
 
@@ -47,7 +46,7 @@ def _pass(
         row = (program * TILES + tile) * ROWS + tl.arange(0, ROWS)
         place = row[:, None] * 127 + column[None, :]
         there = (column[None, :] < 127) & (place < count)
-        read = tl.load(values + place, mask=there, other=1.0)  # 1 is none of what is counted
+        read = tl.load(values + place, mask=there, other=1.0)  # 1 is not counted as anything
         x = read.to(tl.float64) if DOUBLE else read.to(tl.float32).to(tl.float64)
         flip = tl.load(t + (row % 127)[:, None] * 127 + column[None, :], mask=there, other=0) < 0
         flip = flip ^ (tl.load(v + row, mask=row * 127 < count, other=0) < 0)[:, None]
@@ -72,7 +71,7 @@ def _pass(
 
 
 def numbers(values: torch.Tensor) -> torch.Tensor:
-    """Of a real floating tensor, 1-D and contiguous: (NUMBERS,) float64 on its device. Non-finite elements count as zero in sums."""
+    """The numbers of a real floating tensor, 1-D and contiguous: (NUMBERS,) float64 on its device. Non-finite elements count as zero in sums."""
     signs = signs_of(values)
     tiles = next((each for each in _TILES if values.numel() <= _PROGRAMS * each * _ROWS * WIDTH), _TILES[-1])
     programs = max(1, -(-values.numel() // (tiles * _ROWS * WIDTH)))
@@ -87,7 +86,7 @@ _proven: dict[tuple[torch.device, torch.dtype], bool] = {}
 
 
 def proven(device: torch.device, dtype: torch.dtype, plain: Callable[[torch.Tensor], torch.Tensor]) -> bool:
-    """Whether the kernel tells on that device what `plain` tells, of a tensor that has everything in it; else the log says why not."""
+    """Whether the kernel agrees with `plain` on that device, for a tensor with all kinds of numbers. Else the log says why not."""
     if (device, dtype) not in _proven:
         _proven[device, dtype] = _agree(device, dtype, plain)
     return _proven[device, dtype]
@@ -101,7 +100,7 @@ def _agree(device: torch.device, dtype: torch.dtype, plain: Callable[[torch.Tens
     known[5:9] = known.new_tensor([math.nan, math.inf, math.inf, -math.inf])
     try:
         agree = torch.allclose(numbers(known), plain(known), rtol=1e-9, atol=1e-9)
-    except Exception as error:  # whatever a compiler or a driver may raise: nothing of the user's depends on it
+    except Exception as error:  # a compiler or driver may raise anything, and the user's run must go on
         logging.getLogger(__name__).info("no fused kernel for %s on %s, torch's ops instead: %s", dtype, device, error)
         return False
     if not agree:

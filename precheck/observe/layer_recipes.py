@@ -1,4 +1,4 @@
-"""Layers whose products follow another recipe than their model, by name: what a framework does with the layers that it keeps in bfloat16."""
+"""Gives named layers another recipe than the rest of the model, as frameworks do with layers that they keep in bfloat16."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def layers_in(model: torch.nn.Module, names: Sequence[str], precision: str | Pre
 
 
 def recipe_for(precision: str | Precision) -> Recipe | None:
-    """The recipe that layers which are kept follow; None where they are not quantised."""
+    """The recipe of that name. None for "bf16", which does not quantise."""
     resolved = resolve(precision)
     if isinstance(resolved.gemm, Recipe):
         return resolved.gemm
@@ -49,7 +49,7 @@ def recipe_for(precision: str | Precision) -> Recipe | None:
 
 @contextlib.contextmanager
 def kept_in(model: torch.nn.Module, names: Iterable[str], recipe: Recipe | None) -> Iterator[None]:
-    """Inside, the layers of those names follow `recipe`; afterwards they follow what they did before."""
+    """Inside, the layers of those names follow `recipe`. Afterwards their former recipes hold again."""
     weights = [weight for name in names for weight in _weights(model.get_submodule(name))]
     before = [(vars(weight), dict(vars(weight))) for weight in weights]
     try:

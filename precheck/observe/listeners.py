@@ -1,7 +1,6 @@
-"""Who is told what a verb is doing, and what the verdict of a check is. Nobody is, unless someone asks for it for the length of a block, as the
-plugin does.
+"""Tells listeners what a verb is doing, and the report of each check. The plugin sets listeners for a block. By default there are none.
 
-Imports neither torch nor numpy, so that a listener need not either.
+Imports neither torch nor numpy, so that a listener does not have to either.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from time import monotonic
 from typing import Any
 
 SILENCE = 1.0
-"""Seconds after which somebody who looks on is told how far a run has come: two without a word look like a hang."""
+"""Seconds between two reports of progress. Two seconds of silence look like a hang."""
 
 Hears = Callable[[str], None]
-"""Called with what is under way, "recording the golden: noise run 3 of 4"; with "" when all of it has ended."""
+"""Called with the current activity, "recording the golden: noise run 3 of 4", and with "" when all has ended."""
 
 Judges = Callable[[Any, Any, Any, Any], None]
 """Called after a `check` with its job, precision, path of golden, and report."""
@@ -30,7 +29,7 @@ _doing: ContextVar[tuple[str, ...]] = ContextVar("precheck_doing", default=())
 
 @contextlib.contextmanager
 def telling(hears: Hears) -> Iterator[None]:
-    """Inside the block `hears` is told. It must not raise: what it raises, the verb does."""
+    """Inside the block, `hears` is called. It must not raise, since the verb would raise the same."""
     token = _hears.set(hears)
     try:
         yield
@@ -40,7 +39,7 @@ def telling(hears: Hears) -> Iterator[None]:
 
 @contextlib.contextmanager
 def doing(words: str) -> Iterator[None]:
-    """Says what the block does; of blocks inside blocks all is said, the outermost first, and only its end."""
+    """Tells the listener what the block does. For nested blocks it tells all of them, outermost first, and only the end of the outermost."""
     hears, stopwatch, outer = _hears.get(), _stopwatch.get(), _doing.get()
     if hears is None and stopwatch is None:
         yield
@@ -59,12 +58,12 @@ def doing(words: str) -> Iterator[None]:
 
 
 def otherwise(words: str) -> contextlib.AbstractContextManager[None]:
-    """`doing`, where nobody has said yet what is under way."""
+    """The same as `doing`, if no outer block has told anything yet."""
     return contextlib.nullcontext() if _doing.get() else doing(words)
 
 
 class Progress:
-    """Counts the ops of a run, or other things. If nothing was said for a while, it tells the listeners how many there were."""
+    """Counts the ops of a run, or other things. After `SILENCE` without a report it tells the listener the count."""
 
     __slots__ = ("hears", "last", "ops", "outer", "what")
 
@@ -110,7 +109,7 @@ def timed(stopwatch: Stopwatch) -> Iterator[None]:
 
 @contextlib.contextmanager
 def judging(judges: Judges | None) -> Iterator[None]:
-    """Inside the block `judges` is told of each check; None: nobody is."""
+    """Inside the block, `judges` is called after each check. None: nothing is called."""
     token = _judges.set(judges)
     try:
         yield
@@ -119,7 +118,7 @@ def judging(judges: Judges | None) -> Iterator[None]:
 
 
 def judged(job: Any, precision: Any, golden: Any, report: Any) -> None:
-    """Says that a check has been made. Whoever hears of it may check again, and is told of nothing while doing so."""
+    """Tells the listener that a check has been made. It is not called for checks that it makes itself."""
     judges = _judges.get()
     if judges is not None:
         with judging(None):

@@ -1,4 +1,4 @@
-"""Tensors that are marked while a run goes on, by their storages, and where they are among an op's arguments."""
+"""Marks tensors of a run by their storages, and finds and replaces tensors among an op's arguments."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from precheck.torch_internals import address, storage_key
 
 Path = tuple[int, ...]
-"""Where a tensor is among an op's arguments: its place, and its place in a list there."""
+"""The place of a tensor among an op's arguments, and its index if it is in a list there."""
 
 
 class Storages:
-    """Marked storages, as long as they live: a tensor is among them with all its views."""
+    """Marked storages, as long as they live. A tensor is `in` them if it or a tensor that shares its storage was added."""
 
     def __init__(self) -> None:
         self.known: dict[int, StorageWeakRef] = {}
@@ -36,7 +36,7 @@ class Storages:
 
 
 def arguments(args: Any) -> Iterator[tuple[Path, torch.Tensor]]:
-    """The tensors among an op's arguments, in lists too, and where they are."""
+    """The tensors among an op's arguments, also those in lists, with their paths."""
     for place, arg in enumerate(args):
         if isinstance(arg, torch.Tensor):
             yield (place,), arg
@@ -45,7 +45,7 @@ def arguments(args: Any) -> Iterator[tuple[Path, torch.Tensor]]:
 
 
 def replaced(args: Any, paths: Iterable[Path], change: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
-    """The arguments of an op with others in these places."""
+    """The arguments of an op, with `change` applied to the tensors at these paths."""
     made: list[Any] = list(args)
     for place, *index in paths:
         if place >= len(made):

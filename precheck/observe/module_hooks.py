@@ -1,7 +1,7 @@
-"""Hooks on module boundaries: what each module returns, and the gradient that comes back for it.
+"""Hooks on modules: record what each module returns, and the gradient of that.
 
-A tensor is recorded once, under the innermost module that made it. Numbers after "#" count calls of a module that is called
-more than once; what a backward pass recomputes (activation checkpointing) is not recorded again.
+A tensor is recorded once, under the innermost module that made it. Numbers after "#" count the calls of a module. Tensors that a backward
+pass recomputes (activation checkpointing) are not recorded again.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ LOW = (torch.bfloat16, torch.float16)
 
 
 class Disturbance(Protocol):
-    """What a noise run does to tensors at the places where the low-precision run rounds."""
+    """The changes that a noise run makes to tensors where the low run rounds."""
 
     def parameter(self, name: str, value: torch.Tensor) -> torch.Tensor: ...
 
     def input(self, value: torch.Tensor) -> torch.Tensor: ...
 
     def read(self, value: torch.Tensor) -> torch.Tensor:
-        """What the low-precision run reads in place of an input that it has cast."""
+        """The value to read in place of an input that the low run has cast."""
 
     def output(self, key: str, tensor: torch.Tensor) -> None:
-        """In place: what follows, and what autograd saved, see the disturbed values, as they would see rounded ones."""
+        """Disturbs an output in place, so that later ops and autograd's saved tensors have the disturbed values."""
 
     def gradient(self, key: str, gradient: torch.Tensor) -> torch.Tensor: ...
 
     @property
     def everywhere(self) -> bool:
-        """Whether `result` is wanted for every op, not only `output` for every module."""
+        """Whether `result` is to be called for every op, and not only `output` for every module."""
 
     def result(self, tensor: torch.Tensor) -> None: ...
 
     def products(self) -> contextlib.AbstractContextManager[Any]:
-        """The context in which the operands of matrix products are disturbed, for formats that round there."""
+        """A context in which the operands of matrix products are disturbed, for formats that round there."""
 
 
 class Position:
-    """Which module call is running, and how many low-format results its own code has made so far. `inside`: whether model or loss run at all."""
+    """The module call that is running, and how many low-format results its own code has made. `inside`: whether model or loss are running."""
 
     def __init__(self) -> None:
         self.inside = False
         self.stack: list[tuple[str, int]] = [("", 0)]
-        self.rounded: Callable[[], None] = lambda: None  # told of each
+        self.rounded: Callable[[], None] = lambda: None  # called for each rounding
 
     @property
     def call(self) -> str:
@@ -67,7 +67,7 @@ class Position:
         self.stack.append((call, 0))
 
     def leave(self, name: str) -> tuple[str, int]:
-        """The call that ends and its count; `name` if none was begun (a module that another hook ran out of turn)."""
+        """Ends a call and returns it with its count. Returns `name` if no call was begun (a module that another hook called)."""
         return self.stack.pop() if len(self.stack) > 1 else (name, 0)
 
     def count(self, roundings: int = 1) -> None:
@@ -77,7 +77,7 @@ class Position:
 
 
 class Boundaries:
-    """Records into `trace` what passes the module boundaries of `model` while attached."""
+    """Records the outputs of the modules of `model`, and their gradients, into `trace`, while `attached`."""
 
     def __init__(
         self, model: torch.nn.Module, trace: Trace, *, disturbance: Disturbance | None = None, handed: bool = False, glance: bool = False,
@@ -92,17 +92,17 @@ class Boundaries:
         if self.functions is not None:
             self.position.rounded = self.functions.rounded
         self.enabled = True
-        self.result = "output" if not hasattr(model, "output") else "output[]"  # beside a child of that name
+        self.result = "output" if not hasattr(model, "output") else "output[]"  # if a child has that name
         self.step = 1
         self.calls: Counter[str] = Counter()
-        self.made: dict[int, tuple[torch.Tensor, int, str]] = {}  # alive for one forward only
-        self.storages: set[int] = set()  # of what is in `made`
+        self.made: dict[int, tuple[torch.Tensor, int, str]] = {}  # for one forward pass only
+        self.storages: set[int] = set()  # the storages of the tensors in `made`
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         handles = []
         for name, module in [("", self.model)] if self.compiled else self.model.named_modules():
-            if isinstance(module, torch.jit.ScriptModule):  # takes no Python hooks, and has none inside
+            if isinstance(module, torch.jit.ScriptModule):  # accepts no Python hooks
                 continue
             if not self.glance:
                 handles.append(module.register_forward_pre_hook(self._entering(name), with_kwargs=True))
@@ -118,7 +118,7 @@ class Boundaries:
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
-        """Goes around a forward pass and its loss."""
+        """Encloses a forward pass and its loss."""
         self.position.inside = True
         try:
             if self.functions is None or not self.enabled:
@@ -131,7 +131,7 @@ class Boundaries:
             self.position.inside = False
 
     def forward_done(self, result: Any) -> None:
-        """Marks what belongs to the model's own result, and lets go of the forward's tensors."""
+        """After a forward pass: marks the records of the model's own result, and releases the tensors of the pass."""
         with Unheard():
             self._done(result)
 
@@ -144,7 +144,7 @@ class Boundaries:
             known = self.made.get(id(tensor))
             if known and known[0] is tensor and known[2] in self.trace.records:
                 self.recorder.result(known[2], tensor)
-                self.trace.results.setdefault(path, known[2])  # of the first step
+                self.trace.results.setdefault(path, known[2])  # the first step counts
         self._let_go()
         self.calls.clear()
 
@@ -167,7 +167,7 @@ class Boundaries:
         return hook
 
     def _handed(self, name: str, tensor: torch.Tensor) -> None:
-        """Records what no module has made, nor been handed before."""
+        """Records a tensor that a module receives, if none has returned or received it before."""
         known = self.made.get(id(tensor))
         if not _measurable(tensor) or in_backward() or (known and known[0] is tensor and known[1] == version(tensor)):
             return
@@ -184,7 +184,7 @@ class Boundaries:
                     self._returned(call, output, roundings)
 
         def glance(module: torch.nn.Module, args: Any, output: Any) -> None:
-            """Nobody asks where such a run is. Calls are counted as they end, which is as they begin, but where a module calls itself."""
+            """The hook of a glance, which does not need `position`. It counts calls when they end, which matters only if a module calls itself."""
             call = self._call(name)
             if self.enabled and output is not None:
                 self._returned(call, output, 0)
@@ -208,7 +208,7 @@ class Boundaries:
         if known and known[0] is tensor and known[1] == writes:
             return
         key = f"output:{name}@{self.step}"
-        if self.disturbance is not None and storage_key(tensor) not in self.storages:  # else a view of what another returned
+        if self.disturbance is not None and storage_key(tensor) not in self.storages:  # else it is a view of another module's output
             self.disturbance.output(key, tensor)
         self._keep(tensor, writes, key)
         if not in_backward():
@@ -220,7 +220,7 @@ class Boundaries:
         def hook(gradient: torch.Tensor | None) -> torch.Tensor | None:
             if not self.enabled:
                 return None
-            if gradient is None or gradient.layout != torch.strided:  # None: of one of several results, which the loss does not depend on
+            if gradient is None or gradient.layout != torch.strided:  # None: the loss does not depend on this one of several results
                 return None
             disturbed = gradient if self.disturbance is None else self.disturbance.gradient(key, gradient)
             self.recorder.add("gradient", name, step, disturbed, roundings)
@@ -230,7 +230,7 @@ class Boundaries:
 
 
 def _forwards(model: torch.nn.Module, loss: Any) -> set[CodeType]:
-    """Code whose results are recorded anyway: the modules' and the loss."""
+    """The code of modules' forward methods and of the loss, whose results are recorded anyway."""
     found = (getattr(getattr(type(module), "forward", None), "__code__", None) for module in model.modules())
     return {code for code in (*found, *(getattr(each, "__code__", None) for each in (getattr(model, "function", None), loss))) if code is not None}
 
@@ -240,7 +240,7 @@ def _measurable(tensor: torch.Tensor) -> bool:
 
 
 def _uncompiled() -> contextlib.AbstractContextManager[Any]:
-    """torch.compile steps aside: what it made has no module boundaries, and tracing the hooks would only compile them too."""
+    """Inside, compiled code runs eagerly: it has no module boundaries, and torch.compile would compile the hooks too."""
     if "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()
     return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
@@ -248,7 +248,7 @@ def _uncompiled() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def interpreted() -> Iterator[None]:
-    """TorchScript runs op by op: what its executor has compiled under one precision, backward too, does not run under another."""
+    """Inside, TorchScript runs op by op: code that its executor compiled under one precision does not run under another."""
     before = script_optimized(False)
     try:
         yield

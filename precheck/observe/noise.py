@@ -1,9 +1,8 @@
-"""The disturbance of a noise run: what correct rounding alone would do to this model on this data.
+"""The disturbance of a noise run. It shows what correct rounding alone would do to this model on this data.
 
-Boundary Monte-Carlo: a float32 run in which every tensor that the low-precision run stores in its format is multiplied by 1 + U(-a u, a u). These
-are weights, inputs, module outputs and the gradients that come back for them. a = 0.725 gives the root mean square of one rounding to nearest, 0.42
-u (measured 0.378 to 0.430; 0.392 for log-uniform mantissas). Noise enters at boundaries only, where a good implementation rounds; inside a module
-it would excuse the very bugs that are looked for.
+It is a Monte Carlo run in float32. Each tensor that the low run stores in its format is multiplied by 1 + U(-a u, a u): weights, inputs, module
+outputs and their gradients. a = 0.725 gives the root mean square of one rounding to nearest, 0.42 u (measured 0.378 to 0.430; 0.392 for
+log-uniform mantissas). Noise is added at boundaries only, where a good implementation rounds. Noise inside a module would excuse its bugs.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from precheck.torch_internals import address, in_backward, no_dispatch, version
 ONE_ROUNDING = 0.42
 """Root mean square error of one rounding to nearest, in unit roundoffs, relative to the Euclidean norm."""
 _UNIFORM = ONE_ROUNDING * math.sqrt(3)  # half-width of the uniform distribution with that root mean square
-_DRAWN = 1 << 15  # 64-bit draws at a time, which stay in the cache
+_DRAWN = 1 << 15  # 64-bit draws at a time, which fit in the cache
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Twin:
-    """A storage's content, disturbed: of which storage, as often as that had been written."""
+    """A disturbed copy of a storage's content, valid until the storage is written again."""
 
     owner: StorageWeakRef
     written: int
@@ -39,13 +38,11 @@ class _Twin:
 
 @dataclasses.dataclass(slots=True)
 class Noise:
-    """Multiplicative noise of `roundoff` at the places that `rounded` names (record key of an output: roundings).
-
-    `parameters` are the names disturbed (None: all). `inputs` are disturbed as they come in, where they are stored low; else by `read`, where the
-    run reads them cast. With `chained`, an output that took n roundings inside its module gets
-    n roundings' worth: each of unit gain, they add up in quadrature. With `everywhere`, every op's result that the run stored
-    low is disturbed, inside modules too. `gemm` adds noise to the operands of matrix products. `bottom` is the format
-    whose lower end is modelled too; gradients reach it at their value times the loss `scale`.
+    """Multiplicative noise of the size of `roundoff` on the outputs in `rounded` (record key: number of roundings).
+    `parameters` are the names of disturbed parameters (None: all). `inputs`: inputs are disturbed when they come in, since they are stored low. Else
+    `read` disturbs them where the run reads a cast. `chained`: an output with n roundings inside its module gets the noise of n roundings,
+    added in quadrature. `everywhere`: each op's result that the run stored low is disturbed, inside modules too. `gemm` adds noise to the
+    operands of matrix products. `bottom` is a format whose underflow is modelled too. Gradients reach it at their value times the loss `scale`.
     """
 
     seed: int
@@ -58,7 +55,7 @@ class Noise:
     gemm: Format | Recipe | None = None
     bottom: Format | None = None
     scale: float = 1.0
-    _twins: dict[int, _Twin] = dataclasses.field(default_factory=dict)  # of storages that were read cast
+    _twins: dict[int, _Twin] = dataclasses.field(default_factory=dict)  # of storages that the run reads as a cast
     _generators: dict[str, torch.Generator] = dataclasses.field(default_factory=dict)
 
     def parameter(self, name: str, value: torch.Tensor) -> torch.Tensor:
@@ -74,7 +71,7 @@ class Noise:
         return self._disturbed(value).detach().requires_grad_(value.requires_grad)
 
     def read(self, value: torch.Tensor) -> torch.Tensor:
-        """An input as whoever reads its cast has it: each element is rounded once, whoever reads it, and is as it was for who reads it uncast."""
+        """A disturbed copy of an input, for ops that read its cast. All of them get the same copy, so that each element is rounded once."""
         if self.inputs or not value.is_floating_point() or value.layout is not torch.strided or composed(value):
             return value
         with no_dispatch():
@@ -89,11 +86,11 @@ class Noise:
     def output(self, key: str, tensor: torch.Tensor) -> None:
         if key in self.rounded and not _exempt(tensor):
             with no_dispatch():
-                # .data: autograd must not take the rounding of a saved result for a modification of it
+                # .data: autograd must not see this as a modification of a saved tensor
                 self._disturb(tensor.data, self._roundings(key))
 
     def result(self, tensor: torch.Tensor) -> None:
-        """One rounding's worth on an op's fresh result, in place."""
+        """Adds the noise of one rounding to an op's new result, in place."""
         if not _exempt(tensor):
             self._disturb(tensor, 1, scale=self.scale if in_backward() else 1.0)
 
@@ -121,7 +118,7 @@ class Noise:
         return self.rounded[key] if self.chained else 1
 
     def _disturbed(self, value: torch.Tensor, *, roundoff: float | None = None) -> torch.Tensor:
-        """A disturbed copy: relative noise of one rounding."""
+        """A copy with the relative noise of one rounding."""
         if not value.is_floating_point():
             return value
         if value.layout is not torch.strided or composed(value):
@@ -130,20 +127,19 @@ class Noise:
             return value * self._draws(value, about=1.0, within=_UNIFORM * (self.roundoff if roundoff is None else roundoff))
 
     def _disturb(self, value: torch.Tensor, roundings: int, *, scale: float = 1.0) -> None:
-        """In place: relative noise of that many roundings; then what is left of a value that close to zero."""
+        """Adds relative noise of that many roundings in place, and models underflow."""
         if self.chained and not value.is_complex():
             error = _rounded(value, self.roundoff, shift=float(self._draws(value.new_zeros(1)))).sub_(value)
-            value.add_(error.nan_to_num_(nan=0.0).mul_(math.sqrt(roundings)))  # Inf - Inf: a mask stays
+            value.add_(error.nan_to_num_(nan=0.0).mul_(math.sqrt(roundings)))  # NaN comes from Inf - Inf: masks stay
         else:
             value.mul_(self._draws(value, about=1.0, within=_UNIFORM * self.roundoff * math.sqrt(roundings)))
         if self.bottom is not None and not value.is_complex():
             _settle(value, self.bottom, scale)
 
     def _draws(self, like: torch.Tensor, *, about: float = 0.0, within: float = 1.0) -> torch.Tensor:
-        """U(about - within, about + within) in 2^8 steps, from a generator of this run's own, so that the model's random numbers stay as they are.
-
-        Eight numbers of each draw of 64 bits: a draw for each would cost as much as the run. The steps' mean square is the continuous
-        one's less a 65 536th of it.
+        """U(about - within, about + within) in 2^8 steps, from this run's own generator, so that the model's random numbers do not change.
+        Each draw of 64 bits gives eight numbers, since one draw for each would cost as much as the run. The mean square is that of the
+        continuous distribution, less a 65 536th.
         """
         device = like.device.type
         if device not in self._generators:
@@ -158,21 +154,21 @@ class Noise:
 
 
 def _rounded(value: torch.Tensor, roundoff: float, *, shift: float) -> torch.Tensor:
-    """`value` rounded to nearest on a grid of that unit roundoff, shifted along the logarithm by a random part of an octave.
-
-    Unlike independent noise, equal values get equal errors and similar values similar ones, as they do from rounding. A mean over thousands of
-    nearly equal rows averages nothing out.
+    """`value` rounded to nearest on a grid with that unit roundoff. The grid is shifted by a random factor of up to 2.
+    Unlike independent noise, this gives equal values equal errors and similar values similar ones, as rounding does. So a mean over thousands of
+    nearly equal rows does not average the errors out.
     """
     scaled = value * 2.0**shift
     splitter = 2 * roundoff / torch.finfo(value.dtype).eps + 1  # Veltkamp's splitting keeps the leading bits
     split = scaled * splitter
     nearest = (split - (split - scaled)).div_(2.0**shift)
-    fits = value.abs() < torch.finfo(value.dtype).max / (4 * splitter)  # masks hold -Inf and numbers near it: they stay
+    fits = value.abs() < torch.finfo(value.dtype).max / (4 * splitter)  # fills of masks, -Inf or numbers near it, stay
     return torch.where(fits, nearest, value)
 
 
 def _settle(value: torch.Tensor, fmt: Format, scale: float) -> None:
-    """In place: magnitudes below the smallest normal become whole steps of float16, and zero elsewhere, as hardware may do."""
+    """Models underflow in place: magnitudes below the smallest normal number are rounded to subnormals of float16. In other formats they become zero,
+    as hardware may do."""
     small = value.abs() < fmt.min_normal / scale
     if fmt is FP16:
         step = fmt.min_subnormal / scale
@@ -182,16 +178,16 @@ def _settle(value: torch.Tensor, fmt: Format, scale: float) -> None:
 
 
 def _exempt(tensor: torch.Tensor) -> bool:
-    """Whole numbers too (positions, counts, one-hot rows): a good implementation does not round them at all."""
+    """Whether a tensor gets no noise: expanded tensors, and whole numbers (positions, counts, one-hot rows), which are not rounded."""
     return _overlaps_itself(tensor) or (not tensor.is_complex() and _whole(tensor))
 
 
 def _whole(tensor: torch.Tensor) -> bool:
     with no_dispatch():
         values = tensor.detach().reshape(-1)
-        return all(each % 1 == 0 for each in values[:4].tolist()) and bool((values % 1 == 0).all())  # most are told apart by the first
+        return all(each % 1 == 0 for each in values[:4].tolist()) and bool((values % 1 == 0).all())  # the first four decide for most tensors
 
 
 def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """An expanded tensor: one element of storage stands for many, which were rounded once, where they were made."""
+    """Whether it is an expanded tensor. One element in its storage stands for many, and was rounded once when it was made."""
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,7 +1,7 @@
-"""Which ops a run consists of, so that it shows whether two runs of a program went the same way through it.
+"""Counts the ops of a run, to tell whether two runs of a program took the same branches.
 
-Code may go another way under low precision: another kernel, another constant, a branch on a dtype. The shadow of a run takes the branches that the
-run takes. So it is the reference run only where a run in float32 takes them too.
+Code may behave differently under low precision: another kernel, another constant, a branch on a dtype. The shadow takes the branches of the
+run. So it equals the reference run only if a run in float32 takes them too.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from precheck.observe.module_hooks import Position
 from precheck.torch_internals import in_backward
 
 Step = tuple[Any, ...]
-"""An op: the module call that it belongs to or "backward", its name, and the numbers that it was given."""
+"""An op: its module call or "backward", its name, and its numeric arguments."""
 
 _CASTS = frozenset({"aten._to_copy", "aten.detach"})
 """Ops that autocast adds, and ops that do nothing in float32. Up to torch 2.9 its casts are detached in the backward pass."""
 _PASSED_BY = frozenset({torch.Tensor, torch.nn.Parameter, torch.dtype, type(None)})
 _SCALED = {("backward", "aten.mul")}
-"""What a loss scale adds: the derivative of its product with the loss. No number of Python's is among its operands."""
+"""The op that a loss scale adds: the derivative of its product with the loss, without numeric arguments."""
 _FORMATS = {
     value: (name, value < 0) for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64)
     for name, value in ((field, getattr(torch.finfo(dtype), field)) for field in ("min", "max", "eps", "tiny"))
 }  # fmt: skip
-"""Numbers that a program asks a format for. They differ between formats and mean the same."""
+"""Numbers from `torch.finfo`, which differ between formats but have the same meaning."""
 
 
 class Program:
-    """Counts the ops of model, loss and backward pass of a run."""
+    """Counts the ops of the model, the loss and the backward pass of a run."""
 
     def __init__(self, position: Position) -> None:
         self.position, self.steps = position, Counter[Step]()
 
     def took(self, name: str, args: Iterable[Any], kwargs: dict[str, Any]) -> None:
-        """An op ran."""
+        """Counts an op."""
         if name in _CASTS:
             return
         if in_backward():
@@ -55,13 +55,13 @@ class Program:
 
 
 def alike(low: Counter[Step], other: Counter[Step]) -> bool:
-    """Whether a run under low precision took the steps of a run in float32, apart from casts and a loss scale."""
+    """Whether a low run consists of the same ops as a float32 run, apart from casts and a loss scale."""
     missing, more = other - low, low - other
     return not missing and more.keys() <= _SCALED
 
 
 def _numbers(values: Iterable[Any], found: list[Any]) -> None:
-    """Adds the numbers among the values, of lists as tuples."""
+    """Appends the numbers among the values to `found`. Lists become tuples."""
     for value in values:
         kind = type(value)
         if kind in _PASSED_BY:

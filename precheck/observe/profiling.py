@@ -1,5 +1,5 @@
-"""Python's profiling hook and torch.compile's step aside while a dispatch mode works on an op. The former also does while a boundary is recorded:
-there are hundreds of calls in there, and none of them is the user's."""
+"""Turns off precheck's profile function and torch.compile's hook while a dispatch mode handles an op. The profile function is also off while
+a boundary is recorded. There are hundreds of calls inside, none of them the user's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from precheck.torch_internals import TorchDispatchMode, set_eval_frame
 
 Dispatch = TypeVar("Dispatch", bound=Callable[..., Any])
-_told: list[Any] = []  # the hook that may step aside, the innermost last
+_told: list[Any] = []  # profile functions that may be turned off, the innermost last
 
 
 def begun(told: Any) -> None:
-    """That hook tells nobody but us."""
+    """Registers a profile function that only precheck uses. None: the user's must stay on."""
     _told.append(told)
 
 
@@ -24,7 +24,7 @@ def ended() -> None:
 
 
 class Unheard:
-    """A block of which that hook is not told."""
+    """A block without that profile function."""
 
     __slots__ = ("told",)
 
@@ -39,9 +39,8 @@ class Unheard:
 
 
 class UncompiledMode(TorchDispatchMode):
-    """A dispatch mode of which torch.compile compiles nothing, and nobody's profiling hook hears.
-
-    torch's own way to this imports its compiler, which takes seconds, and costs several microseconds an op.
+    """A dispatch mode that torch.compile does not compile, and that precheck's profile function does not see.
+    Torch's own way to do this imports its compiler, which takes seconds, and costs several microseconds for each op.
     """
 
     @classmethod
@@ -55,7 +54,7 @@ class UncompiledMode(TorchDispatchMode):
 
 
 def _uncompiled(dispatch: Dispatch) -> Dispatch:
-    """A mode's `__torch_dispatch__`, without either hook."""
+    """Wraps a mode's `__torch_dispatch__` to run without the two hooks."""
 
     @functools.wraps(dispatch)
     def plain(self: Any, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

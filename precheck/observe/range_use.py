@@ -1,4 +1,4 @@
-"""How close a run comes to the end of its format's range, at any op. A search climbs it before anything has overflowed."""
+"""Measures how close any op of a run comes to the end of its format's range. A search for bad inputs maximises this before anything overflows."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from precheck.torch_internals import TorchDispatchMode
 
 
 class Reach(TorchDispatchMode):
-    """The greatest magnitude among the results of all ops in one format, while entered. Reads, and changes nothing.
-
-    What lies at the very end of the format or beyond is left out: a mask's fill is meant, and an overflow is told by others.
+    """The greatest magnitude among the results of all ops in one format, while entered. It changes nothing.
+    Numbers at the end of the format or beyond are left out: fills of masks are intended, and other parts report overflows.
     """
 
     def __init__(self, fmt: Format) -> None:
@@ -28,7 +27,7 @@ class Reach(TorchDispatchMode):
 
     @property
     def bits(self) -> float:
-        """log2 of the greatest magnitude over the largest number of the format, below 0; -inf where all was zero."""
+        """log2 of the greatest magnitude over the largest number of the format. It is below 0, and -inf if all was zero."""
         return math.log2(self.greatest / self.top) if self.greatest else -math.inf
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

@@ -1,6 +1,6 @@
-"""Writes records of tensors into a trace: on a CPU at once; on an accelerator the numbers of many tensors are fetched in one transfer.
+"""Writes records of tensors into a trace. On an accelerator the numbers of many tensors are fetched in one transfer.
 
-A program that asks a GPU for a number waits for all that the GPU was given before, so nothing is asked until `learn` is called.
+Reading a number from a GPU waits for all work queued before it, so no number is read until `learn` is called.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from precheck.observe.shadow.statistics import sampled
 from precheck.observe.sketch import BLOCK, WIDTH
 from precheck.torch_internals import foreach_norm, foreach_sub, no_dispatch, set_grad_enabled
 
-_TOGETHER = 16 * SAMPLE  # elements reduced in one go: 1 to 4 MB
-_WAITING = 256  # tensors that wait for it at most: 16 to 64 MB if all are samples of large ones
-_LENGTHS = (16 * WIDTH, BLOCK, SAMPLE)  # tensors filled up to one length are no more than so long
+_TOGETHER = 16 * SAMPLE  # elements that are reduced together: 1 to 4 MB
+_WAITING = 256  # most tensors that wait for it: 16 to 64 MB if all are samples of large tensors
+_LENGTHS = (16 * WIDTH, BLOCK, SAMPLE)  # tensors are padded to the next of these lengths
 _UNKNOWN: dict[str, Any] = {"sketch": numpy.zeros(WIDTH), "norm": math.nan, "amax": math.nan}
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Moved:
-    """A parameter, with its elements now and before the first step, or the same sample of both."""
+    """A parameter, with its elements now and before the first step, or with the same sample of both."""
 
     name: str
     parameter: torch.Tensor
@@ -42,7 +42,7 @@ class Moved:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Part:
-    """The part of a tensor that is kept on a CPU: all of it if it is short, else a sample. Also what is known of the whole."""
+    """The part of a tensor that waits on a CPU to be reduced: all of it if it is short, else a sample. `known` has figures of the whole."""
 
     values: torch.Tensor  # 1-D, real, of SAMPLE elements at most
     elements: int  # of the whole
@@ -50,17 +50,17 @@ class _Part:
 
 
 class Witness(Protocol):
-    """A further observer of each recorded tensor, and of the model's result (kind "result")."""
+    """Another observer of each recorded tensor, and of the model's result (kind "result")."""
 
     def boundary(self, kind: str, name: str, step: int, tensor: torch.Tensor) -> None: ...
 
     def moves(self, step: int, moved: Sequence[Moved]) -> None:
-        """Parameters that have moved; each move comes as a boundary of kind "update" too."""
+        """Called with parameters that have moved. Each displacement is also a boundary of kind "update"."""
 
 
 class Recorder:
-    """`sampled` are the records of which a sample is enough; `weighs` finds out which these could be. `glance`: of these, zeros that the
-    sample has are enough. `unmeasured`: records say what passed and in which format, and nothing of its numbers, which the witness looks at."""
+    """Records tensors. A sample is enough for the records in `sampled`; `finds_sample_sizes` finds out which these may be. `glance`: zeros
+    are counted in the sample only. `unmeasured`: records have no numbers, only names and formats, and the witness looks at the tensors."""
 
     def __init__(
         self, trace: Trace, *, sampled: Container[str] = (), finds_sample_sizes: bool = False, glance: bool = False, witness: Witness | None = None,
@@ -72,10 +72,9 @@ class Recorder:
         self.parts: dict[str, _Part] = {}  # by record, to be reduced together
 
     def add(self, kind: Kind, name: str, step: int, tensor: torch.Tensor, roundings: int = 0, *, alone: bool = False) -> None:
-        """Records a tensor: all of it, or a sample where the job says that one is enough. `alone`: then of its magnitude too.
-
-        What passes between modules is looked at nowhere else then, but for float16, whose range is a question of single elements:
-        Inf and NaN that matter reach the result, the loss or a parameter's gradient, which are looked at whole.
+        """Records a tensor, or a sample of it if the job says that this is enough. `alone`: the magnitude is taken from the sample too.
+        Tensors between modules are recorded so, except in float16, where single elements may leave the range. Inf and NaN that matter
+        reach the result, the loss or a parameter's gradient, which are examined whole.
         """
         key = f"{kind}:{name}@{step}"
         alone = alone or (kind in ("output", "gradient", "handed") and tensor.dtype is not torch.float16)
@@ -88,7 +87,7 @@ class Recorder:
             self.witness.boundary(kind, name, step, tensor)
 
     def result(self, key: str, tensor: torch.Tensor) -> None:
-        """The tensor of that record is one of the model's own results."""
+        """Marks the record with that key as one of the model's own results."""
         record = self.trace.records[key]
         record.is_result = True
         if record.sampled and record.kind == "output":
@@ -97,7 +96,7 @@ class Recorder:
                 self._put(record, tensor, "folded")
 
     def moves(self, step: int, moved: Sequence[Moved], *, broken: bool) -> None:
-        """Records what parameters have moved by. `broken`: some parameter is not finite any more; elements that are not have moved there."""
+        """Records the displacements of parameters. `broken`: some parameter is not finite any more, and its non-finite elements count as moved."""
         for few in _batches(moved):
             self._moves(step, few, broken=broken)
         if self.witness is not None:
@@ -120,12 +119,12 @@ class Recorder:
                     self.witness.boundary("update", each.name, step, move)
 
     def learn(self) -> None:
-        """Fetches what is not known yet: the records are whole then."""
+        """Fetches all numbers that are still missing from the records."""
         self.later.flush()
         self._reduce_parts()
 
     def unscale(self, scale: float) -> None:
-        """Takes a loss scale off all gradients."""
+        """Divides all recorded gradients by a loss scale."""
         self.learn()
         for record in self.trace.records.values():
             if record.kind in ("gradient", "parameter-gradient"):
@@ -135,8 +134,8 @@ class Recorder:
         self, record: Record, tensor: torch.Tensor, sample: Sample, *, elements: int = 0, known: dict[str, Any] | None = None,
         weight: torch.Tensor | float | None = None,
     ) -> None:  # fmt: skip
-        """Adds a record whose numbers are those of `tensor`, or follow. `tensor` stands for `elements`, if for more than its own;
-        what is `known`, and the norm of a `weight`, hold whatever it tells."""
+        """Adds a record, and its numbers now or later from `tensor`. `elements` is given if `tensor` is a sample of so many.
+        The figures in `known`, and the norm of a `weight`, take precedence."""
         self.trace.add(record)
         known = known or {}
         if self.unmeasured:
@@ -152,7 +151,7 @@ class Recorder:
         values = real(tensor.detach()).reshape(-1)
         elements = elements or values.numel()
         if values.numel() <= SAMPLE:
-            self.parts[record.key] = _Part(values.clone() if record.kind != "update" else values, elements, known)  # moves are made for this
+            self.parts[record.key] = _Part(values.clone() if record.kind != "update" else values, elements, known)  # displacements are new tensors
         elif sample == "alone":
             self.parts[record.key] = _Part(thinned(values), elements, known)
         elif sample == "folded" and math.isfinite((extent := self._extent(values))["amax"]):
@@ -164,7 +163,7 @@ class Recorder:
             self._reduce_parts()
 
     def _extent(self, values: torch.Tensor) -> dict[str, Any]:
-        """What of the whole a sample cannot tell."""
+        """Figures of the whole tensor that a sample does not give."""
         if self.glance:
             return {"amax": reduce.peak(values)}
         amax, zeros = reduce.extent(values)
@@ -202,14 +201,14 @@ class Recorder:
 
 
 def without_fill(tensor: torch.Tensor, run: torch.Tensor) -> torch.Tensor:
-    """The tensor with Inf where `run`, or its like, is at the end of its format. A mask is filled with the least number of the format that it is
-    made in, which differs between runs. Elements that are not finite are compared only by where they are."""
+    """The tensor with Inf where `run` is near the end of its format. A mask is filled with the least number of its format, which differs
+    between runs. For elements that are not finite, only their places are compared."""
     beyond = run.detach().abs() > torch.finfo(run.dtype).max / 4
     return tensor.detach().masked_fill(beyond, math.inf) if bool(beyond.any()) else tensor
 
 
 def _batches(moved: Sequence[Moved]) -> Iterator[Sequence[Moved]]:
-    """So many at a time that what their moves take is no matter."""
+    """Batches of parameters, so that their displacements need little memory."""
     start, elements = 0, 0
     for place, each in enumerate(moved):
         if place > start and elements + each.now.numel() > _TOGETHER:
@@ -221,14 +220,14 @@ def _batches(moved: Sequence[Moved]) -> Iterator[Sequence[Moved]]:
 
 
 def _sizes(weights: Sequence[torch.Tensor], elements: Sequence[int], *, waits: bool) -> Sequence[torch.Tensor | float]:
-    """The norms of weights of so many elements, from samples: they are only told, and weigh luck. Tensors, where a number `waits`."""
+    """The norms of weights of so many elements, estimated from samples, which suffices here. Tensors instead of numbers if `waits`."""
     few = [sampled(weight) for weight in weights]
     values = [real(each) for each in few]
     norms = foreach_norm(values, 2, dtype=torch.float64 if any(each.dtype is torch.float64 for each in values) else torch.float32)
     times = [math.sqrt(count / max(1, each.numel())) for each, count in zip(few, elements, strict=True)]
     if not waits:
         return [norm * by for norm, by in zip(torch.stack(norms).tolist(), times, strict=True)]
-    if norms[0].device.type != "mps":  # has no float64, as which all else is fetched
+    if norms[0].device.type != "mps":  # MPS has no float64, in which the other numbers are fetched
         norms = tuple(norm.double() for norm in norms)
     return [norm.mul_(by) for norm, by in zip(norms, times, strict=True)]
 
@@ -238,7 +237,7 @@ def _weighing(size: torch.Tensor | float) -> dict[str, float]:
 
 
 class _Undisturbed:
-    """Nothing that is done to such a tensor inside is the run's own, nor autocast's. Entered for many tensors, hence no generator."""
+    """Inside, ops are seen by no mode, not by autograd and not by autocast. It is a class because a generator is too slow for so many tensors."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.device = tensor.device.type

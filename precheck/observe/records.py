@@ -1,7 +1,7 @@
-"""What was seen: one small record a tensor, and the trace of a run.
+"""A `Record` for each recorded tensor, and the `Trace` of a run, which holds them.
 
-A record never holds a tensor of the user's, only what judgement needs of it: a linear sketch, a norm, an amplitude and
-counts. The same records are compared in memory (`precheck.measure`) and written to golden files.
+A record holds no tensor, only the numbers that a judgement needs: a linear sketch, a norm, a greatest magnitude and counts.
+The same records are compared in memory (`precheck.measure`) and written to golden files.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from precheck.observe.op_sequence import Step
 
 Kind = Literal["input", "handed", "returned", "output", "gradient", "parameter-gradient", "loss", "update"]
-"""`handed` is what a module's own code made and gives to another module. `returned` is what a function of the user's returns, and `output` a
-module's result. `gradient` is the loss' gradient by that result, `parameter-gradient` by a parameter. `update` is a parameter's move since before
-the first step."""
+"""`handed` is a tensor that a module's own code made and passes to another module. `returned` is the result of a function of the user, and `output`
+that of a module. `gradient` is the gradient of the loss with respect to an output, `parameter-gradient` with respect to a parameter. `update` is a
+parameter's displacement since before the first step."""
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """One tensor of one run. `sketch` and `norm` leave non-finite elements out; those are counted. Its numbers may follow, by `learn`."""
+    """One tensor of one run. `sketch` and `norm` leave out non-finite elements, which are counted. `learn` may fill in numbers later."""
 
     kind: Kind
     name: str  # "layers.0.attn", "layers.0.attn[1]" (second of a tuple), "shared#2" (second call), "head.weight"
@@ -39,11 +39,11 @@ class Record:
     posinf: int = 0
     neginf: int = 0
     zeros: int = 0
-    roundings: int = 0  # results in a low format that the module's own code made on the way to this one
-    is_result: bool = False  # belongs to what the model itself returned
+    roundings: int = 0  # low-format results that the module's own code made on the way to this one
+    is_result: bool = False  # whether it is part of the model's own result
     weight_norm: float = 0.0  # of the parameter that moved (updates only)
-    sampled: bool = False  # `sketch` and `norm` are of a sample, scaled to the whole; of most kinds magnitude and counts are of all elements
-    place: tuple[str, int, int] | None = None  # of what a function returned: its file, first and last line
+    sampled: bool = False  # whether `sketch` and `norm` are from a sample, scaled to the whole; for most kinds `amax` and counts are of all elements
+    place: tuple[str, int, int] | None = None  # of a function that returned it: file, first and last line
     key: str = field(init=False)  # "output:layers.0.attn@1", by which runs are compared
     numel: int = field(init=False)
 
@@ -51,7 +51,7 @@ class Record:
         self.key, self.numel = f"{self.kind}:{self.name}@{self.step}", math.prod(self.shape)
 
     def learn(self, found: Mapping[str, Any]) -> None:
-        """What was found of the tensor, by fields."""
+        """Sets fields to the numbers that were found."""
         for name, value in found.items():
             setattr(self, name, value)
 
@@ -62,19 +62,19 @@ class Record:
 
 @dataclass(slots=True)
 class Trace:
-    """The records of one run in the order in which they came into being."""
+    """The records of one run, in order."""
 
     records: dict[str, Record] = field(default_factory=dict)
-    makers: dict[str, str] = field(default_factory=dict)  # of a `handed` record: the module whose code made it
-    results: dict[str, str] = field(default_factory=dict)  # where in what the model returned ("", "[logits]"): the record's key
-    scale: float = 1.0  # the loss scale the first step was taken at
+    makers: dict[str, str] = field(default_factory=dict)  # for a `handed` record: the module whose code made it
+    results: dict[str, str] = field(default_factory=dict)  # path in the model's result ("", "[logits]"): key of the record
+    scale: float = 1.0  # the loss scale of the first step
     skipped: int = 0  # steps that GradScaler skipped while it searched for that scale
-    elsewhere: bool = False  # of a glance: whether gradients end in more than parameters, so that it was broken off
-    collapsed: bool = False  # no loss scale down to 1 gave finite gradients
-    flips: dict[str, tuple[int, int]] = field(default_factory=dict)  # "call|op": decisions otherwise than the rival's, of how many
-    even: set[str] = field(default_factory=set)  # records of which a sample tells as much as the whole, where that was asked
-    aged: dict[str, tuple[float, int]] = field(default_factory=dict)  # what the optimizer alone brings home to low weights, after how many steps
-    steps: Counter[Step] = field(default_factory=Counter)  # the ops that it consisted of, where that was asked
+    elsewhere: bool = False  # whether gradients reach other leaves than parameters, so that a glance was stopped
+    collapsed: bool = False  # whether no loss scale down to 1 gave finite gradients
+    flips: dict[str, tuple[int, int]] = field(default_factory=dict)  # "call|op": decisions that differ from the rival's, and all
+    even: set[str] = field(default_factory=set)  # records for which a sample is as good as the whole, if this was tested
+    aged: dict[str, tuple[float, int]] = field(default_factory=dict)  # low weights: share that arrives with the optimizer alone, and steps
+    steps: Counter[Step] = field(default_factory=Counter)  # the ops of the run, if they were counted
     optimizer: str = ""  # "AdamW lr=0.001 betas=(0.9, 0.999) ..."
 
     def add(self, record: Record) -> None:

@@ -1,4 +1,4 @@
-"""A tensor reduced to what a record keeps of it."""
+"""Reduces a tensor to the numbers of a record: sketch, norm, greatest magnitude and counts."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from precheck.observe.sketch import BLOCK, WIDTH, Folding, space, stacked
 
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
 _TAME = 1e-15, 1e15
-"""Greatest magnitudes whose squares, 1e8 of them, float32 can sum: (1e15)^2 times 1e8 stays under 3.4e38."""
+"""Range of greatest magnitudes for which float32 can sum 1e8 squares: (1e15)^2 times 1e8 stays below 3.4e38."""
 
 
 EVEN = 256
-"""Elements that a sample must be worth, as (Σx²)² / Σx⁴, to stand for its tensor. Its norm is then right to 1/(2 √256) = 3.1 %, and so are
-distances from others like it. A sketch of the whole is off by 6.3 %, one of the sample by 7.0. Gaussian numbers are worth a third of their count."""
-_RUN = WIDTH  # elements that a sample takes together: a few cache lines, and a row of a sketch's block
+"""Least effective number of elements of a sample, (Σx²)² / Σx⁴, for it to stand for its tensor. Its norm is then right to 1/(2 √256) = 3.1 %, and so
+are distances from similar tensors. A sketch of the whole is off by 6.3 %, one of the sample by 7.0 %. For Gaussian numbers the effective number
+is a third of the count."""
+_RUN = WIDTH  # neighbouring elements in a sample: a few cache lines, and a row of a sketch's block
 SAMPLE = 2 * BLOCK
 """Elements of a sample: two blocks of a sketch. Golden files hold sketches of it: never change it."""
-_WORTH_IT = 4 * SAMPLE  # elements from which a sample saves anything
+_WORTH_IT = 4 * SAMPLE  # least number of elements for which a sample saves time
 
 
 Sample = Literal["", "folded", "alone"]
-"""What of a tensor is looked at: all of it; of its sketch and norm a sample, of its magnitude and counts all; a sample alone."""
+"""Which elements are used. "": all. "folded": a sample for sketch and norm, all for magnitude and counts. "alone": a sample for everything."""
 
 
 def reduced(tensor: torch.Tensor, sample: Literal["", "folded"] = "") -> dict[str, Any]:
-    """Shape, dtype, sketch, norm, greatest magnitude and counts of non-finite and zero elements. Reads, never writes."""
+    """Shape, dtype, sketch, norm, greatest magnitude, and counts of non-finite and zero elements. Never writes to the tensor."""
     if tensor.device.type != "cpu":
         return facts(tensor, sample) | told(numbers(tensor, sample).cpu())
     values = real(tensor.detach()).reshape(-1)
@@ -43,16 +44,16 @@ def reduced(tensor: torch.Tensor, sample: Literal["", "folded"] = "") -> dict[st
         counts = nonfinite_counts(values)
         scanned = _scanned(torch.where(values.isfinite(), values, torch.zeros((), dtype=values.dtype)), sample=sample == "folded")
         assert scanned is not None
-        scanned["zeros"] -= sum(counts.values())  # which stood in for them
+        scanned["zeros"] -= sum(counts.values())  # these were replaced by zeros
     return facts(tensor, sample) | counts | scanned
 
 
 def reduced_together(values: Sequence[torch.Tensor], elements: Sequence[int], *, rough: bool = False) -> list[dict[str, Any]]:
-    """What `reduced` finds, less `facts`, of many short tensors on a CPU: 1-D, real, of one dtype, of SAMPLE elements at most; `rough`
-    as in `sketch.stacked`.
+    """The same as `reduced`, without `facts`, for many short tensors on a CPU: 1-D, real, of one dtype, with at most SAMPLE elements. `rough`
+    is as in `sketch.stacked`.
 
-    Each stands for as many `elements`, which are more than its own where it is a sample. Many at once cost a tenth of what they cost one
-    by one. They are filled up with zeros to one length, which no sum minds.
+    Each stands for so many `elements`, which are more than its own if it is a sample. Many together cost a tenth of the time. They are
+    padded with zeros to one length, which changes no sum.
     """
     lengths = [each.numel() for each in values]
     rows = _rows(values, _padded(max(1, *lengths)))
@@ -81,7 +82,7 @@ def _rows(values: Sequence[torch.Tensor], length: int) -> torch.Tensor:
 
 
 def _extents(rows: torch.Tensor, lengths: Sequence[int]) -> list[tuple[float, int]]:
-    """What `extent` finds of each row (k, n), of which so many elements count."""
+    """The same as `extent` for each row (k, n). `lengths` are the rows' lengths without padding."""
     if rows.dtype not in _BITS:
         return [_extent(row[:length]) for row, length in zip(rows, lengths, strict=True)]
     bits = rows.view(_BITS[rows.dtype])
@@ -92,19 +93,19 @@ def _extents(rows: torch.Tensor, lengths: Sequence[int]) -> list[tuple[float, in
 
 
 def extent(values: torch.Tensor) -> tuple[float, int]:
-    """Greatest magnitude (Inf if any element is Inf or NaN) and number of zeros of a real tensor, read part by part."""
+    """Greatest magnitude (Inf if any element is Inf or NaN) and number of zeros of a real tensor, computed part by part."""
     folding = Folding(values)
     extents = [_extent_of(bits, folding) for _, bits in folding.parts()]
     return _greatest(extents), sum(zeros for _, zeros in extents)
 
 
 def peak(values: torch.Tensor) -> float:
-    """The first of what `extent` finds, at half its cost."""
+    """Only the greatest magnitude of `extent`, at half its cost."""
     return _greatest([(_amax(values), 0)])
 
 
 def facts(tensor: torch.Tensor, sample: Sample = "") -> dict[str, Any]:
-    """Of `reduced` what is known without a look at the elements."""
+    """The part of `reduced` that needs no elements."""
     return {"shape": tuple(tensor.shape), "dtype": _named(tensor.dtype), "sampled": bool(sample)}
 
 
@@ -114,7 +115,7 @@ def _named(dtype: torch.dtype) -> str:
 
 
 def numbers(tensor: torch.Tensor, sample: Sample = "") -> torch.Tensor:
-    """All else of it, (WIDTH + 6,) float64, made where the tensor is and with no wait for it."""
+    """The other numbers of `reduced`, (WIDTH + 6,) float64, on the tensor's device and without waiting for it."""
     values = real(tensor.detach()).reshape(-1)
     if values.device.type == "mps":  # has no float64
         values = values.cpu()
@@ -132,7 +133,7 @@ def numbers(tensor: torch.Tensor, sample: Sample = "") -> torch.Tensor:
 
 
 def _kernel(values: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor] | None:
-    """What finds `_folding` and `_counts` of tensors like that one in one pass, where there is such a thing."""
+    """A kernel that computes `_folding` and `_counts` of tensors like that one in one pass. None if there is none."""
     if values.element_size() == 1 or not _triton():
         return None
     from precheck.observe import kernels
@@ -146,12 +147,12 @@ def _triton() -> bool:
 
 
 def _folding(values: torch.Tensor) -> torch.Tensor:
-    """Sketch and sum of squares, (WIDTH + 1,) float64; elements that are not finite count as zero."""
+    """Sketch and sum of squares, (WIDTH + 1,) float64. Non-finite elements count as zero."""
     return _added(Folding(values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))).told()
 
 
 def _counts(values: torch.Tensor) -> torch.Tensor:
-    """Greatest finite magnitude, and how many elements are zero, NaN, +Inf and -Inf: (5,) float64."""
+    """Greatest finite magnitude, and the numbers of zeros, NaN, +Inf and -Inf: (5,) float64."""
     magnitudes = values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs()
     amax = magnitudes.amax() if values.numel() else magnitudes.new_zeros(())
     kinds = [(values == 0).sum(), values.isnan().sum(), (values == math.inf).sum(), (values == -math.inf).sum()]
@@ -159,15 +160,15 @@ def _counts(values: torch.Tensor) -> torch.Tensor:
 
 
 def told(found: torch.Tensor) -> dict[str, Any]:
-    """What `numbers` found, fetched, as `reduced` has it."""
+    """The result of `numbers`, after it has been fetched, in the form of `reduced`."""
     *sketch, squares, amax, zeros, nan, posinf, neginf = found.tolist()
     counts = {"zeros": round(zeros), "nan": int(nan), "posinf": int(posinf), "neginf": int(neginf)}
     return {"sketch": numpy.array(sketch), "norm": math.sqrt(squares), "amax": amax, **counts}
 
 
 def even(tensor: torch.Tensor) -> bool:
-    """Whether a sample tells as much of the tensor as the whole does: it is worth EVEN elements, and its norm is the tensor's, to four
-    standard deviations. Embeddings of which few rows have a gradient are not even, nor are probabilities of which few are large."""
+    """Whether a sample may stand for the tensor: its effective number of elements is at least EVEN, and its norm is the tensor's, within four
+    standard deviations. It may not for embeddings with gradients in few rows, or for probabilities of which few are large."""
     values = real(tensor.detach()).reshape(-1)
     if values.numel() < _WORTH_IT:
         return False
@@ -179,20 +180,20 @@ def even(tensor: torch.Tensor) -> bool:
 
 
 def thinned(values: torch.Tensor) -> torch.Tensor:
-    """The sample of a tensor's elements in their own order, 1-D: the same places for the same number of elements."""
+    """The sample of a tensor's elements in order, 1-D. It has the same places for all tensors with the same number of elements."""
     flat = values.reshape(-1).contiguous()
     return flat if flat.numel() <= SAMPLE else flat.as_strided(*_places(flat.numel())).reshape(-1)
 
 
 @functools.cache
 def _places(elements: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Size and strides of the sample of so many elements: short runs a prime apart, so that no column of a matrix is favoured."""
+    """Size and strides of the sample of so many elements: short runs at a prime stride, so that all columns of a matrix are sampled alike."""
     stride = prime_below(elements // (SAMPLE // _RUN), _RUN)
     return (min(elements // stride, SAMPLE // _RUN), _RUN), (stride, 1)
 
 
 def _scanned(values: torch.Tensor, *, sample: bool) -> dict[str, Any] | None:
-    """One pass over the tensor, part by part; None where an element is Inf or NaN."""
+    """The numbers of a tensor, in one pass part by part. None if an element is Inf or NaN."""
     if sample:
         greatest, zeros = extent(values)
         if not math.isfinite(greatest):
@@ -224,12 +225,12 @@ def _folded(folding: Folding) -> dict[str, Any]:
 
 
 def enlarged(few: dict[str, Any], times: float) -> dict[str, Any]:
-    """What was found of a sample, for `times` as many elements."""
+    """The numbers of a sample, scaled to `times` as many elements."""
     return {"sketch": few["sketch"] * math.sqrt(times), "norm": few["norm"] * math.sqrt(times), "zeros": round(few["zeros"] * times)}
 
 
 def _padded(length: int) -> int:
-    """The least length of whole rows, or of whole blocks where it is more than one."""
+    """The length, rounded up to whole rows, or to whole blocks if it is longer than one block."""
     unit = WIDTH if length <= BLOCK else BLOCK
     return -(-length // unit) * unit
 
@@ -239,7 +240,7 @@ def _tame(greatest: float) -> bool:
 
 
 def _extent_of(bits: torch.Tensor, folding: Folding) -> tuple[float, int]:
-    """Greatest magnitude, and how many are zero: all bits but the sign, as integers, are ordered as the magnitudes are, Inf and NaN last."""
+    """Greatest magnitude and number of zeros, from the bits without the sign: as integers they are ordered like magnitudes, Inf and NaN last."""
     dtype = folding.flat.dtype
     if dtype not in _BITS:
         return _extent(bits.view(dtype))
@@ -250,7 +251,7 @@ def _extent_of(bits: torch.Tensor, folding: Folding) -> tuple[float, int]:
 
 
 def _greatest(extents: Sequence[tuple[float, int]]) -> float:
-    """NaN too is beyond all that is finite."""
+    """The greatest magnitude of all parts. NaN counts as Inf."""
     return max((amax if math.isfinite(amax) else math.inf for amax, _ in extents), default=0.0)
 
 
@@ -271,6 +272,6 @@ def real(tensor: torch.Tensor) -> torch.Tensor:
 
 def nonfinite_counts(values: torch.Tensor) -> dict[str, int]:
     kinds = {"nan": values.isnan(), "posinf": values == math.inf, "neginf": values == -math.inf}
-    if values.is_cpu:  # numpy counts bits, where torch adds up integers
+    if values.is_cpu:  # numpy counts bits, while torch sums integers
         return {name: int(numpy.count_nonzero(where.numpy())) for name, where in kinds.items()}
     return {name: int(where.sum()) for name, where in kinds.items()}

@@ -1,4 +1,4 @@
-"""One run of a user's model, from fresh weights to the last step, under a precision or as the float32 reference."""
+"""Runs a user's `Job` once, from its initial weights to the last step, under a precision or as a reference, and returns a `Trace`."""
 
 from __future__ import annotations
 
@@ -38,33 +38,33 @@ from precheck.torch_internals import innermost_mode, no_dispatch, without_innerm
 
 @dataclasses.dataclass(slots=True)
 class Setting:
-    """How a run is carried out. `dtype` is what floats are stored in (None leaves them); the rest is off where None."""
+    """How to run a job. `dtype` is the storage format of floats (None: unchanged). Other fields are off if None."""
 
     dtype: torch.dtype | None
-    precision: Precision | None = None  # None: a reference run, plain arithmetic in `dtype`
+    precision: Precision | None = None  # None: a reference run, with plain arithmetic in `dtype`
     records: DecisionLog | None = None
     follows: DecisionLog | None = None
     disturbance: Disturbance | None = None
-    decides: DecisionLog | None = None  # where to write what this run would have decided itself
-    rival: DecisionLog | None = None  # whose decisions to count its own against; None: those of `follows`
-    shadow: Shadow | None = None  # what watches every op
-    finds_sample_sizes: bool = False  # whether to find out which records a sample could stand for
-    handed: bool = False  # whether to record what modules hand to one another too
-    glance: bool = False  # whether to leave out gradients between modules, if all end in parameters, and in large tensors the number of zeros
-    buffers: torch.dtype | None = None  # what the run compared with keeps its floating buffers in
-    functions: bool = False  # whether to record what the user's functions return too
-    early: bool = False  # whether to end with the loss of the first step
-    witness: Witness | None = None  # who else looks at what is recorded; None: the shadow, where there is one
-    unmeasured: bool = False  # whether the witness alone looks at numbers: records say what passed, and in which format
-    compiled: bool = False  # whether what torch.compile made runs as such, with no hooks but the whole model's
-    beside: contextlib.AbstractContextManager[Any] | None = None  # what else watches its ops
-    steps: bool = False  # whether to write down which ops the run consists of
-    selections: list[Selection] | None = None  # where to list products that only move values, which are carried out exactly then
-    returned: list[torch.Tensor] | None = None  # where to keep what the model returned last, as its user would
+    decides: DecisionLog | None = None  # filled with the decisions that this run would have made itself
+    rival: DecisionLog | None = None  # the log to compare these with; None: `follows`
+    shadow: Shadow | None = None  # watches every op
+    finds_sample_sizes: bool = False  # whether to find out for which records a sample is enough
+    handed: bool = False  # whether to record tensors that modules pass to each other too
+    glance: bool = False  # whether to leave out gradients between modules (if all end in parameters), and the zeros of large tensors
+    buffers: torch.dtype | None = None  # the format of floating buffers in the run to compare with
+    functions: bool = False  # whether to record results of the user's functions too
+    early: bool = False  # whether to stop after the loss of the first step
+    witness: Witness | None = None  # another observer of recorded tensors; None: the shadow's, if there is one
+    unmeasured: bool = False  # whether records have no numbers, since the witness looks at the tensors
+    compiled: bool = False  # whether compiled code runs compiled, with hooks on the whole model only
+    beside: contextlib.AbstractContextManager[Any] | None = None  # another mode that watches its ops
+    steps: bool = False  # whether to count the ops of the run
+    selections: list[Selection] | None = None  # filled with products that only move values; these are then computed exactly
+    returned: list[torch.Tensor] | None = None  # filled with the model's last result, to keep it alive
 
 
 def low(precision: Precision, *, records: DecisionLog | None = None) -> Setting:
-    """The run that a precision prescribes; with a log, decisions and draws are written to it."""
+    """The setting of a low run under a precision. It writes decisions and draws to the log `records`, if given."""
     return Setting(None if precision.autocasts else precision.param_dtype, precision, records=records)
 
 
@@ -78,10 +78,10 @@ def reference(
     rival: DecisionLog | None = None,
     functions: bool = False,
 ) -> Setting:
-    """A plain run in `dtype`, on the decisions of `follows`, disturbed where a noise run asks for it.
+    """The setting of a reference run in `dtype`, with the decisions of `follows`, and with noise if it has a `disturbance`.
 
-    Buffers enter it as `precision` stores them. The conversion of the model rounds a table of frequencies, not the model's own code, and the
-    rounded table is as given as the weights are. A buffer that the format cannot hold at all (a mask's -1e9) stays.
+    Buffers are first rounded as `precision` stores them. A table of frequencies is rounded when the model is converted and not by the model's code,
+    so the rounded table is given, like the weights. A buffer that the format cannot hold (a mask's -1e9) is not rounded.
     """
     stored = precision.param_dtype if precision is not None and precision.is_low and not precision.autocasts else None
     return Setting(
@@ -90,7 +90,7 @@ def reference(
 
 
 def run(job: Job, setting: Setting) -> Trace:
-    """Runs `job` and returns what was seen. Whatever happens, the user's model and the process come back as they were."""
+    """Runs `job` and returns its trace. The user's model and the state of the process are always restored."""
     doing = f"running the model under {setting.precision.name}" if setting.precision else "running the model as a reference"
     composed = () if setting.precision is not None else job.model.named_parameters()
     with otherwise(doing), sparse.explained(named(job.model, job.inputs)), contents.explained(composed):
@@ -109,7 +109,7 @@ def _ran(job: Job, setting: Setting) -> Trace:
         )  # fmt: skip
         tables = prepare(job, setting)
         if tables and setting.shadow is not None and setting.dtype is not None:
-            with setting.shadow:  # alone: what is recorded of a run begins with its inputs
+            with setting.shadow:  # only the shadow, since records begin with the inputs
                 conversion.rounded(tables, setting.dtype)
         with _modes(setting, job.device, boundaries.position, trace) as (recording, following), boundaries.attached():
             training = Training(
@@ -128,7 +128,7 @@ def _ran(job: Job, setting: Setting) -> Trace:
 
 @dataclasses.dataclass(slots=True)
 class Observed:
-    """A run whose ops were watched. `reference` has the records of the reference run, where they were asked for and no second run is needed."""
+    """A run whose ops were watched. `reference` is the trace of the reference run, if it was asked for and no separate run is needed."""
 
     trace: Trace
     observation: Observation
@@ -136,8 +136,8 @@ class Observed:
 
 
 def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: bool = False) -> Observed:
-    """Runs `job` under shadow execution: every op, beside the reference precision. `judge` is asked for what a long run lets go. `refers`: the
-    shadows of what is recorded are recorded too."""
+    """Runs `job` under shadow execution. `judge` judges the operations that a long run drops. `refers`: records are made of the shadows
+    too."""
     where = ModuleTracker(job.model)
     wide = setting.precision is not None and setting.precision.compute_dtype is torch.float32
     shadow = Shadow(where, reference=torch.float64, low=frozenset({torch.float32}), judge=judge) if wide else Shadow(where, judge=judge)
@@ -153,9 +153,8 @@ def observed(job: Job, setting: Setting, judge: Judge | None = None, *, refers: 
 
 
 def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
-    """Fresh storage under the model's tensors, and the seed. Modules that are kept in float32 are neither rounded nor disturbed.
-
-    The buffers that it gives back are in float32 yet: their rounding is for a shadow to see.
+    """Gives the model new storage in the run's format, and sets seeds. Modules that are kept in float32 are neither rounded nor disturbed.
+    The buffers that it returns are still in float32: they are rounded later, where the shadow sees it.
     """
     copy = state.floats_to(setting.dtype) if setting.dtype is not None else (lambda value: value.detach().clone())
     apart = float32_parts.kept(job.model)
@@ -194,13 +193,13 @@ def prepare(job: Job, setting: Setting) -> list[conversion.Table]:
 
 @contextlib.contextmanager
 def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> Iterator[tuple[Recording | None, DecisionReplay | None]]:
-    """Enters the modes that watch, record and lead a run. Gives the one that records and the one that leads, if there are any."""
+    """Enters the modes of a run. Yields the mode that records decisions and the one that follows them, if any."""
     recording, program = None, Program(position) if setting.steps else None
     with contextlib.ExitStack() as stack:
         if setting.precision is not None:
             stack.enter_context(setting.precision.step(device))
             if setting.precision.autocasts and setting.precision.policy == "cuda" and device == "cpu":
-                stack.enter_context(cuda_policy_on_cpu())  # a checkpoint recomputes under autocast in the backward pass, too
+                stack.enter_context(cuda_policy_on_cpu())  # around the backward pass too: a checkpoint recomputes under autocast there
         if setting.beside is not None:
             stack.enter_context(setting.beside)
         if setting.selections is not None:
@@ -211,7 +210,7 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
             recording = Recording(setting.records, position, program)
             if setting.shadow is None:
                 stack.enter_context(recording)
-            else:  # one mode for both: that torch calls a mode costs as much as some ops
+            else:  # one mode for both, since calling a mode costs as much as some ops
                 setting.shadow.through = recording.run
         elif setting.precision is not None and setting.shadow is None and device == "cpu" and not setting.compiled:
             stack.enter_context(substituted())
@@ -224,7 +223,7 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
             )
             following = stack.enter_context(mode)
         if setting.shadow is not None:
-            stack.enter_context(setting.shadow)  # last, so that it sees an op before it is rounded or recorded
+            stack.enter_context(setting.shadow)  # last, so that it sees an op first
         yield recording, following
         if following is not None:
             trace.flips = following.flips
@@ -235,7 +234,7 @@ def _modes(setting: Setting, device: str, position: Position, trace: Trace) -> I
 
 @contextlib.contextmanager
 def _unwatched(shadow: Shadow, device: str) -> Iterator[None]:
-    """The block's ops are the run's own, with the kernels that it has, and no shadow sees them."""
+    """Inside, the shadow is off, and the run uses the same kernels as with it."""
     if innermost_mode() is not shadow:
         yield
         return
@@ -245,10 +244,9 @@ def _unwatched(shadow: Shadow, device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed(device: str) -> Iterator[None]:
-    """Whatever the caller has switched on around it: autocast, no_grad and inference mode are the run's own to set.
-
-    Autocast's cache of cast weights is emptied when its outermost block ends, which here may be the caller's: the run's weights
-    must not stay in it.
+    """Inside, the caller's autocast, no_grad and inference mode are off.
+    Autocast's cache of cast weights is emptied when its outermost block ends. This may be the caller's, so the cache is emptied here too:
+    the run's weights must not stay in it.
     """
     try:
         with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device, enabled=False):
@@ -259,9 +257,8 @@ def undisturbed(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def rnn_kernels(job: Job, setting: Setting) -> Iterator[None]:
-    """Where oneDNN cannot train a recurrent layer in the format, torch takes its own kernels, as on hardware that has none.
-
-    Of float16 it has no such kernel. Of bfloat16 it has none for a processor without AVX-512, and torch raises there.
+    """Inside, torch uses its own recurrent kernels if oneDNN cannot train a recurrent layer in the format.
+    oneDNN has no such kernel for float16, and none for bfloat16 without AVX-512. Torch raises an error there.
     """
     dtype = setting.precision.compute_dtype if setting.precision is not None else torch.float32
     recurrent = any(isinstance(module, torch.nn.RNNBase) for module in job.model.modules())
@@ -277,9 +274,8 @@ def rnn_kernels(job: Job, setting: Setting) -> Iterator[None]:
 
 @functools.cache
 def trains_recurrent(dtype: torch.dtype) -> bool:
-    """Whether torch's LSTM runs on this CPU under autocast to that low dtype, backward too. Nothing is drawn for it, and no hook hears of it.
-
-    torch offers no answer (what it says of bfloat16 leaves out a cap that ONEDNN_MAX_CPU_ISA sets), so one LSTM of one number is tried.
+    """Whether torch's LSTM runs on this CPU under autocast to that low dtype, also backward. It uses no random numbers and calls no hooks.
+    Torch does not tell (its query for bfloat16 ignores ONEDNN_MAX_CPU_ISA), so an LSTM with a single number is tried.
     """
     with torch.inference_mode(False), torch.enable_grad(), without_modes():
         value, state, *weights = (torch.zeros(shape, device="cpu", dtype=torch.float32) for shape in ((1, 1, 1), (1, 1, 1), (4, 1), (4, 1)))

@@ -1,8 +1,7 @@
-"""Products that compute nothing, in a run that rounds the operands of its products (tf32).
+"""Finds products that only move values, in a run that rounds the operands of its products (tf32), and computes them exactly.
 
-A product with zeros and ones (an identity, a permutation, one-hot rows) moves values or selects among them. float32 carries it out without any
-rounding, as float64 shows. So tf32's rounding of the operands is all that happens to what it moves. A product that computes is never exact: two
-significands of 24 bits need 48.
+A product with zeros and ones (an identity, a permutation, one-hot rows) moves or selects values. It is exact in float32, which a comparison with
+float64 shows. So tf32 would only round the moved values. A product that computes is never exact, since two significands of 24 bits need 48 bits.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _FACTORS = {getattr(torch.ops.aten, name): places for name, places in ops.MATRIX
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Selection:
-    """Where one was made: "aten.mm.default", "models/pose.py:12", "encoder.pose"."""
+    """A product that only moves values, and its place: "aten.mm.default", "models/pose.py:12", "encoder.pose"."""
 
     op: str
     source: str
@@ -30,7 +29,7 @@ class Selection:
 
 
 class Selections(TorchDispatchMode):
-    """Carries selections of the forward pass out as float32 does, past the modes that round, and lists them."""
+    """Computes selections of the forward pass in plain float32, without the modes that round, and lists them."""
 
     def __init__(self, found: list[Selection], position: Position) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

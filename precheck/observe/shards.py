@@ -1,4 +1,4 @@
-"""A plain copy of a model whose weights are spread over ranks by FSDP2: every rank gets it whole."""
+"""Makes a plain copy of a model that FSDP2 has sharded. Every rank gets the whole model."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from precheck.torch_internals import sharded_class
 _HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
           "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks")  # fmt: skip
 _STATE = ("__composable_api", "_fsdp", "_is_fsdp")
-"""What FSDP writes into a module, process groups among it."""
+"""Prefixes of the attributes that FSDP adds to a module, such as process groups."""
 _OWN = ("torch.distributed.fsdp", "torch.distributed._composable")
-"""Where FSDP's own hooks come from."""
+"""Modules of FSDP's own hooks."""
 
 
 def gathered(model: torch.nn.Module) -> torch.nn.Module:
-    """The copy. Every rank has to ask for it. Raises InputError where something else than FSDP has spread the weights."""
+    """The copy. All ranks must call this. Raises InputError if the weights were not sharded by FSDP."""
     spread = [name for name, parameter in model.named_parameters() if isinstance(parameter, DTensor)]
     if not any(isinstance(module, FSDPModule) for module in model.modules()):
         raise InputError(
@@ -30,7 +30,7 @@ def gathered(model: torch.nn.Module) -> torch.nn.Module:
         )
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            module.reshard()  # what a forward has left gathered; no number changes
+            module.reshard()  # frees weights that a forward pass left gathered; changes no number
     memo: dict[int, Any] = {id(parameter): _whole(parameter) for parameter in model.parameters()}
     for module in model.modules():
         memo[id(module)] = object.__new__(_plain(type(module)))
@@ -43,7 +43,7 @@ def gathered(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def _plain(kind: type) -> type:
-    """The class that fully_shard put its own in front of."""
+    """The original class, without the one that fully_shard mixed in."""
     return sharded_class(kind) if issubclass(kind, FSDPModule) else kind
 
 

@@ -1,7 +1,7 @@
-"""Room on Python's stack for what hooks add to it. A model nested as deeply as it can run alone can then be watched too.
+"""Raises Python's recursion limit for the frames that hooks add, so that a deeply nested model that runs alone can be watched too.
 
-A module call takes torch two frames beside the module's own forward, and a third where the module has hooks. So whatever nests within Python's
-recursion limit does within four thirds of it under hooks, and what observes the innermost op takes some frames more.
+A module call takes two frames of torch beside the module's own forward, and a third if the module has hooks. So a model that runs within the
+recursion limit runs within four thirds of it under hooks. Observing the innermost op takes some frames more.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import threading
 from collections.abc import Iterator
 
 OBSERVING = 200
-"""Frames between a verb and the model, and between an op and the innermost function that looks at it: 60 at most were counted."""
+"""Frames between a verb and the model, and between an op and the innermost function that observes it. At most 60 were counted."""
 
 _lock, _users, _limits = threading.Lock(), 0, (0, 0)
 
 
 @contextlib.contextmanager
 def room() -> Iterator[None]:
-    """Inside, the stack may be as much deeper as hooks make it. Nests, in any thread; a limit that the block sets itself stays."""
+    """Inside, the recursion limit is raised. May be nested, and used from any thread. A limit that the block sets itself stays."""
     global _users, _limits
     with _lock:
         _users += 1

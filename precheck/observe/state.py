@@ -1,8 +1,8 @@
-"""Borrowing a user's model and giving it back bit for bit.
+"""Runs work on the user's own model. This module gives it new storage for a run and restores it bit for bit.
 
-The user's own module objects run, never copies: a loss that reads `model.aux_loss`, or an optimizer over
-`model.parameters()`, means that very model. Each run works on fresh storage put under the user's parameters and buffers, so
-their own storage is never written.
+The user's own module objects run, and not copies: a loss that reads `model.aux_loss`, or an optimizer over
+`model.parameters()`, refers to that model. Each run puts new storage under the user's parameters and buffers, so
+their original storage is never written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 @contextlib.contextmanager
 def preserved(model: torch.nn.Module) -> Iterator[None]:
-    """Whatever the block does, parameters, gradients, buffers, attributes, modes, RNG and globals come back as they were."""
+    """After the block, parameters, gradients, buffers, attributes, modes, random states and global settings are restored."""
     with interrupts.held(), contextlib.ExitStack() as stack:
         stack.callback(_restore_model(model))
         stack.callback(_restore_random())
@@ -41,7 +41,7 @@ def preserved(model: torch.nn.Module) -> Iterator[None]:
 
 
 def checkpoint(model: torch.nn.Module) -> Callable[[], None]:
-    """A call that goes back to now: random states, buffers and what modules hold besides. Parameters and gradients stay."""
+    """Returns a function that restores the present random states, buffers and other attributes of modules, but not parameters and gradients."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     restore_held, restore_random = _restore_held(model, own=_unique_parameters(model)), _restore_random()
 
@@ -74,7 +74,7 @@ def _restore_held(model: torch.nn.Module, *, own: Sequence[torch.nn.Parameter]) 
     attributes = [(module.__dict__, dict(module.__dict__)) for module in model.modules()]
     containers: list[tuple[Any, Any]] = []
     plain: list[tuple[torch.Tensor, torch.Tensor]] = []
-    gradients: list[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]] = []  # of plain tensors, which no module knows to be weights
+    gradients: list[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]] = []  # of leaves that no module has registered
     generators: list[tuple[torch.Generator, torch.Tensor]] = []
     for value in _held([saved for _, saved in attributes], own=set(map(id, own))):
         if isinstance(value, _CONTAINERS):
@@ -103,18 +103,18 @@ def _restore_held(model: torch.nn.Module, *, own: Sequence[torch.nn.Parameter]) 
 
 
 def _copied(container: Any) -> Any:
-    """Most are the hooks of a module that has none."""
+    """A shallow copy. `()` stands for an empty container, since most are the empty hooks of modules."""
     if type(container) not in _CONTAINERS:
         return copy.copy(container)
     return container.copy() if container else ()
 
 
 def _held(attributes: Sequence[dict[str, Any]], *, own: Collection[int]) -> Iterator[Any]:
-    """What modules hold that a run may change: containers, plain tensors and generators, inside other containers too, and the attributes of other
-    objects (a counter, a cache). Not what such an object refers to in turn.
+    """Objects in modules that a run may change: containers, plain tensors and generators, also inside other containers, and the attributes of other
+    objects (a counter, a cache). Objects that these refer to are not included.
 
-    `own` are the ids of parameters. Of what torch itself registers (parameters, buffers, children) only the dictionaries are
-    given, not the contents, which `refresh` replaces.
+    `own` has the ids of parameters. For torch's registries (parameters, buffers, children) only the dictionaries are
+    yielded, since `refresh` replaces the contents.
     """
     waiting = [value for saved in attributes for value in saved.values()]
     registered = {id(saved[name]) for saved in attributes for name in _REGISTERED if name in saved}
@@ -129,19 +129,19 @@ def _held(attributes: Sequence[dict[str, Any]], *, own: Collection[int]) -> Iter
         elif _stateful(value):
             yield vars(value)
         if isinstance(value, _NESTING) and id(value) not in registered:
-            for each in value.values() if isinstance(value, dict) else value:  # extend would ask a tuple's class for its length
+            for each in value.values() if isinstance(value, dict) else value:  # `extend` would call __len__ of a tuple's subclass
                 waiting.append(each)
 
 
 def _stateful(value: Any) -> bool:
-    """An object with attributes of its own, other than a part of the program."""
+    """Whether an object has attributes of its own and is not a module, class or function."""
     program = (torch.nn.Module, type, types.ModuleType, types.FunctionType, types.MethodType)
     return isinstance(getattr(value, "__dict__", None), dict) and not isinstance(value, program)
 
 
 def _refill(target: Any, saved: Any) -> None:
-    """In place, since others hold on to these containers (an RNN's flat weights, hooks), and only where something has changed: a frozen
-    configuration can't be written at all."""
+    """Restores a container in place, since other objects refer to it (an RNN's flat weights, hooks). Does nothing if nothing has changed: a frozen
+    configuration cannot be written."""
     if _same_items(target, saved):
         return
     target.clear()
@@ -149,7 +149,7 @@ def _refill(target: Any, saved: Any) -> None:
 
 
 def _same_items(target: Any, saved: Any) -> bool:
-    """The very same objects in the same order."""
+    """Whether both hold the same objects in the same order."""
     if len(target) == 0 == len(saved):
         return True
     if len(target) != len(saved) or not all(map(operator.is_, target, saved)):
@@ -173,7 +173,7 @@ def _restore_random() -> Callable[[], None]:
 
 
 def seed(number: int) -> None:
-    """Seeds torch's generators, of devices only those in use: the seed that a user has given to others waits where nobody could put it back."""
+    """Seeds torch's generators. Devices that are not in use are left out: a user's seed for them could not be restored."""
     device = torch.accelerator.current_accelerator()
     waits = device is None or (device.type in ("cuda", "xpu") and not getattr(torch, device.type).is_initialized())
     (torch.default_generator.manual_seed if waits else torch.manual_seed)(int(number))
@@ -181,7 +181,7 @@ def seed(number: int) -> None:
 
 @contextlib.contextmanager
 def random_kept() -> Iterator[None]:
-    """What is drawn inside the block is drawn again after it."""
+    """Restores the random states after the block."""
     with interrupts.held():
         restore = _restore_random()
         try:
@@ -197,14 +197,14 @@ def _restore_globals() -> Callable[[], None]:
     def restore() -> None:
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
-        if _deterministic() != before:  # torch imports its compiler to set it, which takes two seconds
+        if _deterministic() != before:  # to set it, torch imports its compiler, which takes two seconds
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
     return restore
 
 
 def _deterministic() -> tuple[bool, bool]:
-    """Whether torch is asked for deterministic algorithms, and whether it only warns where it has none."""
+    """Whether deterministic algorithms are required, and whether torch only warns if there is none."""
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
@@ -213,9 +213,8 @@ def _unique_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
 
 
 def refresh(model: torch.nn.Module, *, parameter: Change, buffer: Change) -> None:
-    """Puts new storage under every parameter and buffer: `parameter(value)` and `buffer(value)`.
-
-    Ties hold: a tensor registered under two names is changed once. Call it inside `preserved`.
+    """Gives every parameter and buffer new storage: `parameter(value)` and `buffer(value)`.
+    A tied tensor, registered under two names, is changed once and stays tied. Call it inside `preserved`.
     """
     for param in _unique_parameters(model):
         param.grad = None
@@ -230,7 +229,7 @@ def refresh(model: torch.nn.Module, *, parameter: Change, buffer: Change) -> Non
 
 
 def floats_to(dtype: torch.dtype) -> Change:
-    """A change that casts floating tensors to `dtype` and copies all others; the result never shares storage."""
+    """A change that casts floating tensors to `dtype` and copies all others. The result never shares storage with the original."""
 
     def change(value: torch.Tensor) -> torch.Tensor:
         return cast(value, dtype) if value.is_floating_point() else value.detach().clone()
@@ -250,9 +249,8 @@ def rounded_to(dtype: torch.dtype) -> Change:
 
 
 def copied(value: torch.Tensor, dtype: torch.dtype | None, *, model: torch.nn.Module) -> torch.Tensor:
-    """An input for one run: own storage, cast if it is floating and a dtype is given, the same `requires_grad`.
-
-    A parameter of the model's own, given as an input too, stays that parameter.
+    """An input for one run: a copy with the same `requires_grad`, cast if it is floating and a dtype is given.
+    If the input is a parameter of the model, it stays that parameter.
     """
     if isinstance(value, torch.nn.Parameter) and any(value is own for own in model.parameters()):
         return value

@@ -1,4 +1,4 @@
-"""A float32 run of a job with recipes carried out beside its products."""
+"""Runs a job in float32, and computes each of its products also under several recipes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from precheck.recipes.survey import Place, Survey
 
 
 def surveyed(job: Job, recipes: Iterable[Recipe]) -> list[Place]:
-    """The places of one float32 run of a job's first step. Layers that are kept in float32 are no recipe's."""
+    """The products of one float32 run of a job's first step, by place. Layers that are kept in float32 are left out."""
     mode = Survey(job.model, recipes)
     run(dataclasses.replace(job, optimizer=None, steps=1), Setting(torch.float32, beside=mode))
     apart = {id(module) for kept in float32_parts.kept(job.model) for module in kept.modules()}

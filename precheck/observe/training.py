@@ -1,4 +1,4 @@
-"""The training steps of one run: forward, loss, backward, loss scale, optimizer."""
+"""Makes the training steps of one run: forward, loss, backward, loss scale, optimizer."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from precheck.precisions import Precision
 from precheck.torch_internals import has_step_hooks, no_dispatch, storage_key
 
 _CARRYING = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-"""Optimizers by which no Inf or NaN of a gradient is lost on the way to its weight, whatever their settings. What is scaled, added, squared or
-divided by its own root stays Inf or becomes NaN. Signs and clipping would lose it, and subclasses may do anything. So may fused kernels: torch
-2.13's of SGD leaves bfloat16 weights on a CPU where they were."""
+"""Optimizers that carry every Inf or NaN of a gradient into its weight, with all settings. A number that is scaled, added, squared or divided by its
+own root stays Inf or becomes NaN. Signs and clipping would lose it, and subclasses may do anything. So may fused kernels: torch 2.13's fused SGD
+does not change bfloat16 weights on a CPU."""
 
 
 class Training:
-    """The steps of one run, on the user's model as `run` has prepared it."""
+    """The steps of one run, on the user's model after `run.prepare`."""
 
     def __init__(
         self, job: Job, boundaries: Boundaries, *, storage: torch.dtype | None, precision: Precision | None, recording: Recording | None = None,
@@ -40,24 +40,24 @@ class Training:
     ) -> None:  # fmt: skip
         self.job, self.boundaries, self.recorder, self.trace = job, boundaries, boundaries.recorder, boundaries.trace
         self.recording, self.following, self.storage, self.precision, self.early = recording, following, storage, precision, early
-        self.led = following.during if following is not None else contextlib.nullcontext  # goes around a forward or backward pass
-        self.aside = aside  # in it nobody watches the ops; None: nobody does anyway
+        self.led = following.during if following is not None else contextlib.nullcontext  # encloses a forward or backward pass
+        self.aside = aside  # a context without the shadow; None: there is no shadow
         self.parameters = dict(job.model.named_parameters())
         self.named = {name: param for name, param in self.parameters.items() if param.requires_grad}
         self.leaves = {id(param) for param in self.named.values()}
-        self.moved: list[Moved] = []  # parameters, as they were when their moves were last written down
+        self.moved: list[Moved] = []  # parameters, as of their last recorded displacement
         with no_dispatch():
             self.start = {name: self._kept(name, param) for name, param in self.named.items()} if job.optimizer else {}
         self.masters = self._masters()
         self.optimizer = self._make_optimizer()
-        self.differentiable = False  # whether a gradient can come back for what the model returned last
-        self.recorded = True  # whether the loss is; a run that only looks for a loss scale is not
-        self.result: Any = None  # what the model returned last, where ops are watched
-        self.broken, self.updated = False, 0  # whether the last step made a weight Inf or NaN; the last that the optimizer was asked to take
+        self.differentiable = False  # whether the model's last result requires a gradient
+        self.recorded = True  # whether the loss is recorded; not while a loss scale is searched
+        self.result: Any = None  # the model's last result, if ops are watched
+        self.broken, self.updated = False, 0  # whether the last step made a weight Inf or NaN; number of the last optimizer step
         self.scaler = self.precision.make_scaler(job.device) if self.precision else torch.amp.GradScaler(job.device, enabled=False)
 
     def steps(self) -> None:
-        """All steps, or as many as something can be learnt from. What became of the weights is written down after the last."""
+        """Makes all steps, or stops if further steps would show nothing. Records the displacements of weights after the last step."""
         for step in range(1, self.job.steps + 1 if self.optimizer else 2):
             self.boundaries.step, self.boundaries.enabled = step, step == 1
             with doing(f"step {step} of {self.job.steps}") if step > 1 else contextlib.nullcontext():
@@ -67,14 +67,14 @@ class Training:
             self._record_updates(self.updated)
 
     def _step(self, step: int) -> bool:
-        """Forward, loss, backward, update. False where nothing more can be learnt from going on."""
+        """One step: forward, loss, backward, update. False if further steps would show nothing."""
         if step == 1 and self.aside is not None and self.scaler.is_enabled() and self.job.loss is not None:
             self._find_scale_beforehand(self.aside)
         loss = self._forward(step)
         if loss is None or self.early:
             return False
         if not loss.requires_grad:
-            if self.optimizer or self.differentiable:  # else it is the user's choice: a frozen model, or one under torch.no_grad()
+            if self.optimizer or self.differentiable:  # else the user chose so: a frozen model, or torch.no_grad()
                 detached_loss(loss, trains=bool(self.named))
             return False
         if self.boundaries.glance and step == 1 and any(leaf not in self.leaves for leaf in map(id, leaves(loss))):
@@ -84,7 +84,7 @@ class Training:
         if self.scaler.is_enabled() and not self.trace.collapsed and not self._finite_gradients():
             self._find_scale(step, lost=not bool(loss.isfinite().all()))
         if step > 1 and (self.trace.collapsed or not bool(loss.isfinite())):
-            self.boundaries.enabled = True  # only the first step's boundaries are kept, unless a later one goes wrong
+            self.boundaries.enabled = True  # boundaries are recorded in the first step, and in a later one that fails
             self._rewind()
             self._once_more(step)
             return False
@@ -112,7 +112,7 @@ class Training:
             inputs = mapped(inputs, self.boundaries.disturbance.input)
         if self.recording is not None:
             self.recording.gives(inputs)
-        if self.scaler.is_enabled() or step > 1:  # only then may the forward have to be repeated
+        if self.scaler.is_enabled() or step > 1:  # only then the forward pass may have to be repeated
             self._rewind = self._checkpoint()
         with self._autocast(), self.boundaries.forward(), self.led("forward"):
             result = call(job.model, inputs)
@@ -121,7 +121,7 @@ class Training:
             self.result = result if self.aside is not None else None
             if job.loss is None:
                 if not self.trace.records and not (self.boundaries.witness is not None and any(True for _ in tensors(result))):
-                    nothing_to_compare(result)  # a witness looks at whole numbers too
+                    nothing_to_compare(result)  # a witness accepts integers too
                 return None
             loss = job.loss(result)
         check_loss(loss)
@@ -131,10 +131,9 @@ class Training:
 
     @contextlib.contextmanager
     def _autocast(self) -> Iterator[None]:
-        """The precision's autocast, which begins and ends without casts of weights in its cache, as a training loop's own does.
-
-        torch empties the cache at the end of the outermost block, which here is `undisturbed`. Casts that stayed would be used
-        again: by a reentrant checkpoint in the backward pass, without a gradient (torch 2.9), or after the weights have moved.
+        """The precision's autocast, with an empty cache of cast weights at the beginning and at the end, as in a training loop.
+        Torch empties the cache at the end of the outermost block, which here is `undisturbed`. Old casts would be used again: by
+        a reentrant checkpoint in the backward pass, without a gradient (torch 2.9), or after the weights have changed.
         """
         torch.clear_autocast_cache()
         try:
@@ -157,7 +156,7 @@ class Training:
         return finite_everywhere(gradient.coalesce().values() if gradient.is_sparse else gradient for gradient in gradients)
 
     def _find_scale_beforehand(self, aside: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
-        """Finds the first step's loss scale in runs that nobody watches, which cost little, so that its ops are watched once, under that scale."""
+        """Finds the first step's loss scale in cheap unwatched runs, so that the step's ops are watched only once, under that scale."""
         with self._unrecorded(), aside():
             loss = self._forward(1)
             if loss is not None and loss.requires_grad:
@@ -167,9 +166,8 @@ class Training:
             self._rewind()
 
     def _find_scale(self, step: int, *, lost: bool) -> None:
-        """Goes on under the largest loss scale under which all gradients are finite, by halvings, as GradScaler would by skipping steps.
-
-        Where every op is watched, the runs of the search are not; what it comes to is run once more.
+        """Halves the loss scale until all gradients are finite, as GradScaler does by skipping steps.
+        Under a shadow, the runs of the search are not watched, and the step is run again under the scale found.
         """
         if self.aside is None:
             self._halve(step, lost=lost)
@@ -187,7 +185,7 @@ class Training:
             self.boundaries.enabled, self.recorded = enabled, True
 
     def _halve(self, step: int, *, lost: bool) -> float:
-        """The largest loss scale under which the step's gradients are finite, or 1 if there is none; the scaler has it."""
+        """Sets and returns the largest loss scale under which the step's gradients are finite, or 1 if there is none."""
         most = self.scaler.get_scale()
         span = max(0, round(math.log2(most)))
         found = fewest(span, lambda halvings: self._finite_under(step, most / 2**halvings), lost=lost)
@@ -196,7 +194,7 @@ class Training:
         return float(most / 2**halvings)
 
     def _finite_under(self, step: int, scale: float) -> bool:
-        """Whether the step, run again under that loss scale, has finite gradients."""
+        """Runs the step again under that loss scale. Returns whether its gradients are finite."""
         self._rewind()
         self.scaler.update(scale)
         self._once_more(step)
@@ -213,14 +211,14 @@ class Training:
             self.recorder.unscale(scale)
 
     def _told_by_weights(self) -> set[int]:
-        """Parameters, by id, that are Inf or NaN after the step where their gradient was before it. A glance asks no more of such gradients
-        than a sample tells: all weights are asked after each step."""
+        """Ids of parameters that surely become Inf or NaN where their gradient is so. In a glance, samples of such gradients are enough, since all
+        weights are checked after each step."""
         if not self.boundaries.glance or self.optimizer is None or type(self.optimizer) not in _CARRYING or has_step_hooks(self.optimizer):
-            return set()  # a hook may mend a gradient
+            return set()  # a hook may repair a gradient
         return {id(param) for group in self.optimizer.param_groups if not group.get("fused") for param in group["params"]}
 
     def _masters(self) -> dict[str, torch.nn.Parameter]:
-        """What the optimizer steps on: the model's own parameters, or float32 copies of them."""
+        """The parameters of the optimizer: the model's own, or float32 master copies."""
         if self.precision is None or not self.precision.master or not self.job.optimizer:
             return self.named
         return {name: torch.nn.Parameter(param.detach().float()) for name, param in self.named.items()}
@@ -251,7 +249,8 @@ class Training:
             self._record_updates(step)
 
     def aged(self, another: Callable[[], Any]) -> dict[str, tuple[float, int]]:
-        """What becomes of low-format parameters that mostly stood still where they had a gradient, by name; `another` makes a shadow."""
+        """Continues the optimizer alone for low-format parameters that mostly did not move although they had gradients. Returns, by name, the share
+        of the displacement that arrives and the number of steps. `another` makes a shadow."""
         if self.optimizer is None:
             return {}
         pulled = [each for each in self.moved if each.parameter.grad is not None and each.parameter.grad.layout is torch.strided]
@@ -261,12 +260,12 @@ class Training:
         return {still[number]: (each.arrived, each.steps) for number, each in found.items()}
 
     def _may_stand(self, name: str) -> bool:
-        """Whether some of its elements have not moved, by what was written down of its last move."""
+        """Whether some of its elements have not moved, according to the record of its last displacement."""
         record = self.trace.records[f"update:{name}@{self.updated}"]
         return bool(record.zeros or record.nonfinite)
 
     def _standing(self, moved: Sequence[Moved]) -> list[list[int]]:
-        """Of each, how many elements with a gradient are where they were, and how many have one."""
+        """For each parameter, how many elements with a gradient have not moved, and how many have a gradient."""
         counts = []
         with torch.no_grad(), no_dispatch():
             for each in moved:
@@ -277,12 +276,12 @@ class Training:
             return torch.stack([count.to(counts[0].device) for count in counts]).view(-1, 2).tolist() if counts else []
 
     def _compared(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
-        """The elements of a parameter that are compared with their earlier values: all, or a sample where one is enough."""
+        """The elements of a parameter that are compared with their earlier values: all, or a sample if that is enough."""
         value = parameter.detach()
         return thinned(value) if f"update:{name}@{self.job.steps}" in self.job.sampled else value
 
     def _kept(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
-        """What of a parameter is compared, as it is now."""
+        """A copy of the elements that are compared, as they are now."""
         value = self._compared(name, parameter)
         return value.clone() if storage_key(value) == storage_key(parameter) else value
 

@@ -1,7 +1,7 @@
-"""What is known of torch's ops, once for all of precheck: rows of facts, and the questions that are asked of them.
+"""Facts about torch's ops: a row for each op, and sets of ops that share a property.
 
-Each name below is the set of the ops of which one thing is true, or a table by their names. They are computed once from the rows of the
-registry. An op goes by its base name, `base_name`. Nothing here imports torch.
+Each name below is a set of the ops with one property, or a table by their names. They are computed once from the rows of the registry.
+An op is listed by its base name (`base_name`). Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -12,153 +12,153 @@ from precheck.ops.spec import Kind, OpSpec, Pole, base_name, names_of, terms
 _SUMMED = (Kind.SUM, Kind.BLEND, Kind.REDUCTION, Kind.RUNNING, Kind.JOIN)
 _MULTIPLIED = (Kind.PRODUCT, Kind.FUSED, Kind.CONTRACTION)
 
-# across ranks
+# collectives
 REDUCED = where(lambda op: op.across == "sums")
-"""Collectives that combine the ranks' numbers."""
+"""Collectives that combine numbers of all ranks."""
 GATHERED = where(lambda op: op.across == "copies")
-"""Collectives that pass the ranks' numbers on."""
+"""Collectives that pass on numbers of ranks unchanged."""
 CARRIED = REDUCED | GATHERED
-"""Collectives whose results every rank has."""
+"""Collectives whose results all ranks receive."""
 
 # sums and products
 ADDITIONS = where(lambda op: op.kind is Kind.SUM)
 """Sums and differences of two operands."""
 SUMS = ADDITIONS | REDUCED
-"""Ops whose few terms may cancel, and bring their absolute errors into the sum: sums of two operands, and sums over ranks."""
+"""Sums of few terms, which may cancel, and whose absolute errors add up: sums of two operands, and sums over ranks."""
 PRODUCTS = where(lambda op: op.kind is Kind.CONTRACTION)
 """Sums of products: matrix products, inner products, convolutions."""
 SCALING = where(lambda op: op.kind in (Kind.PRODUCT, Kind.QUOTIENT))
-"""Products and quotients by elements, which cancel nothing."""
+"""Elementwise products and quotients, in which nothing cancels."""
 MULTIPLYING = PRODUCTS | SCALING
 """Ops whose result is a multiple of an operand."""
 REDUCTIONS = where(lambda op: op.kind in (Kind.CONTRACTION, Kind.REDUCTION, Kind.RUNNING, Kind.NORM))
-"""Ops that add up many terms, whose errors are independent. What subtracts a mean first, as `var` does, is none: it may cancel."""
+"""Ops that add up many terms, whose errors are independent. Ops that subtract a mean first, such as `var`, are not included: they may cancel."""
 AVERAGES = where(lambda op: op.kind in (Kind.REDUCTION, Kind.LOSS))
-"""Ops that make one number of many."""
+"""Ops that reduce many numbers to one."""
 AVERAGING = AVERAGES & where(lambda op: bool(op.linear))
-"""Of these, those that add elements up and no more: of independent errors a root is left of their number."""
+"""Those of `AVERAGES` that only add elements up. Independent errors then grow with the root of the number of elements only."""
 ADDITIVE = where(lambda op: op.kind in _SUMMED and bool(op.linear)) | REDUCED
-"""Ops into whose result an operand brings its absolute error, since all operands are of one scale in it. Others bring their relative one."""
+"""Ops whose result has the absolute errors of its operands, since these have one scale. In other ops relative errors are passed on."""
 STEADY = where(lambda op: op.steady)
-"""Ops that no error grows in: what an operand is off by absolutely, the result is off by at most twice."""
+"""Ops that do not amplify errors: the absolute error of the result is at most twice that of the operand."""
 POLYNOMIAL = SUMS | where(lambda op: op.kind in (*_SUMMED, *_MULTIPLIED, Kind.MOVE) and bool(op.linear) and not op.poles)
-"""Ops that make neither Inf nor NaN of a zero and finite numbers."""
+"""Ops that give neither Inf nor NaN for zeros and finite numbers, unless they overflow."""
 ACCUMULATING = where(lambda op: op.accumulates in ("adds", "scales", "scatters", "statistics"))
-"""Ops that in place change what they are given by an addition or a factor: sums, moving averages, running statistics."""
+"""Ops that in place change a tensor by an addition or a factor: sums, moving averages, running statistics."""
 ELEMENTWISE = where(lambda op: op.accumulates in ("adds", "scales") and op.kind is not Kind.CONTRACTION)
-"""Those of them that give each element of the sum something of its own."""
+"""Those of `ACCUMULATING` that work element by element."""
 SCATTERING = where(lambda op: op.accumulates in ("scatters", "may scatter"))
-"""Ops that add many elements into one; some only if their argument `accumulate` says so."""
+"""Ops that add several elements into one, some of them only if their argument `accumulate` is true."""
 DIFFERENCES = where(lambda op: op.kind is Kind.LOSS and op.subtracts)
-"""Losses that subtract within."""
+"""Losses that subtract one operand from the other."""
 
-# numbers moved, and numbers laid down
+# moved numbers and constants
 CASTS = where(lambda op: op.casts)
 """Copies that may change the dtype."""
 WHOLE_COPIES = where(lambda op: op.whole)
-"""Ops whose result is their input, whole, in another dtype or layout."""
+"""Ops whose result is the whole input, in another dtype or layout."""
 MOVING = GATHERED | where(lambda op: op.kind in (Kind.MOVE, Kind.JOIN) and op.exact)
-"""Ops whose result holds elements of what they are given, in other places, dtypes or signs, whatever these elements are."""
+"""Ops whose result holds elements of their inputs, in other places, dtypes or signs, for all values of these elements."""
 CONSTANTS = MOVING - GATHERED | where(lambda op: bool(op.constant))
-"""Ops that lay a constant down, or carry it about: what a mask is made of."""
+"""Ops that make constants or move elements. Masks are made by these."""
 UNROUNDED = where(lambda op: (op.exact and not op.casts) or (op.kind is Kind.FACTORY and op.constant != "range")) | {"copy"}
-"""Ops whose result is as exact as what they are given. A copy into another tensor is taken to be of one dtype; a cast is there to round."""
+"""Ops whose result is as exact as their inputs. A copy into another tensor is assumed not to change the dtype. Casts are not included."""
 REPLACING = where(lambda op: op.replaces)
-"""Ops that in place leave nothing of what they are given, and give it a number or another tensor's content."""
+"""Ops that overwrite a tensor in place with a number or with another tensor's content."""
 FRESH = where(lambda op: op.form)
-"""Ops that take the form of a tensor and none of its content."""
+"""Ops that use the shape and dtype of a tensor and not its content."""
 DRAWN = where(lambda op: op.kind is Kind.DRAW and op.real)
 """Draws of real numbers."""
 UNIFORM = where(lambda op: op.uniform)
-"""Draws of numbers that are as frequent everywhere in an interval."""
+"""Draws from a uniform distribution."""
 POSITIVE = where(lambda op: op.positive)
-"""Draws of numbers above zero: a zero is a smaller number that was rounded."""
+"""Draws of positive numbers. A zero is a rounded smaller number."""
 OVERWRITING = REPLACING | where(lambda op: op.kind is Kind.DRAW and not op.form)
-"""Ops that in place read nothing of what they write over."""
+"""Ops that in place do not read what they overwrite."""
 
-# functions with poles, and what guards them
+# functions with poles, and guards against these
 POLES = where(lambda op: bool(op.poles) and op.kind not in (Kind.ROUNDING, Kind.REMAINDER))
-"""Functions that leave the finite numbers at some argument, or end there. Which one, and at which calls: `OpSpec.poles`."""
+"""Functions that become infinite or stop being defined at some argument. `OpSpec.poles` says where."""
 SINGULAR = where(lambda op: any(pole.operand == "a" and pole.what == "value" and not pole.when for pole in op.poles))
-"""Functions of one operand that grow beyond all bounds at some argument: what they make of a uniform draw has a tail."""
+"""Functions of one operand that become infinite at some argument. Applied to a uniform draw, they give a distribution with a tail."""
 LOGARITHMS = where(lambda op: op.kind is Kind.LOGARITHM)
 EXPONENTIALS = where(lambda op: op.kind is Kind.EXPONENTIAL)
 GUARDS = where(lambda op: bool(op.bound))
-"""Sums and bounds that may keep a number off a pole."""
+"""Sums and bounds that may keep a number away from a pole."""
 BOUNDS_BELOW = where(lambda op: op.kind is Kind.BOUND and op.bound in ("lower", "both"))
-"""Bounds that hold numbers above something."""
+"""Lower bounds."""
 GUARDS_BELOW = where(lambda op: op.bound in ("lower", "both"))
-"""Guards that make a small number larger: where an epsilon stands."""
+"""Guards that make a small number larger, such as an added epsilon."""
 RECIPROCALS = where(lambda op: op.law in ("a/b", "a^-1"))
-"""Ops whose result overflows where their last operand is too small."""
+"""Ops whose result overflows if their last operand is too small."""
 
 # decisions
 STEPS = where(lambda op: op.kind in (Kind.ROUNDING, Kind.JUMP))
-"""Ops whose floating result jumps."""
+"""Ops whose floating result is a step function."""
 COUNTS = where(lambda op: op.kind is Kind.COUNT)
-"""Ops whose bins are a decision, and whose counts are not."""
+"""Ops that count elements in bins. The choice of the bin is a decision, the count is not."""
 CUTS = where(lambda op: op.kind in (Kind.ROUNDING, Kind.REMAINDER))
-"""Ops that cut numbers at multiples of something, and leave them what they are: coordinates, times, phases."""
+"""Ops that round numbers to multiples or take remainders. The results are still numbers: coordinates, times, phases."""
 WHOLE = (CUTS & STEPS) - {"floor_divide"}
-"""Ops that make a whole number of each element."""
+"""Ops that round each element to a whole number."""
 ORDERINGS = where(lambda op: op.kind in (Kind.ORDER, Kind.BOUND))
-"""Ops that ask which of two is larger, which means something only where both have one scale."""
+"""Ops that compare two numbers, which is meaningful only if both have one scale."""
 COMPARED = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.TEST, Kind.LOGICAL))
-"""Ops that give a yes or no for each element."""
+"""Ops that give a boolean for each element."""
 FILLING = where(lambda op: op.name in ("masked_fill", "index_fill"))
 """Ops that put a number into some places of a tensor."""
 CHOOSING_OR_FILLING = COMPARED | where(lambda op: op.name in ("where", "masked_fill") or op.name.startswith("nan"))
-"""Ops that ask for NaN, or leave it out, or put something else in its place."""
+"""Ops that test for NaN, leave it out, or replace it."""
 ASKING = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.QUESTION))
-"""Questions about numbers, on whose answers a program may branch."""
+"""Comparisons and tests on whose results a program may branch."""
 DECIDING_IN_PLACE = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.LOGICAL))
-"""Comparisons that can be written over a floating operand, and are a step of it then."""
+"""Comparisons that can be written in place to a floating operand. They are then step functions."""
 PLACES = where(lambda op: bool(op.chooses) and not op.values)
-"""Choices that give places alone."""
+"""Choices that return only indices."""
 CHOOSERS = where(lambda op: bool(op.chooses) and op.values)
-"""Choices along a dimension that give elements, and then their places."""
+"""Choices along a dimension that return elements and then their indices."""
 ORDERED = where(lambda op: op.ordered)
-"""Of these, those whose elements come in their order. Who takes the difference of two neighbours knows its sign, so a run that follows another's
-places keeps its own elements in their own order. They are off by no more than what is sorted; by the places of another run they are not sorted.
-(A shadow is laid beside the run element by element, and has the run's places.)"""
+"""Those of `CHOOSERS` whose elements are sorted. Code that subtracts neighbours relies on the sign, so a run that follows another's decisions keeps
+its own elements in their own order: taken by the other run's indices, they would not be sorted. Their errors are no larger than those of the input.
+(A shadow is compared with the run element by element, and has the run's indices.)"""
 EXTREMES = where(lambda op: op.chooses == "extreme")
-"""Choices of the largest or smallest elements, by what tells these from the others."""
+"""Choices of the largest or smallest elements."""
 SIDES = {name: row.side for name, row in REGISTRY.items() if row.side is not None}
-"""Derivatives that ask on which side of a threshold the forward was, and the place of the argument that tells."""
+"""Derivatives that depend on the side of a threshold, with the place of the argument that is compared with it."""
 THRESHOLDS = {name: row.thresholds for name, row in REGISTRY.items() if row.thresholds}
-"""Of these, those that depend on the argument within a side too, and where the sides meet."""
+"""Those of `SIDES` that also depend on the argument within a side, with their thresholds."""
 MASKED_SIDES = {name: place for name, place in SIDES.items() if REGISTRY[name].masks}
-"""Of these, those that are zero on one side."""
+"""Those of `SIDES` that are zero on one side."""
 
 # kernels
 CENTRED = where(lambda op: op.kind in (Kind.MOMENT, Kind.NORMALIZATION))
-"""Ops that take a mean off within, in float32 whatever they are given."""
+"""Ops that subtract a mean internally, in float32 for all input formats."""
 SOFTMAXES = where(lambda op: op.kind is Kind.SOFTMAX)
 DECOMPOSED = where(lambda op: op.kind is Kind.DECOMPOSITION)
-"""Ops all results of which are results, and none a statistic for a derivative."""
+"""Matrix decompositions. All of their outputs are results, none is a statistic for the derivative."""
 VECTORS = {(name, place): dim for name, row in REGISTRY.items() for place, dim in row.vectors}
-"""Results that hold vectors, which have no sign of their own, and the dimension along which each lies."""
+"""Results that hold vectors of arbitrary sign, with the dimension along which a vector lies."""
 FORMS = where(lambda op: op.kind is Kind.FORM)
-"""Views that their schemas do not confess to, and questions about a tensor's form."""
+"""Views that their schemas do not declare, and queries of a tensor's shape."""
 EMPTY = where(lambda op: op.kind is Kind.FACTORY and not op.constant)
-"""Factories whose result has no content of its own."""
+"""Factories of uninitialised tensors."""
 HIDDEN_WRITES = {name: row.hidden_writes for name, row in REGISTRY.items() if row.hidden_writes}
-"""Arguments that kernels write although their schemas do not say so: running statistics."""
+"""Places of arguments that kernels write although their schemas do not declare it: running statistics."""
 PAYLOADS = where(lambda op: op.workspace == "payload")
-"""Kernels that hand bytes to their own derivative."""
+"""Kernels that pass a workspace to their own derivative."""
 PACKED = where(lambda op: op.workspace == "packed")
-"""The same, with weights packed in an order of their own as well."""
+"""The same, with packed weights as well."""
 MATRIX_PRODUCTS = {name: row.factors for name, row in REGISTRY.items() if row.engine in ("matrix", "batch")}
-"""Products of matrices, alone or in pairs, and the places of the two."""
+"""Products of matrices or batches of matrices, with the places of the two factors."""
 DENSE_PRODUCTS = {name: row.factors for name, row in REGISTRY.items() if row.engine == "matrix"}
-"""Products of two matrices: those of a linear layer, whose operands fp8 recipes quantise."""
+"""Products of two matrices, as in a linear layer. fp8 recipes quantise their operands."""
 TILED_PRODUCTS = {name: row.factors for name, row in REGISTRY.items() if row.engine not in ("", "vector")}
-"""Products that tensor cores compute, whose operands tf32 rounds. Products with a vector are not among them."""
+"""Products on tensor cores, whose operands tf32 rounds. Products with a vector are not included."""
 
 MULTIPLIED = where(lambda op: bool(op.engine))
-"""Products, attention and recurrent kernels: what autocast runs in the low format."""
+"""Products, attention and recurrent kernels, which autocast runs in the low format."""
 
-# how a scale passes
+# how a scale is passed on
 SCALED_PRODUCTS = where(lambda op: op.law.startswith("a*b"))
 """Ops whose result has the product of its operands' scales."""
 SCALED_QUOTIENTS = where(lambda op: op.law == "a/b")
@@ -170,7 +170,7 @@ POWERS = {name: terms(row.law)[0]["a"] for name, row in REGISTRY.items() if row.
 KEPT = where(lambda op: op.law == "a")
 """Ops whose result has the scale of their first operand."""
 JOINED = where(lambda op: op.kind is Kind.JOIN and bool(op.law))
-"""Ops whose result has the scale that all its operands share."""
+"""Ops whose result has the common scale of its operands."""
 
 __all__ = [
     "REGISTRY", "Kind", "OpSpec", "Pole", "base_name", "names_of", "terms",

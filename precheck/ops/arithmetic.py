@@ -41,7 +41,7 @@ _REDUCTIONS = (
     OpSpec("var", Kind.MOMENT, "a^2", subtracts=True),
     OpSpec("var_mean", Kind.MOMENT, subtracts=True),
 )
-"""The product of elements (`prod`) adds nothing up: it cancels nothing, and multiplies relative errors."""
+"""The product of all elements (`prod`) is not included: it adds nothing up, so nothing cancels."""
 
 _LOGARITHMS = (
     *each("log log2 log10", OpSpec("", Kind.LOGARITHM, poles=(Pole("a", 0, "value"), Pole("a", 0, "edge")))),

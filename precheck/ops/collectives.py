@@ -1,4 +1,4 @@
-"""Rows of what ranks send each other, under the names that torch.distributed and its functional form have for it."""
+"""Rows of collectives, under their names in torch.distributed and in its functional form."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ ROWS = (
           "_c10d_functional::all_gather_into_tensor_out _c10d_functional::all_gather_into_tensor_coalesced _c10d_functional::all_to_all_single "
           "_c10d_functional_autograd::all_gather_into_tensor _c10d_functional_autograd::all_to_all_single", _COPIES),
 )  # fmt: skip
-"""Those whose results every rank has. Messages from one rank to another and `reduce` are not among them."""
+"""Collectives whose results all ranks receive. Messages from one rank to another and `reduce` are not included."""

@@ -1,7 +1,7 @@
-"""Rows of kernels that do several things at once: losses, softmax, norms, attention, decompositions and derivatives.
+"""Rows of kernels that fuse several steps: losses, softmax, norms, attention, decompositions and derivatives.
 
-A recurrent layer of float32 is one kernel on a CPU. Its factors are its input and weights. Its own hidden states are products' operands too, but no
-argument of it.
+A recurrent layer in float32 is one kernel on a CPU. Its factors are its input and weights. Its hidden states are also operands of products, but they
+are not arguments.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DECOMPOSITIONS = (
     OpSpec("_linalg_svd", Kind.DECOMPOSITION, vectors=((0, -2), (2, -1))),
     *each("linalg_eig linalg_qr", OpSpec("", Kind.DECOMPOSITION)),
 )
-"""Vectors of `linalg_eig` are complex, and of any phase; those of `linalg_qr` have the sign that LAPACK's convention gives them."""
+"""Vectors of `linalg_eig` are complex with an arbitrary phase. Those of `linalg_qr` have a fixed sign by LAPACK's convention."""
 
 _GRADIENTS = (
     OpSpec("threshold_backward", Kind.GRADIENT, "a", linear="a", side=1, masks=True),

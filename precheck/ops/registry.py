@@ -1,4 +1,4 @@
-"""All rows, by name."""
+"""Collects all rows by name."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from precheck.ops.spec import OpSpec
 _ROWS = (*arithmetic.ROWS, *structure.ROWS, *kernels.ROWS, *collectives.ROWS)
 
 REGISTRY: Mapping[str, OpSpec] = MappingProxyType({row.name: row for row in _ROWS})
-"""Each op's facts. What is not here is an op of which nothing is known."""
+"""The facts of each op. Nothing is assumed about ops that are not here."""
 
 
 def where(wanted: Callable[[OpSpec], bool]) -> frozenset[str]:
-    """The names of the ops whose facts fit."""
+    """The names of the ops for whose row `wanted` is true."""
     return frozenset(name for name, row in REGISTRY.items() if wanted(row))

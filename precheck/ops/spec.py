@@ -1,4 +1,4 @@
-"""A row of the registry: mathematical and structural facts about an op, with no opinion on their meaning for a verdict."""
+"""The form of a row of the registry: mathematical and structural facts about an op. Rules decide what these mean."""
 
 from __future__ import annotations
 
@@ -59,55 +59,54 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pole:
-    """Where a function of one operand leaves the finite numbers.
+    """A place where a function of one operand becomes infinite or ends.
 
-    `value`: the result is Inf or NaN there. `edge`: the function ends there, and beyond it is NaN. `slope`: its derivative is not finite.
+    `value`: the result is Inf or NaN there. `edge`: beyond it the result is NaN. `slope`: the derivative is not finite there.
     """
 
     operand: str  # a letter, as in OpSpec.law
     at: float
     what: Literal["value", "edge", "slope"]
-    when: Literal["", "negative exponent", "fractional exponent"] = ""  # "": at any call
+    when: Literal["", "negative exponent", "fractional exponent"] = ""  # "": in any call
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpSpec:
-    """The facts of one op. Letters a, b, c, … are its floating-point tensor operands in order, those in lists among them.
+    """The facts of one op. Letters a, b, c, … are its floating-point tensor operands in order, also those in lists.
 
-    name: as aten has it, less the underscore of an op in place and the prefix `_foreach_`: "mul" is mul, mul_ and _foreach_mul_ as well.
-        An op of another library carries that: "c10d::allreduce".
-    law: how the result scales with the operands, where it does: "a*b", "a + b/c", "a^0.5"; all terms have to have one scale. "a + ..." is an op of
-        any number of operands that share their scale. "" where the result has no scale that follows from theirs.
-    linear: the operands in each of which, the others held, the result is linear up to a constant; "..." for all, however many.
-    poles: where it has any.
-    steady: the result moves by no more than twice what the operands' elements are moved by at most, whatever their size: an error of theirs
-        comes in absolutely.
-    exact: each element of the result is an element of an operand or a number that is given, up to its sign; a cast aside, nothing is rounded.
-    whole: the result is all of the operand, in another dtype or layout.
-    casts: the result may have another dtype than the operand.
-    replaces: in place, it leaves nothing of what it is given first.
-    factors: the places of the arguments whose elements are multiplied with each other, of a contraction.
-    engine: what multiplies these: "matrix" (two matrices), "batch" (pairs of matrices), "window" (a convolution), "vector", or the kernel of a
+    name: the name in aten, without the underscore of an in-place op and the prefix `_foreach_`: "mul" stands for mul, mul_ and _foreach_mul_.
+        An op of another library has a prefix: "c10d::allreduce".
+    law: how the scale of the result follows from the operands' scales: "a*b", "a + b/c", "a^0.5". All terms must have one scale. "a + ..." stands for
+        any number of operands with one scale. "" if the result has no such scale.
+    linear: the operands in which the result is linear up to a constant, with the others fixed. "..." for all operands.
+    poles: the poles of the op.
+    steady: the result changes by at most twice the largest change of an operand's element, whatever its size: absolute errors are passed on.
+    exact: each element of the result is an element of an operand or a given number, up to its sign. Nothing is rounded, except by casts.
+    whole: the result is the whole operand, in another dtype or layout.
+    casts: the dtype of the result may differ from the operand's.
+    replaces: in place, it overwrites its first operand.
+    factors: for a contraction, the places of the arguments whose elements are multiplied with each other.
+    engine: the kind of product: "matrix" (two matrices), "batch" (pairs of matrices), "window" (a convolution), "vector", or the kernel of a
         whole layer, "attention" or "recurrent".
-    bound: the side on which a sum or a bound keeps its operand off a number: "lower", "upper" or "both".
-    accumulates: how an op in place changes what it is given: "adds" to it, "scales" it, "scatters" several elements onto one, "may scatter" if an
+    bound: for a sum or a bound, the side on which it limits its operand: "lower", "upper" or "both".
+    accumulates: how the op changes a tensor in place: "adds" to it, "scales" it, "scatters" several elements onto one, "may scatter" if an
         argument says so, or updates running "statistics".
-    subtracts: it takes operands from each other, or from their mean, within.
-    form: it takes a tensor's form and none of its content.
-    constant: what it makes is a "number" that is given or named, all over, or a "range" of numbers.
-    real: it draws real numbers, not whole ones.
-    uniform: all numbers of an interval alike.
-    positive: it draws numbers above zero, and zero itself with no probability.
-    chooses: by what it chooses: the largest or smallest elements ("extreme"), the order of all ("rank"), or a place among bounds ("place").
-    values: of a choice, whether the elements at the places are a result as well, before these.
-    ordered: these elements are all of the operand, and come in their order.
-    side: the place of the argument that a derivative asks on which side of a threshold it lies.
-    masks: beyond that threshold the derivative is zero.
-    thresholds: where the sides of a derivative meet that is not constant on each of them.
-    hidden_writes: places of arguments that the kernel writes although its schema does not say so.
-    workspace: "payload" where a kernel hands bytes to its derivative, "packed" where its weights have an order of their own as well.
-    vectors: of results that hold vectors of any sign, their place and the dimension along which a vector lies.
-    across: of a collective, whether the ranks' numbers are combined ("sums") or passed on ("copies").
+    subtracts: internally it subtracts operands from each other, or a mean.
+    form: it uses a tensor's shape and dtype and not its content.
+    constant: its result is filled with one "number", or is a "range" of numbers.
+    real: it draws real numbers, not integers.
+    uniform: it draws from a uniform distribution.
+    positive: it draws numbers above zero. Zero has probability zero.
+    chooses: what it chooses: the largest or smallest elements ("extreme"), by the order of all ("rank"), or a place among bounds ("place").
+    values: for a choice, whether it also returns the elements, before their indices.
+    ordered: it returns all elements of the operand, sorted.
+    side: for a derivative, the place of the argument that is compared with a threshold.
+    masks: on one side of that threshold the derivative is zero.
+    thresholds: the thresholds of a derivative that is not constant on each side.
+    hidden_writes: places of arguments that the kernel writes although its schema does not declare it.
+    workspace: "payload" if the kernel passes a workspace to its derivative, "packed" if its weights are packed as well.
+    vectors: for results that hold vectors of arbitrary sign, their place and the dimension along which a vector lies.
+    across: for a collective, whether the ranks' numbers are combined ("sums") or passed on ("copies").
     """
 
     name: str
@@ -143,7 +142,7 @@ class OpSpec:
 
     @property
     def library(self) -> str:
-        """Where torch keeps it: "aten", "c10d"."""
+        """The library of the op: "aten", "c10d"."""
         return self.name.rpartition("::")[0] or "aten"
 
 
@@ -160,7 +159,7 @@ Term = dict[str, float]
 def terms(law: str, operands: Iterable[str] = ()) -> list[Term]:
     """The terms of a law, each the exponents of its operands: "a + b/c" is [{"a": 1}, {"b": 1, "c": -1}].
 
-    `operands`: those of the call, all of which are terms of "a + ...". Raises ValueError for what is no law.
+    `operands` are those of the call; all of them are terms of "a + ...". Raises ValueError if `law` is invalid.
     """
     found: list[Term] = []
     for part in law.split(" + ") if law else ():
@@ -174,12 +173,12 @@ def terms(law: str, operands: Iterable[str] = ()) -> list[Term]:
 
 
 def base_name(packet: str) -> str:
-    """The name in the registry of an op that torch calls `packet`: "mul" for "mul_" and "_foreach_mul_"."""
+    """The registry's name of the op that torch calls `packet`: "mul" for "mul_" and "_foreach_mul_"."""
     return packet.removeprefix("_foreach_").rstrip("_") or packet
 
 
 @functools.cache
 def names_of(overload: str) -> tuple[str, str]:
-    """Of "mul_.Tensor" the packet, "mul_", and its name in the registry, "mul"."""
+    """The packet and the registry's name of an overload: "mul_" and "mul" for "mul_.Tensor"."""
     packet = overload.partition(".")[0]
     return packet, base_name(packet)

@@ -28,7 +28,7 @@ _JOINS = (
     OpSpec("scatter", Kind.JOIN, "a + ...", linear="ab"),
     *each("scatter_reduce index_reduce", OpSpec("", Kind.JOIN, accumulates="may scatter")),
 )  # fmt: skip
-"""`scatter`, `put` and `index_put` combine elements where an argument says so, so they are not exact at every call."""
+"""`scatter`, `put` and `index_put` combine elements if an argument says so, so they are not exact in every call."""
 
 _FORMS = each(
     "detach alias lift_fresh _unsafe_view _reshape_alias set resize resize_as is_same_size sym_size sym_stride record_stream "

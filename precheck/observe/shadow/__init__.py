@@ -1,1 +1,1 @@
-"""Shadow execution: every op of a block beside the reference precision, and what its steps and scalers did."""
+"""Shadow execution: each op of a watched block also runs in the reference precision. Optimizer steps and loss scalers are recorded too."""

@@ -1,8 +1,8 @@
-"""Additions that leave bits unchanged although the shadow moves: sums, moving averages, counters, merged weights.
+"""Finds additions that leave an accumulator's bits unchanged although its shadow moves: sums, moving averages, counters, merged weights.
 
-An accumulator is whatever is added to, in place or by rebinding a name, or stored low again after it was read and computed wide (`stores`).
-Its displacement is followed on a sample, from the first addition that absorbed at least half of what it was given. What was meant is what the
-run's own additions come to in the reference precision (`additions`). Where these are not known it is the shadow's displacement.
+An accumulator is a tensor that is added to: in place, by rebinding a name, or by a cast back to the low format after wide arithmetic (`stores`).
+Its displacement is followed on a sample, from the first addition that leaves at least half of the moved elements unchanged. The intended
+displacement is what the run's own additions give in the reference precision (`additions`). Where it is unknown, the shadow's is taken.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ if TYPE_CHECKING:
 
 SAMPLE = 1024
 ABSORBING = 0.5
-"""Share of the moved elements that kept their bits, from which an addition counts as absorbed."""
+"""An addition counts as absorbed if at least this share of the elements that should move keep their bits."""
 
 Samples = tuple[torch.Tensor, torch.Tensor]
 
 
 @dataclasses.dataclass(slots=True)
 class Accumulator:
-    """What an accumulator held when it first absorbed something, here and in the reference, and what it was given since.
-
-    `exact` is what it would hold had it lost nothing since; None where an addition was not one that can be carried out on samples.
+    """The content of an accumulator at its first absorbed addition, in the run and in the reference, and counts of the additions since.
+    `exact` is what it would hold if nothing had been lost since. None: one of the additions cannot be repeated on samples.
     """
 
     start: Samples
@@ -54,7 +53,7 @@ class Accumulation:
         self.factors = Factors()
 
     def before(self, operation: Operation, planned: Any, floats: list[torch.Tensor], cells: list[Any], written: set[int]) -> dict[int, Samples]:
-        """Samples of what an op is about to write over, by the tensor's id. What a step does to a weight is followed by `updates`."""
+        """Samples of the accumulators that an op is about to overwrite, by the tensor's id. Weights in an optimizer step belong to `updates`."""
         if not written:
             return {}
         stored = planned.base == "copy" and bool(cells) and stores.again(operation, cells[0])
@@ -71,7 +70,7 @@ class Accumulation:
         return kept
 
     def after(self, call: Call, outputs: list[torch.Tensor], values: list[Value]) -> None:
-        """Tells the operation what its accumulator absorbed, if it has one: what it wrote into, or the operand that its result replaces."""
+        """After an op: sets `operation.absorbed` if it adds to an accumulator: a tensor that it writes, or the operand that its result replaces."""
         if call.operation.derived and call.plan.base == "add" and values[0].low:
             self.gradients.added(call, outputs[0], values[0])
         if (call.plan.base not in ops.ACCUMULATING or call.written) and not call.before:
@@ -93,7 +92,7 @@ class Accumulation:
         self._one(call, outputs[0], values[0], was, source)
 
     def stored(self, call: Call, output: torch.Tensor, value: Value) -> None:
-        """After a cast to a low format: whether it stores again what it stored a turn before, and what of the turn that absorbed."""
+        """After a cast to a low format: if it stores a state that it also stored one turn of the loop before, measures what the turn absorbed."""
         latest = self.stores.latest(call, value)
         if latest is None:
             return
@@ -110,7 +109,7 @@ class Accumulation:
         self.later([*before.samples, *now.samples], resolved)
 
     def _one(self, call: Call, output: torch.Tensor, value: Value, was: Samples, operand: tuple[torch.Tensor, Cell] | None = None) -> None:
-        """`operand` is what was added to, and its cell, where that is not the output itself."""
+        """Measures one accumulator. `operand` is the tensor that was added to and its cell, if that is not the output itself."""
         cell = self.memory.find(output)
         if cell is None or not value.low:
             return
@@ -130,7 +129,7 @@ class Accumulation:
         self.later([*was, sampled(output, SAMPLE), sampled(self.memory.view(cell, output), SAMPLE), *given], resolved)
 
     def _operand(self, call: Call, output: torch.Tensor) -> tuple[Samples, tuple[torch.Tensor, Cell]] | None:
-        """What was added to: the operand of the result's own shape and dtype that is largest."""
+        """The tensor that was added to: the largest of the operands that have the shape and dtype of the result."""
         fitting = [
             (tensor, cell)
             for tensor, cell in zip(call.floats, call.cells, strict=True)
@@ -143,7 +142,7 @@ class Accumulation:
         return (sampled(tensor, SAMPLE), sampled(call.shadows[id(tensor)], SAMPLE)), (tensor, cell)
 
     def _kept(self, output: torch.Tensor, fitting: list[tuple[torch.Tensor, Cell]]) -> bool:
-        """Whether any of these absorbs already, or has an element that came out as it went in: else there is nothing to follow."""
+        """Whether one of these operands is already an accumulator, or has an element that the addition left unchanged."""
         now = sampled(output, SAMPLE)
         return any(cell.accumulator is not None or share(now == sampled(tensor, SAMPLE)) for tensor, cell in fitting)
 
@@ -177,7 +176,7 @@ class Accumulation:
 
 
 def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value) -> Absorbed:
-    """The figures since the accumulator's first addition."""
+    """The figures since the accumulator's first absorbed addition."""
     wide, exact = now[1].dtype, accumulator.exact
     start = accumulator.start[0].to(wide)
     covered = now[0].to(wide) - start
@@ -191,25 +190,25 @@ def _absorbed(accumulator: Accumulator, stuck: float, now: Samples, value: Value
 
 
 def _compensated(call: Call) -> None:
-    """The program asks what has arrived of an addition, and adds the rest to the next: so its additions come to more than it means."""
+    """Drops `exact`: a compensated sum adds lost remainders again, so its additions amount to more than the program intends."""
     for cell in call.cells:
         if cell is not None and cell.accumulator is not None:
             cell.accumulator.exact = None
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """The sample of a tensor that is about to be written. Of a large one a sample is a copy."""
+    """A sample of a tensor that is about to be written. The sample of a large tensor is a copy already."""
     few = sampled(tensor, SAMPLE)
     return few.clone() if tensor.numel() <= SAMPLE else few
 
 
 def _adds_in_place(planned: Any, floats: list[torch.Tensor], written: set[int]) -> bool:
-    """Whether an op reads what it writes: with out= only if that is an operand as well."""
+    """Whether an op reads the tensor that it writes. With `out=` it does so only if that tensor is also an operand."""
     if "out" not in planned.written_names:
         return True
     return any(sum(each is tensor for each in floats) > 1 for tensor in floats if id(tensor) in written)
 
 
 def _floating(outputs: list[torch.Tensor], values: list[Value]) -> list[tuple[torch.Tensor, Value]]:
-    """Outputs with their values, which only floating ones have."""
+    """The floating outputs with their values. Other outputs have no value."""
     return list(zip([output for output in outputs if output.is_floating_point()], values, strict=False))

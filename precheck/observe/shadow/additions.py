@@ -1,6 +1,6 @@
-"""An addition carried out again on samples of its operands, in the reference precision: what an accumulator would hold had it lost nothing.
+"""Repeats an addition on samples of its operands in the reference precision, to know what an accumulator would hold without losses.
 
-The shadow cannot tell that. Its accumulator is given the shadow's additions, and what these are off by is no fault of the accumulator's.
+The shadow does not show this: it adds the shadows of the terms, and the run's terms may already differ from these.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
 Again = Callable[[torch.Tensor, Sequence[torch.Tensor]], torch.Tensor]
-"""Makes of an accumulator's sample, and of samples of the other operands, what the op makes of them."""
+"""Applies the op to a sample of the accumulator and samples of the other operands."""
 
 
 def again(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[torch.Tensor], Again] | None:
-    """Samples of the operands other than `accumulator`, and the op on samples; None of an op that is not carried out element by element.
+    """Returns samples of the operands other than `accumulator`, and the op on samples. None if the op is not elementwise.
 
-    Of an op that adds to several tensors at once, its share that adds to this one.
+    For an op on lists of tensors, only the part for this accumulator is taken.
     """
     args, kwargs = _share(call, accumulator)
     operands = list(tensors_in(*args, *kwargs.values()))
@@ -47,9 +47,9 @@ def again(call: Call, accumulator: torch.Tensor, limit: int) -> tuple[list[torch
 
 
 def takes_back(operation: Operation) -> bool:
-    """Whether a sum takes from another sum what went into it: the remainder that Kahan summation carries on.
+    """Whether a sum subtracts a term from a sum that contains it. Kahan summation computes its remainder so.
 
-    Of (s + y) - s is left what of y has arrived. That is no accumulator, whatever s is. (s + y) + y takes nothing back.
+    (s + y) - s is the part of y that arrived in the sum. It is no accumulator, whatever s is. (s + y) + y is no such sum.
     """
     for value, sign in _terms(operation):
         maker = value.maker
@@ -62,7 +62,7 @@ def takes_back(operation: Operation) -> bool:
 
 
 def _terms(operation: Operation) -> list[tuple[Value, int]]:
-    """What a sum adds, and what it takes away: the second of a difference, and of a sum the program gives the factor -1."""
+    """The terms of a sum with their signs. Negative: the second operand of `sub`, the first of `rsub`, the second under `alpha=-1`."""
     if operation.base not in ops.SUMS:
         return []
     taken = {"sub": 1, "rsub": 0}.get(operation.base, 1 if -1 in operation.scalars else None)
@@ -70,18 +70,18 @@ def _terms(operation: Operation) -> list[tuple[Value, int]]:
 
 
 def _copied(value: Value) -> Value:
-    """What a value is a copy of."""
+    """The value of which this one is a copy, or the value itself."""
     while value.maker is not None and value.maker.base in ops.WHOLE_COPIES and len(value.maker.inputs) == 1 and not value.maker.converts:
         value = value.maker.inputs[0]
     return value
 
 
 class _Place(int):
-    """The number of an operand, in its place among the arguments."""
+    """The number of an operand. It stands in the operand's place among the arguments."""
 
 
 def _share(call: Call, accumulator: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments that concern one tensor: of lists as long as that of the tensors which are written, the item at its place."""
+    """The arguments for one tensor. A list as long as the list of written tensors is cut to the item for this tensor."""
     if len(call.written) < 2 or not isinstance(call.args[0], (list, tuple)):
         return call.args, call.kwargs
     several = call.args[0]
@@ -94,7 +94,7 @@ def _share(call: Call, accumulator: torch.Tensor) -> tuple[tuple[Any, ...], dict
 
 
 def _alike(tensor: torch.Tensor, accumulator: torch.Tensor, limit: int) -> bool:
-    """Whether the same sample of both holds the same places."""
+    """Whether samples of both tensors hold the same elements."""
     if not continuous(tensor) or tensor.is_complex():
         return False
     return tensor.dim() == 0 or (tensor.shape == accumulator.shape and (tensor.numel() <= limit or tensor.stride() == accumulator.stride()))

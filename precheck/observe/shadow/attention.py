@@ -1,7 +1,7 @@
-"""CUDA's fused attention kernels, replayed from their definition: they have no float32 form that returns the same tensors.
+"""Replays CUDA's fused attention kernels from their definition, since no float32 kernel returns the same tensors.
 
-softmax(Q Kᵀ · scale + bias) V on (batch, heads, length, width), as in torch.nn.functional.scaled_dot_product_attention; the
-CPU's kernel takes float32 itself and needs no such help.
+They compute softmax(Q Kᵀ · scale + bias) V on (batch, heads, length, width), as torch.nn.functional.scaled_dot_product_attention does.
+The CPU's kernel accepts float32 and is not replayed here.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 
 
 class Unfollowable(RuntimeError):
-    """A call whose result cannot be computed from its arguments alone."""
+    """The result of a call cannot be computed from its arguments alone."""
 
 
 def _scores(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None, causal: bool, scale: float | None) -> torch.Tensor:
     factor = 1 / math.sqrt(query.size(-1)) if scale is None else scale
     scores = query @ _repeated(key, query).transpose(-2, -1) * factor
-    if causal:  # the corner is at the upper left, as in torch
+    if causal:  # aligned to the upper left corner, as in torch
         allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
         scores = scores.masked_fill(~allowed, -math.inf)
     return scores if bias is None else scores + bias
@@ -63,13 +63,13 @@ def _backward(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> li
 
 
 def _repeated(shared: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
-    """Keys or values of grouped queries, one for each head of the query."""
+    """Keys or values of grouped-query attention, repeated for each head of the query."""
     repeats = query.size(1) // shared.size(1)
     return shared.repeat_interleave(repeats, 1) if repeats > 1 else shared
 
 
 def _summed(gradient: torch.Tensor, shared: torch.Tensor) -> torch.Tensor:
-    """The gradient of what was repeated."""
+    """The gradient of keys or values, summed over their repetitions."""
     heads = shared.size(1)
     return gradient if gradient.size(1) == heads else gradient.unflatten(1, (heads, -1)).sum(2)
 

@@ -1,8 +1,8 @@
-"""A backward pass under a loss scale: how much room its float16 tensors leave, and what overflowed first.
+"""Records, for a backward pass under a loss scale, its greatest float16 gradient and the op that overflowed first.
 
-The greatest scale at which none of them overflows is 65504 over the greatest |gradient| on the way, as the shadow has it, the scale divided out.
-Which tensors are gradients of a scaled loss is told by the factor that they carry (`scales`). Activations that are saved or computed again on the
-way carry none, and do not limit the scale.
+The greatest loss scale without overflow is 65504 over the greatest |gradient| of the pass. The gradient is the shadow's, without the scale.
+A tensor that carries the loss scale as a factor is a gradient of the scaled loss (`loss_scales`). Activations that are saved or recomputed carry no
+factor and do not limit the scale.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from precheck.observe.shadow.step_records import Backward
 
 
 class Backwards:
-    """Follows one backward pass after another; `now` is the one that the next step will be made of."""
+    """Follows one backward pass after another. `now` belongs to the next optimizer step."""
 
     def __init__(self, memory: Memory, later: Deferred, scales: Scales) -> None:
         self.memory, self.later, self.scales = memory, later, scales
         self.now = Backward()
 
     def passed(self, result: Any) -> None:
-        """After each op, while a scaler is at work."""
+        """After each op under a loss scale: measures the float16 gradients among its results."""
         for tensor in tensors_in(result):
             if tensor.dtype is not torch.float16 or not tensor.numel() or tensor.layout is not torch.strided:
                 continue
@@ -41,7 +41,7 @@ class Backwards:
                 self.later([torch.where(shadow.isfinite(), shadow.abs(), 0).amax()], functools.partial(_saw, self.now, cell.value, factor))
 
     def came(self, name: str, value: Value) -> None:
-        """A parameter's gradient has come."""
+        """A parameter's gradient has been accumulated: notes the first one that is not finite."""
         self.later.after(_came, self.now, name, value)
 
     def done(self) -> None:
@@ -53,7 +53,7 @@ def _saw(now: Backward, value: Value, factor: float, peak: torch.Tensor) -> None
     if greatest > now.peak and value.maker is not None:
         now.peak, now.at = greatest, value.maker
     beyond = value.beyond / factor
-    if value.nonfinite and (now.overflowed is None or now.beyond <= FP16.max < beyond):  # the first, or the first that no scale would mend
+    if value.nonfinite and (now.overflowed is None or now.beyond <= FP16.max < beyond):  # the first, or the first that no scale would prevent
         now.overflowed, now.beyond = value.maker, beyond
 
 

@@ -1,4 +1,4 @@
-"""One op of a watched run on its way through the shadow: its inputs' shadows, its replay, and both results compared."""
+"""One op of a watched run: finds its inputs' shadows, replays it on them, compares the two results, and writes down an `Operation`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EPSILONS = {torch.finfo(dtype).eps for dtype in (torch.bfloat16, torch.float16)}
 
 
 class Call:
-    """One op of the run, on its way through the shadow."""
+    """One op of the run with its replay. `prepare` comes before the op, `finish` after it."""
 
     __slots__ = (
         "args", "before", "called", "cells", "floats", "func", "held", "inputs", "kwargs", "mode", "operation", "plan", "results", "shadows", "why",
@@ -41,13 +41,13 @@ class Call:
         self.written: list[torch.Tensor] = []
         self.shadows: dict[int, torch.Tensor] = {}
         self.before: dict[int, Samples] | None = None
-        self.held: dict[int, torch.Tensor] = {}  # what it is about to add to, by the tensor's id
-        self.why = ""  # the shadow cannot follow
-        self.called: Called | None = None  # the call of a user's function that it belongs to
-        self.results: list[torch.Tensor] = []  # and what it has written
+        self.held: dict[int, torch.Tensor] = {}  # copies of what it is about to add to, by the tensor's id
+        self.why = ""  # why the shadow cannot follow; empty if it can
+        self.called: Called | None = None  # the call of a user's autograd function that it belongs to
+        self.results: list[torch.Tensor] = []  # its outputs and what it has written
 
     def prepare(self) -> None:
-        """Before the op runs: who its inputs are, and their shadows. Raises nothing: the op is the user's."""
+        """Before the op runs: finds its inputs' values and shadows. Never raises, since the user's op has to run."""
         self.mode.observation.shadowed += 1
         try:
             self._read()
@@ -56,7 +56,7 @@ class Call:
             self.operation, self.before = self.described(), None
 
     def finish(self, result: Any) -> None:
-        """After the op has run. Raises nothing."""
+        """After the op has run: replays it and compares the results. Never raises."""
         if not self.why:
             try:
                 self.follow(result)
@@ -75,7 +75,7 @@ class Call:
         written = {id(tensor) for tensor in self.written}
         inputs = []
         for place, tensor in enumerate(self.floats):
-            cell = self.cells[place] = self.cells[place] or mode.memory.find(tensor)  # which a tensor before it may have made
+            cell = self.cells[place] = self.cells[place] or mode.memory.find(tensor)  # an earlier operand on the same storage may have made it
             if cell is None:
                 if id(tensor) in written or tensor.dtype in mode.low:
                     cell = self.cells[place] = self._given(tensor)
@@ -104,7 +104,7 @@ class Call:
             mode.outdated.read(self)
 
     def _given(self, tensor: torch.Tensor) -> Cell:
-        """A tensor from outside the block: what it holds is exact by definition."""
+        """A new cell for a tensor from outside the block. Its content counts as exact."""
         mode = self.mode
         low, wide = tensor.dtype in mode.low, mode.replay.wide(tensor.dtype)
         value = Value(None, tuple(tensor.shape), measuring.named(tensor.dtype), measuring.roundoff(tensor.dtype, mode.low), low, low)
@@ -116,11 +116,11 @@ class Call:
         mode, where = self.mode, self.mode.where
         backward, derived, line, module, caller = mode.lines.locate(where.module, depth=5)
         if not backward and backward_node() is None and in_backward():
-            backward = derived = True  # what autograd's engine calls last, as DDP and FSDP have it do
+            backward = derived = True  # a callback at the end of the backward pass, as DDP and FSDP queue
         phase: Phase = "backward" if backward else "optimizer" if where.optimizing else "forward"
         if phase == "forward" and where.entered and not where.stack and not torch.is_grad_enabled():
             phase = "data"
-        numbers = (int, float) if self.plan.base == "pow" else float  # whole exponents tell as much as others
+        numbers = (int, float) if self.plan.base == "pow" else float  # an integer exponent matters as much as a float
         scalars = tuple(float(value) for value in (*self.args, *self.kwargs.values()) if isinstance(value, numbers))
         casts = self.plan.packet == "_to_copy"
         return Operation(
@@ -139,7 +139,7 @@ class Call:
         return next((cell.parameter for cell in self.cells if cell is not None and cell.parameter), 0)
 
     def follow(self, result: Any) -> None:
-        """After the op has run: the same in the reference precision, and both compared."""
+        """Replays the op in the reference precision, compares both results and records the operation."""
         mode, planned, operation = self.mode, self.plan, self.operation
         if planned.packet == "_local_scalar_dense":
             operation.reads = 1
@@ -148,10 +148,10 @@ class Call:
             return
         outputs = self._outputs(result)
         if not self.written and outputs and all(self._is_alias(tensor) for tensor in outputs):
-            return  # a view that its schema does not confess to
+            return  # a view that the op's schema does not declare
         if not any(continuous(output) for output in outputs):
             flips.decided(self, outputs)
-            mode.observation.led += bool(outputs) and operation.phase != "backward"  # which decides nothing that the forward has not
+            mode.observation.led += bool(outputs) and operation.phase != "backward"  # a backward pass decides nothing anew
             mode.record(operation)
             return
         if not (planned.packet in ops.WHOLE_COPIES and self.floats and (casts.meant(self, outputs[0]) or casts.moved(self, outputs[0]))):
@@ -167,7 +167,7 @@ class Call:
         mode.record(operation)
 
     def give_up(self, result: Any, why: str) -> None:
-        """The shadow could not follow; it starts again from what the run has."""
+        """The shadow could not follow: it starts again from the run's results."""
         self.operation.opaque = why
         self.store(self._outputs(result), None, None)
         self.mode.record(self.operation)
@@ -194,7 +194,7 @@ class Call:
             mode.observation.led += self.operation.phase != "backward"
             flips.counted(self, outputs)
             if planned.base in ops.COUNTS:
-                return [measuring.exact(self)]  # bins are the run's choice, how many of each it counts is not
+                return [measuring.exact(self)]  # the run chooses the bins; what each bin sums is computed exactly
             return flips.where_finite(self, outputs)
         if planned.draws(self.args, self.kwargs):
             return self._same_draw(outputs)
@@ -206,9 +206,9 @@ class Call:
         return shadows
 
     def reference_args(self) -> tuple[Any, ...]:
-        """The arguments, with the reference's own eps for an eps that a low format lent its name to: `torch.finfo(x.dtype).eps`.
+        """The arguments, with the reference's eps in place of a low format's: `torch.finfo(x.dtype).eps` depends on the format.
 
-        Not of float32's, which is what one asks for; nor where one of torch's optimizers chooses so, as Adafactor does.
+        An eps of float32 is kept, as are those of torch's own optimizers (Adafactor asks for one) and all under a float64 reference.
         """
         where, wide = self.mode.where, self.mode.replay.reference is torch.float64
         if wide or self.operation.base not in ops.GUARDS_BELOW or not self.operation.scalars or (where.optimizing and where.shipped):
@@ -220,7 +220,7 @@ class Call:
         return tuple(own if isinstance(arg, float) and arg in EPSILONS else arg for arg in self.args)
 
     def _reference_kwargs(self, output: torch.Tensor) -> dict[str, Any]:
-        """The keyword arguments, with the reference's dtype where torch's default dtype, a low one, was left to decide."""
+        """The keyword arguments, with the reference's dtype where torch's default dtype decided and is a low one."""
         decided = self.floats or output.dtype not in self.mode.low or self.plan.argument("dtype", self.args, self.kwargs) is not None
         return self.kwargs if decided or "dtype" not in self.plan.names else {**self.kwargs, "dtype": self.mode.replay.reference}
 
@@ -232,7 +232,7 @@ class Call:
                 shadow = flips.on_its_side(self.plan.base, tensor, shadow)
             return shadow
         if tensor.layout is torch.sparse_coo and all(tensor is not each for each in self.args[:1]):
-            return tensor.to(self.mode.replay.wide(tensor.dtype))  # a gradient's numbers, as the run has them
+            return tensor.to(self.mode.replay.wide(tensor.dtype))  # a sparse gradient, with the run's numbers
         if not addressable(tensor):
             raise TypeError(f"a {'nested' if tensor.is_nested else tensor.layout} tensor has no shadow")
         if self.plan.base in ops.PAYLOADS and tensor.dtype == torch.uint8:
@@ -243,7 +243,7 @@ class Call:
         return tensor.clone() if self.plan.mutable and any(tensor is written for written in self.written) else tensor
 
     def _same_draw(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
-        """Dropout's mask is the run's; a uniform draw is one of those that the run's is a rounding of; others are what they are."""
+        """The shadows of random results. Dropout uses the run's mask. A uniform draw gets a number that rounds to the run's. Others have none."""
         if self.plan.packet == "native_dropout" and len(outputs) == 2:
             kept = self.plan.argument("p", self.args, self.kwargs)
             scale = 1 / (1 - kept) if kept < 1 else 0.0
@@ -253,7 +253,7 @@ class Call:
         return None if drawn is None else [drawn]
 
     def store(self, outputs: list[torch.Tensor], shadows: list[torch.Tensor] | None, seconds: list[torch.Tensor] | None) -> None:
-        """Gives outputs their shadows, and `seconds` for perturbed shadows; without shadows these start again from what the run has."""
+        """Stores the shadows of the outputs, and `seconds` as their perturbed shadows. Without shadows, these start again from the run's numbers."""
         operation, mode = self.operation, self.mode
         values: list[Value] = []
         for place, output in enumerate(outputs):
@@ -276,11 +276,11 @@ class Call:
             mode.accumulation.after(self, outputs, values)
 
     def _settle(self, place: int, output: torch.Tensor, shadow: torch.Tensor | None, perturbed: torch.Tensor | None) -> Value:
-        """The value of one output, and its cell."""
+        """Measures one output and stores its shadow in a cell. Returns its value."""
         mode, memory = self.mode, self.mode.memory
         value, written = measuring.fresh(self, output), bool(self.written) and any(output is tensor for tensor in self.written)
         if shadow is None and written and output.numel() < output.untyped_storage().nbytes() // output.element_size():
-            shadow = output.to(mode.replay.wide(output.dtype), copy=True)  # the rest of the storage stays what it is
+            shadow = output.to(mode.replay.wide(output.dtype), copy=True)  # the rest of the storage keeps its shadow
         if shadow is None:
             wide = mode.replay.wide(output.dtype)
             if value.low or written or any(value.drift for value in self.inputs):

@@ -1,6 +1,7 @@
-"""Casts and copies: the reference has what they give already, unless the program means to round.
+"""Casts and copies: the result shares the shadow of its source, unless the program rounds on purpose.
 
-A round trip on one line is meant, as data are rounded so. One that rounds what it gave a turn before is a store of a state, as on two lines.
+A cast to a low format and back on one line rounds on purpose, as data are rounded so. If it rounds its own result of the turn before, it stores a
+state in low precision, and the reference does not round.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
 
 
 def meant(call: Call, output: torch.Tensor) -> bool:
-    """The way back of a round trip on one line, `x.bfloat16().float()`: a rounding that the program means, so the reference rounds too."""
+    """Whether a cast is the way back of `x.bfloat16().float()` on one line. Then the rounding is on purpose and the reference rounds too."""
     mode, before, cell = call.mode, call.floats[0], call.cells[0]
     there = None if cell is None else cell.value.maker
     if cell is None or there is None or before.dtype not in mode.low or output.dtype in mode.low or not output.is_floating_point():
         return False
     if call.operation.derived or there.derived or mode.lines.frames.widening(3):
-        return False  # autograd's casts, of one forward line all (an autocast LSTM's gradients go down and up there), and autocast's
+        return False  # autocast's own casts, and autograd's: an LSTM's gradients under autocast are cast down and up on one forward line
     if cell.value.wholes_moved >= 2 or cell.value.nonfinite:
-        return False  # counts and positions are not rounded on purpose, and Inf is no rounding of anything
+        return False  # nobody rounds counts and positions on purpose, and Inf is not a rounding
     one_line = there.base == "_to_copy" and there.source == call.operation.source and not any(given.low for given in there.inputs)
     if not one_line or _turn_before(there, call.operation):
         return False
@@ -35,21 +36,21 @@ def meant(call: Call, output: torch.Tensor) -> bool:
     given = trips.get(place)
     if given is not None and there.inputs and made_of(there.inputs[-1], given):
         trips[place] = cell.value
-        return False  # a state that the line rounds turn by turn: that it is stored low is what is asked about
+        return False  # a state that the line rounds in each turn: its low storage may be the bug
     value = trips[place] = Value(call.operation, tuple(output.shape), measuring.named(output.dtype), 0.0)
     call.operation.outputs = (value,)
     mode.memory.drop(output)
-    mode.memory.seed(output, mode.replay.wide(output.dtype), value)  # what is made of it is followed, though nothing is off yet
+    mode.memory.seed(output, mode.replay.wide(output.dtype), value)  # its error is zero, but what follows from it is measured
     return True
 
 
 def _turn_before(there: Operation, back: Operation) -> bool:
-    """Whether a line goes back first, and there only then: a loop that widens the state it stored a turn before, `s = (a * s.float() + x).half()`."""
+    """Whether a line widens first and rounds afterwards: a loop that reads the state of the turn before, `s = (a * s.float() + x).half()`."""
     return there.instruction > back.instruction
 
 
 def moved(call: Call, output: torch.Tensor) -> bool:
-    """A cast or copy of something with a shadow: the reference has it already. Measured only if it rounds anew."""
+    """Whether an op casts or copies a whole storage that has a shadow. The result shares that shadow, and is measured only if the cast rounds."""
     mode, source, cell = call.mode, call.floats[0], call.cells[0]
     same = source.shape == output.shape and source.stride() == output.stride() and source.storage_offset() == 0 == output.storage_offset()
     whole = cell is not None and same and cell.held.numel() == output.numel() == output.untyped_storage().nbytes() // output.element_size()

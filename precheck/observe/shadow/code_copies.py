@@ -1,4 +1,4 @@
-"""What is kept of the codes in one storage: copies of what they stand for, and how far these are apart."""
+"""The copies that are kept for the codes in one storage, with and without their scales, and the distance between them."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from precheck.observe.shadow.storages import Flat
 
 ALTERNATIVES = 8
 AGREE = 2.0**-6
-"""Relative distance below which two copies agree: a scale that was itself rounded to bfloat16 is off by less."""
+"""Two copies agree below this relative distance. A scale that was itself rounded to bfloat16 is off by less."""
 
 
 @dataclasses.dataclass(slots=True)
 class Track:
-    """What a storage's codes stand for."""
+    """The copies for the codes in one storage, and what has been done to the codes."""
 
     exact: Flat
     plains: list[Flat]
     rounded: str  # the line that made the codes
-    units: list[Flat] = dataclasses.field(default_factory=list)  # what a step of the codes is, by plain; empty once that is not known
+    units: list[Flat] = dataclasses.field(default_factory=list)  # for each of `plains`, what one step of the codes is worth; empty if unknown
     scales: int = 1
     multipliers: int = 0
-    sure: bool = True  # whether all multipliers are scales
-    shifted: bool = False  # whether a zero point is in it
-    dense: bool = False  # whether a product has been made of them
-    owed: int = 0  # corrections by which zero points are still to be taken out of that product
-    early: int = 0  # multipliers before that
-    read: bool = False  # whether something follows from it
+    sure: bool = True  # whether all factors were recognised as scales
+    shifted: bool = False  # whether a zero point has been added
+    dense: bool = False  # whether they have gone through a matrix product
+    owed: int = 0  # corrections for zero points that are still to be subtracted from that product
+    early: int = 0  # multipliers before that product
+    read: bool = False  # whether an op has read it
     last: Operation | None = None  # the latest multiplication
 
 
 def alternatives(tracks: list[Track]) -> int:
-    """How many plain copies something has that is made of these."""
+    """How many plain copies a result of these tracks has."""
     distinct = {id(track): len(track.plains) for track in tracks}
     return min(ALTERNATIVES, math.prod(distinct.values()))
 
 
 def neutral(factor: torch.Tensor) -> bool:
-    """Whether a factor is one number, or signs."""
+    """Whether a factor is a single number, or consists of -1, 0 and 1."""
     return factor.numel() == 1 or bool((factor.abs() * (1 - factor.abs()) == 0).all())
 
 
@@ -52,13 +52,13 @@ def distance(exact: torch.Tensor, plain: torch.Tensor) -> float:
 
 
 def ratios(exact: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
-    """Of elements that are not small, in order: those of cancelled sums say nothing."""
+    """The sorted ratios |exact / plain|. Small elements are left out, since cancellation makes theirs meaningless."""
     large = plain.abs() > 0.003 * plain.abs().amax()
     return (exact[large] / plain[large]).abs().sort().values
 
 
 def uncancelled(track: Track) -> Uncancelled | None:
-    """What is off about codes that have come to where their scales must have cancelled; None where nothing is."""
+    """The error of codes at a place where their scales must have cancelled. None if they have."""
     nearest = min(track.plains, key=lambda each: distance(track.exact.numbers, each.numbers))
     off, found = distance(track.exact.numbers, nearest.numbers), ratios(track.exact.numbers, nearest.numbers)
     if not off > AGREE or not len(found):

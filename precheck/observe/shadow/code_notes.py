@@ -1,4 +1,4 @@
-"""Notes on ops that make or read codes: numbers that were rounded under a scale."""
+"""Notes that an `Operation` carries about codes. Codes are numbers that were rounded under a scale."""
 
 from __future__ import annotations
 
@@ -7,49 +7,49 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Uncancelled:
-    """A result of codes that still depends on their scales. `rounded` is where the codes were made, `off` how far it is from what it stands for."""
+    """A result computed from codes that still depends on their scales. `rounded` is the line that made the codes."""
 
     rounded: str
-    scales: int  # with which so many tensors were rounded
-    multipliers: int  # and by how many it has been multiplied or divided since
-    off: float  # |result - result of the same without scales| / the latter
-    middle: float  # the median of their ratio
-    spread: float  # its ninth decile over its first
-    whole: bool = False  # whether one factor is all that is off
+    scales: int  # tensors that were rounded under a scale
+    multipliers: int  # scales that the result has been multiplied or divided by
+    off: float  # relative error, against the same computation without scales
+    middle: float  # median of the ratio of the two
+    spread: float  # ninth decile of the ratio over its first
+    whole: bool = False  # whether the result is off by one common factor
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Clipped:
-    """Codes that ended at the largest number. Shares are relative: of the Euclidean norm, and of the elements."""
+    """Codes that were clipped to the largest number. `lost` and `rounding` are relative to the Euclidean norm."""
 
     lost: float
-    rounding: float  # what rounding has cost the same tensor
-    share: float
+    rounding: float  # error of rounding the same tensor
+    share: float  # of the elements
     greatest: float  # magnitude, as a multiple of the largest number
-    calls: int = 1  # of this line; this is the worst
-    clips: int = 1  # in so many of them clipping cost more than rounding
+    calls: int = 1  # of this line; the other figures are from its worst call
+    clips: int = 1  # calls in which clipping cost more than rounding
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Skewed:
-    """Codes whose errors have a mean. In steps between neighbouring numbers."""
+    """Codes whose rounding errors are biased. Errors are in steps between neighbouring numbers."""
 
     mean: float
-    towards_zero: bool  # whether it is the mean towards zero
+    towards_zero: bool  # whether `mean` is measured towards zero
     noisy: bool  # whether noise was added before
-    chance: float  # what so many elements leave by chance
+    chance: float  # the mean that chance gives for this number of elements
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Late:
-    """What scales of the calls before cost an operand of a product. Of its calls the worst is told; errors are relative to the operand's norm."""
+    """The error that a delayed scale, made from earlier calls, causes in an operand of a product. The worst call, relative to the operand's norm."""
 
     operand: str  # "input", "weight" or "gradient"
-    lost: float  # error under the late scale
-    rounding: float  # and under a scale of the operand's own
+    lost: float  # error under the delayed scale
+    rounding: float  # error under a scale of the operand itself
     clipped: float  # share of the elements
-    zeroed: float  # share of the elements that a scale of its own keeps
+    zeroed: float  # share of the elements that become zero but would not under a scale of the operand itself
     grown: float  # greatest magnitude, over the one that the scale was made for
-    calls: int  # that had calls before them
-    small: int  # in so many of them the scale was made for smaller numbers, and that cost more than rounding
-    large: int  # and for greater ones
+    calls: int  # calls that had a call before them
+    small: int  # calls in which the scale was made for smaller numbers and cost more than rounding
+    large: int  # the same, for a scale made for greater numbers

@@ -1,4 +1,4 @@
-"""Where a scaled tensor is rounded to codes: what it was before, what is clipped, and whether the rounding is biased."""
+"""The step that rounds a scaled tensor to codes: starts a `Track`, and notes clipping and biased rounding."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ ROUNDS = ops.WHOLE | ops.CASTS
 FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 SAMPLE = 1 << 16
 WIDEST = 2.0
-"""Steps: errors beyond it are no rounding."""
+"""Steps. A larger error is not rounding."""
 FEWEST = 64
-"""Elements from which errors have a mean worth speaking of."""
+"""Elements that are needed to judge the mean of errors."""
 
 
 @dataclasses.dataclass(slots=True)
 class Origin:
-    """Scaled numbers whose places among those of a format are looked up: themselves, and what each was multiplied by."""
+    """Scaled numbers that are rounded by a table lookup: the numbers, and the factors they were multiplied by."""
 
     exact: torch.Tensor
     bys: list[torch.Tensor]
 
 
 def followed(codes: Codes, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor], result: torch.Tensor) -> None:
-    """An op on what has been scaled: it becomes codes, stays scaled, or neither."""
+    """After an op on a scaled tensor: its result becomes codes, stays scaled, or is not followed."""
     source, base = inputs[0], planned.base
     scaled = codes.scaled.get(source)
     if scaled is None:
@@ -59,13 +59,13 @@ def followed(codes: Codes, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[
 
 
 def bound(planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> float:
-    """An end of a clamp; infinite where it has none, or has many."""
+    """A bound of a clamp. Infinite where it has none or is a tensor."""
     value = planned.argument(name, args, kwargs)
     return float(value) if isinstance(value, (int, float)) else -math.inf if name == "min" else math.inf
 
 
 def _sought(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
-    """Beside each number of a format, or already its place among them."""
+    """A lookup begins: the scaled tensor is compared with each number of a format, or has been replaced by its place among them."""
     if planned.base == "sub" and result.dim() == source.dim() and source.shape[-1:] == (1,):
         source = source.squeeze(-1)
     elif planned.base not in ops.PLACES or result.shape != source.shape:
@@ -74,7 +74,7 @@ def _sought(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor,
 
 
 def looked_up(codes: Codes, planned: OpPlan, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
-    """An op on places among the numbers of a format: that number itself, where it is read from a table."""
+    """After an op on places in a table of numbers. If it reads the numbers from the table, the result holds codes."""
     place, origin = next((each, found) for each in inputs if (found := codes.origins.get(each)) is not None)
     table = not place.is_floating_point() and result.is_floating_point() and planned.base in ops.MOVING
     if table and result.numel() == origin.exact.numel():
@@ -98,7 +98,7 @@ def _become(
 
 
 def _shifted(codes: Codes, scaled: Scaled, args: tuple[Any, ...], source: torch.Tensor, result: torch.Tensor) -> None:
-    """Something has been added: noise, half a step or a zero point; which of them is asked once it is rounded."""
+    """A number has been added to a scaled tensor: noise, half a step or a zero point. `_exact` tells which, once it is rounded."""
     other = args[1] if args[0] is source else args[0]
     if scaled.added is None and source is args[0]:
         kept = [scaled.by(place, source) for place in range(len(scaled.bys))]
@@ -106,7 +106,7 @@ def _shifted(codes: Codes, scaled: Scaled, args: tuple[Any, ...], source: torch.
 
 
 def _exact(scaled: Scaled, source: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, bool]:
-    """What is rounded but for noise, the same without a zero point, and whether there is noise."""
+    """The rounded tensor without noise, the same without a zero point, and whether there is noise."""
     wide, added = source.float(), scaled.added
     if added is None:
         return wide, wide, False
@@ -121,7 +121,7 @@ def _exact(scaled: Scaled, source: torch.Tensor) -> tuple[torch.Tensor, torch.Te
 
 def _coded(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, result: torch.Tensor) -> None:
     if planned.base in ops.CASTS and not result.is_floating_point() and not bool((source.float() % 1 != 0).any()):
-        return  # whole numbers already
+        return  # integers already
     exact, data, noisy = _exact(scaled, source)
     bys = [scaled.by(place, source).expand(result.shape) for place in range(len(scaled.bys))]
     place = _become(codes, planned, exact, data, bys, result)
@@ -137,7 +137,7 @@ def _coded(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, 
 
 
 def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> None:
-    """Notes what ended at the largest number, beside what rounding costs."""
+    """Notes what clipping costs beside what rounding costs. `before` and `after` are the tensor around the clamp."""
     place = codes.described("clamp")
     norm, lost = float(before.float().norm()), float((before - after).float().norm())
     if not lost or not norm or not math.isfinite(norm):
@@ -149,7 +149,7 @@ def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: to
 
 
 def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, made: torch.Tensor) -> None:
-    """Notes a mean of the errors, in steps."""
+    """Notes the mean of the rounding errors, in steps."""
     error = (made - exact).reshape(-1)[:SAMPLE]
     inside = error.abs() <= WIDEST
     error, signs = error[inside], exact.reshape(-1)[:SAMPLE][inside].sign()
@@ -162,7 +162,7 @@ def _skewed(codes: Codes, place: Operation, noisy: bool, exact: torch.Tensor, ma
 
 @dataclasses.dataclass(slots=True)
 class Line:
-    """What is known of the casts of one line: of how many something was clipped, and the worst."""
+    """The casts of one line: calls, calls with clipping, and the worst of each kind."""
 
     place: Operation
     calls: int = 0
@@ -177,15 +177,15 @@ class Casts:
     def __init__(self, codes: Codes) -> None:
         self.codes = codes
         self.lines: dict[str, Line] = {}
-        self.meant: set[str] = set()  # the lines of which codes have been dequantised
-        self.centred: set[str] = set()  # the lines of which codes have had half a step added
+        self.meant: set[str] = set()  # lines whose codes have been dequantised
+        self.centred: set[str] = set()  # lines whose codes have had half a step added
 
     def dequantised(self, rounded: str) -> None:
-        """Codes of that line have been multiplied by a scale: what rounded them is a quantiser."""
+        """Codes of that line have been multiplied by a scale, so the line is a quantiser."""
         self.meant.add(rounded)
 
     def added(self, rounded: str, number: Any) -> None:
-        """A number has been added to codes of that line: half a step, if they are cut off and stand for the middle of what was."""
+        """A number has been added to codes of that line. If it is half a step, the codes are truncated and stand for the middle of an interval."""
         if isinstance(number, float) and number % 1 == 0.5:
             self.centred.add(rounded)
 
@@ -193,7 +193,7 @@ class Casts:
         return self.lines.setdefault(place.blamed, Line(place))
 
     def clean(self, place: Operation) -> None:
-        """One without any clipping."""
+        """A cast without clipping."""
         self._line(place).calls += 1
 
     def clipped(self, place: Operation, seen: Clipped) -> None:
@@ -209,7 +209,7 @@ class Casts:
             line.skewed = seen
 
     def tell(self) -> None:
-        """The worst of each line, now that all are known."""
+        """Records the worst cast of each line, at the end of the run."""
         for line in self.lines.values():
             if line.place.blamed not in self.meant:
                 continue

@@ -1,12 +1,12 @@
-"""Codes: what has been rounded under a scale, followed to where the scale has been taken out again.
+"""Follows codes, which are numbers rounded under a scale, to the place where the scale has been divided out again.
 
-In exact arithmetic a quantiser's scale must cancel: a result of codes times scales is what the same products make of the data itself. So two copies
-of what codes become are kept, both without rounding. `exact` does to the scaled numbers what the run does to the codes. `plain` does the same to
-the data and leaves the scales out. Where they agree, the scales have cancelled and the copies are let go. If codes reach an op that does not
-commute with a scale (a sum with something else, a softmax) and the two do not agree, a scale is wrong.
+In exact arithmetic a quantiser's scale must cancel: codes times scales must give what the same products give on the data. So two copies
+are kept of what is computed from codes, both without rounding. `exact` applies the run's ops to the scaled numbers. `plain` applies them to
+the data and leaves the scales out. Where they agree, the scales have cancelled and the copies are dropped. If codes reach an op that does not
+commute with a scale (a sum with something else, a softmax) and the copies do not agree, a scale is wrong.
 
-Nobody says which products take a scale out. A factor that is a scale by its origin or its numbers does; any other may or may
-not, and both copies are kept, as alternatives. Only what agrees with none of them is told.
+The code does not say which product removes a scale. A factor that is a scale by its origin or its numbers does. For any other factor
+both possibilities are kept, as alternatives. Only a result that agrees with none of them is recorded.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
 
 LINEAR = ops.POLYNOMIAL | {"_int_mm"}
-"""What two copies that differ by a scale still differ by one after."""
+"""Ops that keep two copies apart by a scale if they were so before."""
 PASSED = ops.WHOLE_COPIES | ops.FORMS | ops.WHOLE
 PRODUCTS = ops.REDUCTIONS | {"_int_mm"}
 HARMLESS = ops.FRESH | ops.CHOOSERS | ops.STEPS
-"""What asks something of codes and makes nothing of them."""
+"""Ops that look at codes and compute no result from them."""
 
 
 class Codes:
@@ -48,7 +48,7 @@ class Codes:
         self.tracks: Storages[Track] = Storages(self.ended)
 
     def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        """An op has run. Raises nothing."""
+        """After an op: follows its codes. Returns `result` as it is. Never raises."""
         if not self.off and planned.known and (begins(planned.base, args) or self._concerned(args)):
             try:
                 with self.mode.unseen():
@@ -58,7 +58,7 @@ class Codes:
         return result
 
     def _concerned(self, args: tuple[Any, ...]) -> bool:
-        """Whether an operand is one of those that are followed."""
+        """Whether an operand is followed."""
         known = [each.held for each in (self.tracks, self.scaled, self.origins, self.scales.made) if each.held]
         if not known:
             return False
@@ -70,7 +70,7 @@ class Codes:
         return False
 
     def finish(self) -> None:
-        """The block has ended: results that nothing has read are what its user gets."""
+        """At the end of the block: judges results that no op has read, since the user gets them."""
         if not self.off:
             for track in self.tracks.values():
                 self.ended(track)
@@ -78,7 +78,7 @@ class Codes:
         self.tracks, self.scaled, self.origins = Storages(), Storages(), Storages()
 
     def ended(self, track: Track) -> None:
-        """Nothing can read it any more."""
+        """The storage of these codes is freed: judges them if no op has read them."""
         if not track.read:
             self._judged(track)
 
@@ -120,12 +120,12 @@ class Codes:
               tracked: list[torch.Tensor], results: list[torch.Tensor]) -> None:  # fmt: skip
         base, result = planned.base, results[0]
         data = [each for each in tracked if not self.scales.made.get(each)]
-        tracked = data if base in ("mul", "div") and data else tracked  # a scale that was itself rounded is a scale
+        tracked = data if base in ("mul", "div") and data else tracked  # a scale that was itself rounded is still a scale
         tracks = [track for track in map(self.tracks.get, tracked) if track is not None]
         if base == "copy":
             self._copied(inputs, result)
         elif base in ops.CASTS and not result.is_floating_point() and not counts(tracked[0]):
-            tracks[0].read = True  # what is cut off anew is no code any more
+            tracks[0].read = True  # truncated again, these are codes no longer
         elif base in PASSED:
             self._passed(tracks[0], tracked[0], result)
         elif base in HARMLESS or base in ("amax", "amin") or not (result.is_floating_point() or base in LINEAR):
@@ -146,11 +146,11 @@ class Codes:
             self.tracks.drop(result)
 
     def _joined(self, inputs: list[torch.Tensor]) -> bool:
-        """Whether something else is added that is not zero, with which a sum would begin."""
+        """Whether a tensor that holds no codes is added. Zeros do not count, since a sum may start from them."""
         return any(self.tracks.get(each) is None and bool(each.any()) for each in inputs)
 
     def _copied(self, inputs: list[torch.Tensor], result: torch.Tensor) -> None:
-        """Into a storage that is there: a part of it, or all."""
+        """Codes are copied into an existing storage, whole or in part."""
         track = self.tracks.get(inputs[1]) if len(inputs) > 1 else None
         held = self.tracks.get(result)
         if track is None:
@@ -169,13 +169,13 @@ class Codes:
         self._measured(track, source, result)
 
     def _measured(self, track: Track, source: torch.Tensor, result: torch.Tensor) -> None:
-        """The result's codes have the steps of the source's."""
+        """Gives the result's codes the steps of the source's."""
         made = self.tracks.get(result)
         if made is not None:
             made.units = [Flat.of(result, each.seen(source).expand(result.shape)) for each in track.units]
 
     def _again(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], tracks: list[Track], result: torch.Tensor) -> None:
-        """The same op on both copies."""
+        """Applies the op to both copies."""
         exact = self._replayed(func, planned, args, kwargs, -1)
         plains = [self._replayed(func, planned, args, kwargs, place) for place in range(alternatives(tracks))]
         self._put(result, tracks, exact, plains)
@@ -188,7 +188,7 @@ class Codes:
             self._settled(kept, result)
 
     def _replayed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], place: int, *only: torch.Tensor) -> torch.Tensor:
-        """The op on the `place`th of the plain copies, on the exact ones for -1; of `only` these, if any are named."""
+        """The op's result on the plain copies number `place`, or on the exact ones if it is -1. Only tensors in `only` are replaced, if given."""
         seen: list[int] = []
         data = only or tuple(tensors_in(*args))
 
@@ -207,7 +207,7 @@ class Codes:
 
     def _multiplied(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor],
                     source: torch.Tensor, result: torch.Tensor) -> None:  # fmt: skip
-        """By what may be a scale: if it is one, the data stays as it was."""
+        """Codes are multiplied by a possible scale. If it is one, `plain` does not change."""
         track = self.tracks.get(source)
         assert track is not None
         other = next((each for each in inputs if each is not source), None)
@@ -227,7 +227,7 @@ class Codes:
 
     def _shifted(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[torch.Tensor],
                  source: torch.Tensor, result: torch.Tensor) -> None:  # fmt: skip
-        """By a zero point, if it is one of whole numbers: the data stays as it was."""
+        """Something is added to codes. If it is a zero point (few elements, integers), `plain` does not change."""
         track = self.tracks.get(source)
         assert track is not None
         other = next((each for each in inputs if each is not source), None)
@@ -244,7 +244,7 @@ class Codes:
 
     def _unmoved(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], source: torch.Tensor,
                  result: torch.Tensor) -> None:  # fmt: skip
-        """The op changes codes, or corrects a product of them for zero points; the data stays as it was."""
+        """The op changes codes, or corrects a product of codes for zero points. `plain` does not change."""
         track = self.tracks.get(source)
         assert track is not None
         exact = self._replayed(func, planned, args, kwargs, -1)
@@ -258,7 +258,7 @@ class Codes:
                  result: torch.Tensor) -> None:  # fmt: skip
         exact = self._replayed(func, planned, args, kwargs, -1)
         before = track.exact.seen(source)
-        if not track.units:  # what is clamped is no code any more
+        if not track.units:  # after other ops this is no clamp of codes
             track.read = True
             return
         moved = zip(track.plains, track.units, strict=True)
@@ -281,13 +281,13 @@ class Codes:
         self.tracks.put(result, made)
 
     def _settled(self, track: Track, result: torch.Tensor) -> None:
-        """Lets go of what stands for itself again."""
+        """Drops the copies if they agree: the scales have cancelled."""
         if track.multipliers and any(distance(track.exact.numbers, each.numbers) <= AGREE for each in track.plains):
             track.read = True
             self.tracks.drop(result)
 
     def _judged(self, track: Track) -> None:
-        """Codes have come to where their scales must have cancelled."""
+        """Records an error if the copies differ. The codes are where their scales must have cancelled."""
         track.read = True
         if not track.multipliers or not track.sure or track.owed or track.last is None:
             return
@@ -296,5 +296,5 @@ class Codes:
             self.mode.record(dataclasses.replace(track.last, number=self.mode.observation.seen, coded=remark))
 
     def described(self, name: str) -> Operation:
-        """Where the program is."""
+        """An operation that names the current line of the program."""
         return dataclasses.replace(self.mode.described(name), phase="backward" if in_backward() else "forward")

@@ -1,8 +1,8 @@
-"""Collectives beside the reference precision: what a rank sends goes a second time as its shadow, so that what comes has one.
+"""Collectives in the reference precision: each rank also sends the shadow of what it sends, so that received tensors have shadows.
 
-Every rank does the same, by a rule that all agree on: an op that is carried, on tensors of floating dtypes. Whether a rank has
-shadows is no part of it; one without sends its own numbers, widened. Low-format reductions go a third time, as the run has
-the addends, which tells what the reduction itself lost.
+All ranks must decide alike whether to send, so the decision depends only on the op and on the dtypes of its tensors. A rank
+without shadows sends its own numbers, widened. A reduction in a low format runs a third time in the reference precision, on the run's addends:
+this shows what the reduction itself lost.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Collectives:
-    """The collectives of a watched run. Without `ranks` that watch together, what comes from others starts the shadow afresh."""
+    """The collectives of a watched run. If `ranks` is None, the ranks do not watch together, and received tensors get new shadows."""
 
     def __init__(self, mode: Shadow) -> None:
         self.mode = mode
         self.ranks: Ranks | None = None
 
     def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The program's collective, and its shadows' if all ranks watch. Raises only what the program's own raises."""
+        """Runs the program's collective, and one on the shadows if all ranks watch. Raises only what the program's collective raises."""
         tensors = list(tensors_in(*args, *kwargs.values()))
         exchange = None
         with self.mode.apart():
@@ -59,16 +59,16 @@ class Collectives:
                 self.mode.memory.drop(tensor)
 
     def _ended(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> tuple[bool, Any]:
-        """Waits for the program's own collective; whether it is over, and its results.
+        """Waits for the program's own collective. Returns whether it has ended, and its results.
 
-        Callbacks, as comm hooks set them, then run in the program's thread, where they are seen. What the program waits for at
-        once, or before a backward pass ends, is waited for as long as it would.
+        Callbacks of comm hooks then run in the program's thread, where the shadow sees them. Where the program itself would wait, at once or before
+        the end of a backward pass, there is no time limit.
         """
         at_once = planned.argument("async_op", args, kwargs) is False or in_backward()
         if not at_once and self.ranks is None:
             return False, result
         handles = works(result)
-        if not handles and self.ranks is not None:  # a functional one, whose works torch keeps
+        if not handles and self.ranks is not None:  # a functional collective: torch keeps its works
             for tensor in tensors_in(result):
                 awaited(tensor)
         host = all(tensor.device.type == "cpu" for tensor in tensors_in(*args))
@@ -76,13 +76,13 @@ class Collectives:
             for work in handles:
                 work.wait() if at_once or not host else work.wait(datetime.timedelta(seconds=company.PATIENCE))
         except RuntimeError:
-            return False, result  # it has failed or takes its time: the program will see
+            return False, result  # it failed or is slow: the program will find out
         if host and not all(work.is_completed() for work in handles):
             result = _over(result)
         return True, result
 
 
 def _over(result: Any) -> Any:
-    """The results with a handle of something done: gloo's scatter copies its result again each time that it is waited for."""
+    """The results with a finished handle: gloo's scatter copies its result again at each wait."""
     work = finished_work(list(tensors_in(result)))
     return tuple(work if isinstance(part, torch.ScriptObject) else part for part in result) if isinstance(result, (list, tuple)) else work

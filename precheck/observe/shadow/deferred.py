@@ -1,7 +1,7 @@
-"""Numbers of tensors on an accelerator, fetched later, for many ops at once.
+"""Fetches numbers from an accelerator later, for many ops at once.
 
-A program that asks a GPU for a number waits for all that the GPU was given before. On such a device ops leave copies of samples behind. After every
-128 of them one transfer a dtype brings them to the host, where they are measured in order, as on a CPU.
+Reading a number from a GPU waits for all work queued before it. So on such a device each op leaves copies of samples. After every 128 ops,
+one transfer for each dtype brings the samples to the host. There they are measured in order, as on a CPU.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 import torch
 
 FETCHED = 128
-"""Ops that wait for one transfer: samples of 2^14 elements and their shadows, some 12 MB."""
+"""Ops that share one transfer: samples of 2^14 elements and their shadows, about 12 MB."""
 SAMPLE = 1 << 14
-"""Elements of a sample there; a share of one in a hundred is then known to 0.08 %."""
+"""Elements of a sample on an accelerator. A share of 1 % is then known to 0.08 %."""
 
 
 class Deferred:
-    """Calls `then(*tensors)` with tensors on the host: at once if that is where they are, else when enough are waiting."""
+    """Calls `then(*tensors)` with tensors on the host: at once if they are there already, else after the next transfer."""
 
     def __init__(self, *, always: bool = False, fetched: int = FETCHED) -> None:
         self.fetched = fetched
-        self.always = always  # on a CPU too, which shows that nothing in between asks for a number
+        self.always = always  # defer on a CPU too, for tests
         self.waiting: list[tuple[list[torch.Tensor], Callable[..., None]]] = []
 
     def defers(self, tensor: torch.Tensor) -> bool:
         return self.always or not tensor.is_cpu
 
     def __call__(self, tensors: Sequence[torch.Tensor], then: Callable[..., None]) -> None:
-        """`tensors` may change after this call: what waits is copied. Calls are answered in the order in which they were made."""
+        """Tensors that wait are copied, so they may change after this call. Calls are answered in the order in which they were made."""
         if not self.waiting and not any(self.defers(tensor) for tensor in tensors):
             then(*tensors)
             return
@@ -39,7 +39,7 @@ class Deferred:
             self.flush()
 
     def after(self, then: Callable[..., None], *arguments: Any) -> None:
-        """Calls `then(*arguments)` when all that waits has been answered."""
+        """Calls `then(*arguments)` after all waiting calls."""
         if self.waiting:
             self([], functools.partial(then, *arguments))
         else:

@@ -1,4 +1,4 @@
-"""What delayed scales cost the operands of products in a run."""
+"""Measures what delayed scales cost the operands of a run's products. It reads the recipe's notes and records the worst call of each operand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(slots=True)
 class Operand:
-    """One operand of the products of one line, in all calls so far."""
+    """One operand of the products on one line, in all calls so far."""
 
     place: Operation
     worst: Delayed
@@ -26,14 +26,14 @@ class Operand:
 
 
 class LateScales:
-    """Listens to the recipe that carries out a run's products."""
+    """Collects the notes of the recipe that computes a run's products."""
 
     def __init__(self, mode: Shadow) -> None:
         self.mode = mode
         self.operands: dict[tuple[str, str, str, str], Operand] = {}
 
     def after(self, operation: Operation) -> None:
-        """That operation has just been carried out."""
+        """After an op: takes in the recipe's notes on its operands."""
         for told in emulation.delays():
             key = operation.module, operation.blamed, operation.phase, told.kind
             seen = self.operands.setdefault(key, Operand(operation, told))
@@ -45,7 +45,7 @@ class LateScales:
                 seen.worst, seen.place = told, operation
 
     def finish(self) -> None:
-        """The block has ended: the worst of each operand."""
+        """At the end of the block: records the worst call of each operand."""
         for (_, _, _, kind), seen in self.operands.items():
             if seen.small or seen.large:
                 worst = seen.worst

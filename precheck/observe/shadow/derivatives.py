@@ -1,9 +1,9 @@
-"""The derivative of a product of many factors, which torch computes in another way under any dispatch mode.
+"""Makes the gradient of `prod` the same as in an unwatched run. Torch computes it in another way under any dispatch mode.
 
-`prod` has two forms of it: the result divided by each factor, and products of all other factors, which stands a factor of zero. Torch takes the
-second where a factor is zero, and always under a dispatch mode (`isTensorSubclassLike` of its `FunctionsManual.cpp`). So a watched run would round
-at other places than the user's. Here the first is put back where torch would have taken it, for products that are asked for as `torch.prod` or as a
-method. A name that was bound to torch's function before is not followed.
+The gradient has two forms: the result divided by each factor, or the product of all other factors, which also works if a factor is zero. Torch uses
+the second form if a factor is zero, and always under a dispatch mode (`isTensorSubclassLike` in its `FunctionsManual.cpp`). So a watched run would
+round in other places than the user's. This module restores the first form where torch would have used it, for `torch.prod` and the method.
+A name that was bound to `torch.prod` earlier is not followed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from precheck.observe.shadow.python_numbers import _Wrapped
 from precheck.torch_internals import backward_node, script_builtin, without_modes
 
 _lock = threading.Lock()
-_watching: list[None] = []  # one for each block
+_watching: list[None] = []  # one entry for each watched block
 _SIGNED = 1 << 63
-"""From here on torch shows a negative dimension of a node as an unsigned number."""
+"""Torch shows a negative dimension of a node as an unsigned number from here on."""
 
 
 class _Followed(_Wrapped):
-    """Sees to the gradient of each product that it makes."""
+    """`prod` with a hook that corrects the gradient of each product."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = self.__wrapped__(*args, **kwargs)
@@ -38,7 +38,7 @@ class _Followed(_Wrapped):
 
 @contextlib.contextmanager
 def usual() -> Iterator[None]:
-    """Inside, gradients of products are those of a run that nobody watches. Nests, in any thread."""
+    """Inside, gradients of `prod` are those of an unwatched run. May be nested, and used from any thread."""
     with _lock:
         _watching.append(None)
         if len(_watching) == 1:
@@ -55,7 +55,7 @@ def usual() -> Iterator[None]:
 
 
 def _restored() -> None:
-    if isinstance(torch.prod, _Followed):  # else somebody has wrapped it
+    if isinstance(torch.prod, _Followed):  # else other code has wrapped it
         function = torch.prod
         torch.prod = function.__wrapped__
         script_builtin(function, None)
@@ -64,7 +64,7 @@ def _restored() -> None:
 
 
 def _along(node: Any) -> tuple[int, bool]:
-    """The dimension of a product, and whether its result has it. A product of all has no dimension, and its result fits as it is."""
+    """The dimension of a product, and whether the result can be broadcast as it is. A product of all elements has no dimension and can."""
     if node.name() == "ProdBackward0":
         return 0, True
     dim: int = node._saved_dim
@@ -74,7 +74,7 @@ def _along(node: Any) -> tuple[int, bool]:
 def _gradient(
     dim: int, kept: bool, inputs: tuple[torch.Tensor | None, ...], outputs: tuple[torch.Tensor | None, ...]
 ) -> tuple[torch.Tensor] | None:
-    """As `prod_backward` of torch has it, where no factor is zero; else what torch has computed."""
+    """The gradient by division, as in torch's `prod_backward`. None, to keep torch's own, if a factor is zero."""
     node: Any = backward_node()
     gradient = outputs[0]
     if gradient is None or inputs[0] is None or node is None:

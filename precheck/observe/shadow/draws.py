@@ -1,13 +1,12 @@
-"""Draws of real numbers in a low format: each stands for the numbers that its format would have rounded to it.
+"""Gives random numbers in a low format their shadows, and counts what the low format does to distributions.
 
-A uniform draw has steps of 2^-24 in float32 and of its format's spacing here. Where it rounds to the end of the range, torch gives the beginning.
-So one in 512 of bfloat16's numbers is zero (one in 256, up to torch 2.11), and one in 16 million of a reference's. The reference gets a number of
-the same cell, drawn from a generator of its own. What follows is judged as any rounding is: added to data it is noise, as a logarithm it has no
-tail.
+A uniform draw has steps of 2^-24 in float32, and steps of the format's spacing in a low format. If it rounds to the end of the range, torch returns
+the beginning. So one in 512 of bfloat16's numbers is zero (one in 256 up to torch 2.11), and one in 16 million of float32's. The shadow is a random
+number among those that round to the run's, drawn from a generator of its own. The difference is judged like any rounding: added to data it is
+noise, but the logarithm of the low draw has no tail.
 
-An exponential number is above zero, and so is a log-normal one: zero has no probability. A zero that was drawn is a smaller number that was
-rounded. Half of what is rounded to zero lies below a quarter of the smallest number. The reference is given that quarter, as the least that the
-zero may stand for is not known.
+Exponential and log-normal numbers are above zero, so a zero is a rounded smaller number. Half of the numbers that round to zero lie below a quarter
+of the smallest number of the format. The shadow is that quarter, since the exact number is not known.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
 NEAR = 4
-"""Ops between a draw and its logarithm: 1 - u, a scale, a cast."""
+"""Greatest number of ops between a draw and its logarithm: 1 - u, a scale, a cast."""
 ROUNDINGS = 8.0
-"""Unit roundoffs by which numbers must lie beyond all that a run has, to be missing there and not merely rounded."""
+"""A number is missing in the run, and not merely rounded, if it lies this many unit roundoffs beyond the run's greatest."""
 
 
 def generator(known: dict[torch.device, torch.Generator], device: torch.device) -> torch.Generator:
-    """Of random numbers that are not the user's."""
+    """A generator for the shadow's own random numbers, so that the user's generator is not touched."""
     if device not in known:
         known[device] = torch.Generator(device).manual_seed(0)
     return known[device]
 
 
 def refined(call: Any, output: torch.Tensor) -> torch.Tensor | None:
-    """The shadow of a draw that is uniform, or above zero; None for any other, and for weights, which are as they were drawn."""
+    """The shadow of a draw that is uniform or positive. None for other draws and for weights, whose drawn values count as exact."""
     if output.dtype not in LOW or is_parameter(output) or output.requires_grad or call.operation.parameter:
         return None
     if call.plan.base in ops.POSITIVE:
@@ -51,14 +50,14 @@ def _above_zero(output: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
 
 
 def _within_cells(call: Any, output: torch.Tensor) -> torch.Tensor:
-    """Numbers each of which is drawn from what the format rounds to the one that the run has."""
+    """Random numbers that the low format rounds to the run's numbers."""
     mode, wide = call.mode, call.mode.replay.wide(output.dtype)
     low, high = (_bound(call, "from", 0.0), _bound(call, "to", 1.0)) if call.plan.base == "uniform" else (0.0, 1.0)
     drawn = output.to(wide)
     spread = torch.empty_like(drawn).uniform_(generator=generator(mode.noise, drawn.device))
     spacing = torch.finfo(output.dtype).eps * torch.exp2(drawn.abs().log2().floor()).clamp_min(torch.finfo(output.dtype).tiny)
     shadow = drawn + (spread - 0.5) * spacing
-    last = drawn + spacing >= high  # the cell of the last number has all up to the end of the range
+    last = drawn + spacing >= high  # the last number stands for all up to the end of the range
     shadow = torch.where(last, drawn - spacing / 2 + (high - drawn + spacing / 2) * spread, shadow).clamp(low, high)
     ends = drawn == drawn.new_tensor(low).to(output.dtype).to(wide)
     return torch.where(ends, low + (high - low) * torch.finfo(output.dtype).eps / 4 * spread, shadow)
@@ -70,13 +69,13 @@ def _bound(call: Any, name: str, default: float) -> float:
 
 
 def impossible(call: Any, drawn: torch.Tensor) -> None:
-    """How many of the indices that `multinomial` has drawn have no probability, of all."""
+    """Counts the indices drawn by `multinomial` that have probability zero."""
     chances = call.floats[0]
     call.operation.impossible = int((chances.gather(-1, drawn) == 0).sum()), drawn.numel()
 
 
 def tail(call: Any, output: torch.Tensor, shadow: torch.Tensor) -> None:
-    """Counts the numbers of a tail that lie beyond all that the run has."""
+    """Counts the reference's numbers in a tail that lie beyond the run's greatest number."""
     operation = call.operation
     if operation.base not in ops.SINGULAR or len(operation.inputs) != 1 or call.mode.later.defers(output):
         return
@@ -92,10 +91,11 @@ def tail(call: Any, output: torch.Tensor, shadow: torch.Tensor) -> None:
 
 
 def skewed(call: Call) -> None:
-    """How far the distribution that `searchsorted` draws from by a cumulative sum is from the reference's.
+    """Measures the distribution of a sampler that uses `searchsorted` on a cumulative sum, against the reference's.
 
-    A uniform number falls into a step with the probability of its width. The total variation distance of two such samplers, half of what the widths
-    differ by, is the least probability of another outcome. What the sum falls short of its end belongs to the index past it.
+    A uniform number falls into a step with a probability equal to its width. The total variation distance of two such samplers is half the sum of
+    the differences of widths. It is the least probability of a different outcome. If the sum falls short of its end, the gap belongs to the index
+    past it.
     """
     if call.plan.packet != "searchsorted" or not call.inputs[0].drift or call.mode.later.defers(call.floats[0]):
         return

@@ -1,4 +1,4 @@
-"""One collective carried out again on shadows, among the same ranks: copies on the host, through gloo, beside the program's own."""
+"""Repeats one collective on shadows, among the same ranks. The shadows are copied to the host and sent through gloo, beside the program's own."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 _GROUPS = ("process_group", "group_name")
 _FIGURES = ("drift", "norm", "nonfinite", "nans", "zeros", "zeroed", "largest_zeroed", "dead", "roundoff", "kept_low")
-"""What ranks tell each other of what they send: its errors are theirs, not the reduction's."""
+"""Figures of a `Value` that ranks tell each other about what they send. These errors come from the senders, not from the reduction."""
 
 
 class Exchange:
-    """One collective of the program, carried out again on shadows."""
+    """One collective of the program, repeated on shadows. `prepare` comes before the program's own, `finish` after it."""
 
     def __init__(self, mode: Shadow, ranks: Ranks, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.mode, self.ranks, self.func, self.plan, self.args, self.kwargs = mode, ranks, func, planned, args, kwargs
-        self.given: list[tuple[Value, Value]] = []  # what this rank sends: where it is from, and how it is
-        self.shadows: dict[int, torch.Tensor] = {}  # by the identity of the program's tensor, on the host
+        self.given: list[tuple[Value, Value]] = []  # what this rank sends: the value in its storage, and the value of what is sent
+        self.shadows: dict[int, torch.Tensor] = {}  # on the host, by the id of the program's tensor
         self.exact: dict[int, torch.Tensor] = {}
-        self.known: list[bool] = []  # whether each had a shadow
+        self.known: list[bool] = []  # for each tensor, whether it had a shadow
         self.failed = False
 
     def prepare(self) -> None:
-        """Before the program's own: copies of what is sent. Raises nothing."""
+        """Before the program's collective: copies what is sent. Never raises."""
         try:
             self._copied()
         except Exception as error:
@@ -57,13 +57,13 @@ class Exchange:
         for tensor, value in zip(floats, call.inputs, strict=True):
             if id(tensor) not in filled:
                 sent = Value(None, value.shape, value.dtype, value.roundoff, value.low, value.kept_low)
-                compare(sent, _copy(tensor), self.shadows[id(tensor)], zeros=True)  # all of a bucket, whose value is that of its newest part
+                compare(sent, _copy(tensor), self.shadows[id(tensor)], zeros=True)  # of the whole bucket: its value describes only its newest part
                 self.given.append((value, sent))
         if planned.base in ops.REDUCED and floats[0].dtype in mode.low:
             self.exact = {id(tensor): _copy(tensor.to(mode.replay.wide(tensor.dtype))) for tensor in floats}
 
     def finish(self, result: Any, done: bool) -> None:
-        """After it: the same on shadows, and both compared. Raises nothing."""
+        """After the program's collective: repeats it on shadows and compares the results. Never raises."""
         if self.failed:
             return
         try:
@@ -87,11 +87,11 @@ class Exchange:
         exact = self._again(group, self.exact) if self.exact else None
         outputs = call.written or list(tensors_in(result))
         call.inputs = call.operation.inputs = (*sources, *heard)
-        call.operation.derived = False  # nobody's derivative, in whatever pass it is made
+        call.operation.derived = False  # a collective is no derivative of a forward op, also in a backward pass
         for output in call.written:
             cell = mode.memory.find(output)
             if cell is not None:
-                cell.perturbed = None  # which other ranks may not have
+                cell.perturbed = None  # other ranks may have no perturbed shadow
         call.store(outputs, [shadow.to(output.device) for shadow, output in zip(shadows, outputs, strict=True)], None)
         mode.record(call.operation)
         mode.later.flush()
@@ -100,16 +100,16 @@ class Exchange:
             if exact is not None:
                 value.local = off(_copy(outputs[place]), exact[place])
             if value.nonfinite and elsewhere:
-                value.maker = None  # told where it was made
+                value.maker = None  # reported by the rank that made it
             if not value.low and not value.drift and not value.nonfinite and (not call.written or any(outputs[place] is each for each in fresh)):
-                mode.memory.drop(outputs[place])  # no rank has anything low in it
+                mode.memory.drop(outputs[place])  # no rank sent anything in a low format
 
     def _again(self, group: Any, tensors: dict[int, torch.Tensor]) -> list[torch.Tensor]:
-        """The op on other tensors, in another group of the same ranks; what it wrote or returned."""
+        """The op on other tensors, in another group of the same ranks. Returns what it wrote or returned."""
         try:
             return self._sent(group, tensors, {})
         except RuntimeError as error:
-            if "ReduceOp.AVG" not in str(error):  # which gloo does not know, and says before it sends anything
+            if "ReduceOp.AVG" not in str(error):  # gloo refuses it before it sends anything
                 raise
         given = self.plan.argument("reduce_op", self.args, self.kwargs)
         summed = self._sent(group, tensors, {id(given): "sum" if isinstance(given, str) else _sum(group)})
@@ -127,7 +127,7 @@ class Exchange:
         return [awaited(tensor) for tensor in tensors_in(result)]
 
     def _program(self) -> tuple[Any, Any]:
-        """The program's process group, as the op's arguments have it and as it is."""
+        """The program's process group: the argument of the op, and the group itself."""
         given = next(value for name in _GROUPS if (value := self.plan.argument(name, self.args, self.kwargs)) is not None)
         return given, group_named(given) if isinstance(given, str) else dist.ProcessGroup.unbox(given)
 
@@ -136,7 +136,7 @@ class Exchange:
         return [(name, tensor) for name, value in pairs for tensor in tensors_in(value)]
 
     def _heard(self, group: Any) -> list[Value]:
-        """What each rank says of what it sends."""
+        """The value of what each rank sends, as that rank measured it."""
         worst = max((sent for _, sent in self.given), key=lambda sent: (sent.nonfinite, sent.drift), default=Value(None, (), "", 0.0))
         told = torch.tensor([float(getattr(worst, name)) for name in _FIGURES], dtype=torch.float64)
         rows = [torch.empty_like(told) for _ in range(group.size())]
@@ -149,7 +149,7 @@ class Exchange:
 
 
 def _changed(value: Any, swapped: dict[int, Any]) -> Any:
-    """An argument with tensors and group exchanged for others, by identity."""
+    """An argument with its tensors and group replaced, by id."""
     if isinstance(value, (list, tuple)):
         return type(value)(_changed(each, swapped) for each in value)
     return swapped.get(id(value), value)
@@ -164,7 +164,7 @@ class _Caught(TorchDispatchMode):
 
 
 def _sum(group: Any) -> Any:
-    """ReduceOp.SUM as ops have it, which Python cannot make."""
+    """ReduceOp.SUM in the form in which ops receive it. Python cannot make one, so it is taken from a call."""
     with _Caught() as caught:  # type: ignore[no-untyped-call]
         group.allreduce([torch.zeros(1)]).wait()
     return caught.args[2]

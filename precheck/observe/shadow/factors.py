@@ -1,7 +1,7 @@
-"""Weights that are multiplied where they lie by a number next to one, as decay does, and stay what they are.
+"""Finds weights that are multiplied in place by a number close to one, as weight decay does, and do not change.
 
-0.9999 w is w in bfloat16 for every w. One such product loses nothing that the format could show, and a thousand of them lose a tenth of the weight.
-The step of the gradient, which may well arrive, is another addition, so what of the whole step arrived does not tell.
+0.9999 w rounds to w in bfloat16 for every w. One such product loses less than the format can show, but a thousand of them lose a tenth of the weight.
+The gradient's own step is another addition and may arrive, so the share of the whole step that arrived does not show this.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
 SAMPLE = 256
-"""Elements that are asked whether the product is another number."""
+"""Elements that are tested for a change."""
 
 
 class Factors:
-    """By the identity of the parameter."""
+    """Products that changed nothing, by the identity of the parameter."""
 
     def __init__(self) -> None:
         self.undone: dict[int, Undone] = {}
 
     def multiplied(self, call: Call) -> None:
-        """After a product with a number. Most numbers are far from one, and cost a comparison."""
+        """After a product with a number. Most numbers are far from one and cost only a comparison."""
         factor = call.operation.scalars[0]
         for tensor, cell in zip(call.floats, call.cells, strict=True):
             low = cell is not None and cell.parameter and tensor.dtype in call.mode.low and any(tensor is each for each in call.written)
@@ -37,7 +37,7 @@ class Factors:
             if call.mode.where.stepping is not None and not decays(call.mode.where.stepping, tensor):
                 continue
             few = sampled(tensor.detach(), SAMPLE)
-            if torch.equal(few * factor, few) and bool(few.any()):  # what the product leaves as it is, another leaves so too
+            if torch.equal(few * factor, few) and bool(few.any()):  # what one product leaves unchanged, the next one does too
                 found = self.undone.setdefault(cell.parameter, Undone(call.operation, cell.value.dtype))
                 found.times += 1
                 found.meant += abs(1 - factor)

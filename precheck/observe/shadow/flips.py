@@ -1,4 +1,4 @@
-"""How often a watched run chose otherwise than its shadow would have."""
+"""Counts the decisions of a watched run that its shadow would have made otherwise, and makes the shadow follow the run's."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
 NARROW = 32
-"""Bits of the integer types whose ends are looked at; what leaves 64 bits is no number of anything."""
+"""Bits of the widest integer type that is checked for overflow. No real quantity overflows 64 bits."""
 CHANCE = 10.0
-"""Bits of evidence that numbers are whole because they count something: by chance they would be once in a thousand casts."""
+"""Bits of evidence that numbers are integers because they count something. By chance they would be so in one of a thousand casts."""
 NEARLY = 8.0
-"""Spacings of the reference that a whole number may be off, having been divided and multiplied on its way."""
+"""Spacings of the reference that a whole number may be off after divisions and multiplications."""
 
 
 def decided(call: Call, outputs: list[torch.Tensor]) -> None:
-    """Of an op that makes no floats."""
+    """After an op whose results are not floats: counts its flips, and checks its casts to integers."""
     if not outputs:
         return
     asked = call.plan.base in ops.ASKING and outputs[0].numel() <= WHOLES and any(value.zeros for value in call.inputs)
@@ -54,11 +54,11 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
 
 
 def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor) -> None:
-    """Writes down whole numbers of the reference that a cast to integers makes others of, since their format could not hold them.
+    """Records whole numbers that a cast to integers turns into others, since their low format could not hold them.
 
-    All beyond 1/u must be whole. A real number of size 2^e in a reference of t bits is whole by chance once in 2^(t - e) times. So the number of
-    whole elements tells how sure it is that they count something: positions, ids, counts. What is not whole (a quotient, a draw times n) is cut off
-    at different places by healthy programs too. `round` and `floor` are followed on the way.
+    All numbers beyond 1/u must be whole in the reference. A real number of size 2^e in a reference of t bits is whole by chance in one of 2^(t - e).
+    So many whole elements are evidence that they count something: positions, ids, counts. Other numbers (a quotient, a draw times n) are truncated
+    differently in healthy programs too. `recut` checks `round` and `floor`.
     """
     low, wide = run.to(shadow.dtype), shadow
     large = (wide.abs() > 1 / unit) & wide.isfinite() & low.isfinite()
@@ -79,7 +79,7 @@ def renumbered(operation: Operation, unit: float, limits: torch.iinfo, run: torc
 
 
 def recut(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], run: torch.Tensor, shadow: torch.Tensor, made: torch.Tensor) -> None:
-    """Writes down which whole numbers an op makes of others than the reference would, within the few roundings of its own that it may be off."""
+    """Records results of `round`, `floor` or a cast that differ from the reference's by more than the reference's own rounding explains."""
     slack, became = NEARLY * torch.finfo(shadow.dtype).eps * shadow.abs(), made.to(shadow.dtype)
     moved = run.isfinite() & shadow.isfinite() & ((became < step(shadow - slack)) | (became > step(shadow + slack)))
     if bool(moved.any()):
@@ -88,7 +88,7 @@ def recut(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], ru
 
 
 def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor, stored: torch.Tensor) -> None:
-    """Writes down numbers that leave the range of an integer type here and not in the reference: 255.9 is white, 256 is black."""
+    """Records numbers that leave the range of an integer type in the run but not in the reference: as uint8, 255.9 is white and 256 is black."""
     low, wide = run.to(torch.float64).trunc(), shadow.to(torch.float64).trunc()
     inside = (wide >= limits.min) & (wide <= limits.max)
     beyond = inside & low.isfinite() & ((low < limits.min) | (low > limits.max))
@@ -101,7 +101,7 @@ def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow
 
 
 def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
-    """Values that an op chose by index follow the run's indices, and masked rows the run's; `inputs` are what `shadows` were made of."""
+    """Makes the shadows of chosen values follow the run's indices, and those of masked rows the run's rows. `shadows` were computed from `inputs`."""
     masks.followed(call, outputs, shadows)
     if len(outputs) < 2 or not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.base in ops.PAYLOADS:
         return
@@ -116,7 +116,7 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
 
 
 def where_finite(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
-    """The run's own steps where these are finite: Inf and NaN are no decision. None where all are."""
+    """The run's steps where they are finite, else the reference's: Inf and NaN are no decision. None if all are finite."""
     if len(outputs) != 1 or call.written or bool(outputs[0].isfinite().all()):
         return None
     steps = call.mode.replay.call(call.func, call.plan, call.reference_args(), call.kwargs, call.shadow_of)[0]
@@ -124,17 +124,17 @@ def where_finite(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] 
 
 
 def on_its_side(base: str, run: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
-    """What a derivative that asks for a side is given: the shadow where that lies on the run's side, else the run's own number."""
+    """The input of a derivative that depends on the side of a threshold: the shadow where it lies on the run's side, else the run's number."""
     mine = run.to(shadow.dtype)
     thresholds = ops.THRESHOLDS.get(base, ())
-    if not thresholds:  # constant on each side
+    if not thresholds:  # the derivative is constant on each side
         return mine
     apart = functools.reduce(torch.logical_or, ((mine > each) != (shadow > each) for each in thresholds))
     return torch.where(apart, mine, shadow)
 
 
 def counted(call: Call, outputs: list[torch.Tensor]) -> None:
-    """Of a step function, or of argmax and its kind: where the reference would have come out elsewhere."""
+    """After a step function, an argmax or the like: counts the elements where the reference's result differs."""
     if not call.plan.mutable:
         if call.plan.base in ops.WHOLE and call.inputs and call.inputs[0].roundoff and call.operation.phase != "backward":
             three = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES), sampled(outputs[0], WHOLES)]
@@ -150,7 +150,7 @@ def counted(call: Call, outputs: list[torch.Tensor]) -> None:
 
 def _choice(call: Call, mine: torch.Tensor, theirs: torch.Tensor) -> None:
     scores = call.floats[0]
-    if call.mode.later.defers(scores):  # how many, and no more: what a choice could see is not kept
+    if call.mode.later.defers(scores):  # only the number is counted: the scores are not kept
         if mine.shape == theirs.shape:
             _noted(call, (mine != theirs).sum(), mine.numel())
         return
@@ -175,7 +175,7 @@ def of_choice(
     mine: torch.Tensor,
     theirs: torch.Tensor,
 ) -> Flips:
-    """Flips between the indices `mine` and `theirs` of an op that chooses among `scores`, whose shadow is `shadow`."""
+    """Counts flips between the run's indices `mine` and the reference's `theirs`. The op chose among `scores`, whose shadow is `shadow`."""
     if mine.shape != theirs.shape or scores.dim() == 0 or "max_pool" in planned.packet:
         return of_values(mine, theirs) if mine.shape == theirs.shape else Flips(0, mine.numel())
     given = planned.argument("dim", args, kwargs)

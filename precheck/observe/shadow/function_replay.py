@@ -1,9 +1,9 @@
-"""What each call of a user's function would give in the reference precision from the inputs that it had.
+"""Computes what each call of a user's function would give in the reference precision, on the inputs that this call had.
 
-A shadow tells how far off a result is, whatever the error's origin. Of a function one asks also how much of it the function has made itself. A
-second shadow answers that. It begins anew at each call, where it takes what comes in as it is, and follows what is made of that. A call is that
-of the outermost function of the user's own that a module calls, or that is called outside of all modules. Where there is none, it is the module's own
-`forward`. It is told by the frames on Python's stack.
+The shadow measures the error of a result, whatever its origin. For a function, the error that it adds itself also matters. A second shadow
+measures that: it starts anew at each call from the run's own inputs. A call is a call of the outermost function of the user's that a module calls,
+or that is called outside of all modules. If there is none, it is the call of the module's own `forward`. Calls are recognised by the frames on
+Python's stack.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _numbers = itertools.count(1)
 
 
 class Called:
-    """Marks the frame of one call, and is freed with it. A frame holds one object for a debugger, its local trace function. Python calls that only
-    while a debugger is on, and then this does nothing."""
+    """Marks the frame of one call and holds its shadows; it is freed with the frame. It is stored as the frame's local trace function, which Python
+    calls only under a debugger, and then it does nothing."""
 
     __slots__ = ("memory", "number")
 
@@ -47,11 +47,11 @@ class FunctionReplay:
 
     def __init__(self, frames: Frames) -> None:
         self.frames = frames
-        self.outside: set[int] = set()  # frames of the user's that were there when the block began
-        self.traced: tuple[Any, Called | None] = (None, None)  # the last call whose frame a debugger holds
+        self.outside: set[int] = set()  # the user's frames that were on the stack when the block began
+        self.traced: tuple[Any, Called | None] = (None, None)  # the last call whose frame has a debugger's trace function
 
     def begin(self) -> None:
-        """The block begins: what is on the stack now is no call in it."""
+        """At the start of the block: the frames on the stack now are not calls in it."""
         frame: Any = sys._getframe(1)
         while frame is not None:
             if self.frames.kind(frame.f_code.co_filename) == "user":
@@ -59,7 +59,7 @@ class FunctionReplay:
             frame = frame.f_back
 
     def before(self, call: Call, depth: int = 2) -> dict[int, torch.Tensor]:
-        """Before the op runs: what its operands are in the second shadow, where they are there, by their ids."""
+        """Before the op runs: the second shadows of its operands, by id, where they have one."""
         operation = call.operation
         if operation.phase not in ("forward", "data") or operation.in_optimizer or call.why or not call.plan.known or call.plan.base in ops.PACKED:
             return {}
@@ -79,7 +79,7 @@ class FunctionReplay:
         return seen
 
     def after(self, call: Call, seen: dict[int, torch.Tensor]) -> None:
-        """After it has run and been shadowed: the same op in the second shadow, and both compared. Raises nothing."""
+        """After the op has run: replays it on the second shadows and compares. Never raises."""
         if call.called is None or call.why:
             return
         try:
@@ -93,7 +93,7 @@ class FunctionReplay:
         outputs = [tensor for tensor in call.results if addressable(tensor)]
         if not outputs or not continuous(outputs[0]) or (not seen and not any(tensor.dtype in mode.low for tensor in outputs)):
             return
-        dear = "attention" in plan.packet  # and rounds as the precision asks
+        dear = "attention" in plan.packet  # costly to replay, and it rounds as the precision demands
         if plan.steps or plan.draws(call.args, call.kwargs) or mode.later.defers(outputs[0]) or (not seen and (dear or _stored(call))):
             return
         wide = {id(tensor): seen[id(tensor)] if id(tensor) in seen else tensor.to(mode.replay.wide(tensor.dtype)) for tensor in call.floats}
@@ -110,7 +110,7 @@ class FunctionReplay:
             value.restarted = apart(run, shadow)
 
     def _called(self, depth: int) -> Called | None:
-        """The call that the op belongs to; None where no function of the user's is on the stack."""
+        """The call that the op belongs to. None if no function of the user's is on the stack."""
         frame: Any = sys._getframe(depth)
         found = inner = None
         while frame is not None and id(frame) not in self.outside:
@@ -138,7 +138,7 @@ class FunctionReplay:
 
 
 def _stored(call: Call) -> bool:
-    """Whether a cast stores low what was there before the run, or what was laid down or converted, as data and weights are."""
+    """Whether a cast only stores in low precision what was given or converted, as data and weights are."""
     if call.plan.base not in ops.CASTS:
         return False
     maker = call.inputs[-1].maker if call.inputs else None
@@ -146,9 +146,9 @@ def _stored(call: Call) -> bool:
 
 
 def _moves_cast(call: Call, memory: Memory, seen: dict[int, torch.Tensor]) -> bool:
-    """Whether a result is a cast of what the call has been given, or such a cast moved about.
+    """Whether a result is a cast of an input of the call, or such a cast moved by views and copies.
 
-    A product takes it as it is: autocast would have made that cast. Any other op has it low since the user's code says so.
+    Matrix products take such a cast as it is, since autocast would cast too. For any other op, the cast is the user's decision.
     """
     if not seen:
         return call.plan.base in ops.CASTS

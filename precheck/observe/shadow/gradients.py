@@ -1,8 +1,7 @@
-"""Gradients of one value that autograd adds up, one by one, in the value's own format.
+"""Measures the sums in which autograd accumulates several gradients of one value, in the value's own format.
 
-A weight that is read n times has n gradients. Autocast casts a weight once and keeps the cast, so its gradients are added up before they are
-widened. These are n - 1 additions that round, and with many terms they lose what is small beside the sum. Each sum is followed beside the same
-terms, added up wide.
+A weight that is read n times has n gradients. Autocast casts a weight once and caches the cast, so the gradients are added before they are
+widened. These are n - 1 additions that round. With many terms they lose small terms. Each sum is compared with a float64 sum of the same terms.
 """
 
 from __future__ import annotations
@@ -28,15 +27,14 @@ if TYPE_CHECKING:
 SAMPLE = 1 << 12
 """Elements of a gradient that are followed."""
 TERMS = 8
-"""Terms from which a sum is looked at: of fewer, rounding to nearest costs a rounding or two."""
+"""Least number of terms of a sum that is measured. With fewer, the error is one or two roundings."""
 KEPT = 256
-"""Sums that are followed at once: those of as many weights as one layer, or one turn of a loop, has."""
+"""Sums that are followed at once: enough for the weights of one layer, or of one turn of a loop."""
 
 
 @dataclasses.dataclass(slots=True)
 class Sum:
-    """A sum so far: its place in its storage, the value that holds it, a sample of what it would be if it were added up wide, and the number of
-    gradients."""
+    """A sum so far: its place in its storage, the value that holds it, a sample of the same sum in float64, and the number of gradients."""
 
     storage: StorageWeakRef
     where: partial_writes.Region
@@ -53,12 +51,12 @@ class Gradients:
         self.sums: dict[int, Sum] = {}
 
     def added(self, call: Call, output: torch.Tensor, value: Value) -> None:
-        """After autograd has added two gradients of one value, or one to what a parameter holds from backward passes before."""
+        """After autograd has added two gradients of one value, or one gradient to a parameter's accumulated one."""
         if len(call.floats) != 2 or any(each.dtype != output.dtype or each.shape != output.shape for each in call.floats):
             return
         known = [self._known(tensor, held) for tensor, held in zip(call.floats, call.inputs, strict=True)]
         if call.written and known[0] is None:
-            exact, terms = grid(output).to(torch.float64), 2  # what it held is gone, and one rounding is nothing yet
+            exact, terms = grid(output).to(torch.float64), 2  # its earlier content is gone, but it is off by one rounding at most
         else:
             both = zip(call.floats, known, strict=True)
             sums = [(each.exact, each.terms) if each else (grid(tensor).to(torch.float64), 1) for tensor, each in both]
@@ -70,7 +68,7 @@ class Gradients:
             self.later([grid(output), exact], functools.partial(_resolved, call.operation, terms))
 
     def _known(self, tensor: torch.Tensor, held: Value) -> Sum | None:
-        """The sum that a tensor holds, if it holds one still, and not a part of it."""
+        """The sum that a tensor holds, if it still holds all of it."""
         found = self.sums.pop(storage_key(tensor), None)
         return found if found is not None and found.value is held and found.where == partial_writes.region(tensor) else None
 
@@ -80,7 +78,7 @@ def _resolved(operation: Operation, terms: int, low: torch.Tensor, exact: torch.
 
 
 def grid(tensor: torch.Tensor) -> torch.Tensor:
-    """A view of up to `SAMPLE` elements, evenly spread along each dimension: the same elements however the tensor lies in memory."""
+    """A view of up to `SAMPLE` elements, evenly spread along each dimension. The strides of the tensor do not change which elements."""
     left, places = SAMPLE, sorted(range(tensor.dim()), key=lambda dim: tensor.shape[dim])
     chosen = [slice(None)] * tensor.dim()
     for remaining, dim in zip(range(tensor.dim(), 0, -1), places, strict=True):

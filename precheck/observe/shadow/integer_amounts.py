@@ -1,4 +1,4 @@
-"""Integers that are amounts, not positions or counts: sums of products of integers, as an int8 product gives."""
+"""Marks integers that are amounts, not positions or counts: results of integer matrix products, such as int8's."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from precheck.observe.shadow.storages import Storages
 
 
 class IntegerAmounts:
-    """The storages of a watched run that hold such integers, until something else is written there."""
+    """The storages of a watched run that hold such integers."""
 
     def __init__(self) -> None:
         self.known: Storages[bool] = Storages()
 
     def made(self, planned: OpPlan, result: Any) -> Any:
-        """An op has given `result`, which has no floats in it; that is handed on."""
+        """After an op without floats: marks the result of an integer product. Returns `result`."""
         if planned.base in ops.PRODUCTS and isinstance(result, torch.Tensor) and result.layout is torch.strided:
             self.known.put(result, True)
         return result
 
     def given(self, args: tuple[Any, ...]) -> bool:
-        """Whether an op is given such integers, as a cast is."""
+        """Whether an op reads such integers."""
         return bool(self.known) and any(isinstance(arg, torch.Tensor) and arg.layout is torch.strided and bool(self.known.get(arg)) for arg in args)

@@ -1,7 +1,7 @@
-"""Integers that a cast has made of floats, and whether the program uses them as positions or as amounts.
+"""Follows integers that were cast from floats, to learn whether the program uses them as positions or as amounts.
 
-A place, a length or a bucket is another one where it differs by one. An amount (a code, a pixel) is off by a rounding, as any number is: it goes back
-to floats, and nothing else reads it.
+A position, a length or a bucket is wrong if it differs by one. An amount (a code, a pixel) is then only off by a rounding. An amount is cast back to
+floats, and no other op reads it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from precheck.observe.shadow.replay import OpPlan, tensors_in
 from precheck.observe.shadow.storages import Storages
 
 ARITHMETIC = (ops.SUMS | ops.SCALING | ops.CUTS | ops.STEPS | ops.REDUCTIONS | ops.ORDERINGS | ops.GUARDS | ops.CASTS) - ops.SCATTERING
-"""Ops that compute with integers as with any numbers. What moves elements about takes integers for places where it moves floats."""
+"""Ops that compute with integers as numbers. An op that moves floats uses its integers as positions."""
 
 
 class Places:
-    """The storages of a watched run that hold such integers, and those that hold random numbers which no low format has rounded."""
+    """The storages of a watched run that hold such integers, and those that hold random numbers in a wide format."""
 
     def __init__(self) -> None:
         self.made: Storages[tuple[Operation, ...]] = Storages()
         self.drawn: Storages[bool] = Storages()
 
     def cast(self, operation: Operation, integers: torch.Tensor) -> None:
-        """A cast has made these integers."""
+        """A cast has made these integers: starts to follow them."""
         self.made.put(integers, (operation,))
 
     def read(self, planned: OpPlan, args: tuple[Any, ...], result: Any) -> Any:
-        """An op has given `result`, which is handed on: whether it took such integers for places or amounts, or made other integers of them."""
+        """After an op: notes whether it used such integers as positions or as amounts, or made new ones from them. Returns `result`."""
         found: dict[Operation, None] = {}
         for tensor in tensors_in(*args):
             if tensor.layout is torch.strided and not tensor.is_floating_point():
@@ -48,11 +48,11 @@ class Places:
         return result
 
     def draws(self, floats: list[torch.Tensor]) -> bool:
-        """Whether an op reads what is drawn."""
+        """Whether an op reads random numbers."""
         return bool(self.drawn) and any(self.drawn.get(each) for each in floats)
 
     def draw(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor], result: Any) -> Any:
-        """An op that reads and makes nothing low has given `result`, which is handed on: whether it is drawn, or made of what is drawn."""
+        """After an op in wide formats: marks its result if it is random or made from random numbers. Returns `result`."""
         if planned.draws(args, kwargs) or self.draws(floats):
             for each in tensors_in(result):
                 if each.layout is torch.strided and each.is_floating_point():

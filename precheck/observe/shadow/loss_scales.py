@@ -1,8 +1,8 @@
-"""The loss scale as a dimension: every tensor carries the factor that it is multiplied by, and ops combine factors.
+"""Follows the loss scale like a physical unit: every tensor carries the factor by which it is scaled, and ops combine factors.
 
-A product's factor is the product of its operands', a norm's is its input's, a square root's its root. `GradScaler._scale` carries
-itself; all else follows from the ops: a scaled loss, its gradients, their norm, the clipping coefficient made of it, what
-`unscale_` leaves. Adding, comparing or applying quantities of different factors is the fault, whoever calls what in which order.
+A product's factor is the product of its operands' factors. A norm has its input's factor, a square root the root of it. `GradScaler._scale` carries
+itself. Everything else follows from the ops: a scaled loss, its gradients, their norm, a clipping coefficient, the result of `unscale_`.
+It is an error to add, compare or apply quantities with different factors. The order of calls does not matter.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from precheck.observe.shadow.step_records import ScalingEvent
 from precheck.torch_internals import address, in_backward, storage_key
 
 WHOLE_SHARES = 1024
-"""Division by the scale times a whole number up to this is unscaling too: the mean over micro-batches, made in one go."""
+"""Division by the scale times an integer up to this is unscaling too: it also takes the mean over micro-batches."""
 ANY = (0, math.inf, -math.inf)
 """Numbers that are the same under any scale."""
 
 REPEATED = 32
-"""Events of one kind and line that are kept: a fault of each step is told once, with how far it had come by then."""
+"""Events of one kind and line that are kept. An error in each step is reported once, with its latest state."""
 
 Locate = Callable[[], Any]
 
 
 class Scales:
-    """Factors by storage, while any scaler is at work; and what was done across them."""
+    """Factors by storage, while a scaler is in use, and the events in which different factors met."""
 
     def __init__(self) -> None:
         self.factors: dict[int, tuple[StorageWeakRef, float]] = {}
         self.own: set[int] = set()  # storages of the scales themselves
         self.known: set[float] = set()  # scales that scalers have had
-        self.asked: set[float] = set()  # scales that the program has asked a scaler for, as numbers
+        self.asked: set[float] = set()  # scales that the program read from a scaler as Python numbers
         self.newest = 1.0  # the last of them
-        self.meant: set[float] = set()  # Python numbers that the program scaled or unscaled by; autograd multiplies by them again
-        self.read: deque[tuple[float, ScalingEvent]] = deque(maxlen=REPEATED)  # numbers that Python took from scaled tensors
+        self.meant: set[float] = set()  # Python numbers by which the program scaled or unscaled; autograd multiplies by them again
+        self.read: deque[tuple[float, ScalingEvent]] = deque(maxlen=REPEATED)  # Python numbers that were read from scaled tensors
         self.events: list[ScalingEvent] = []
-        self.noted: Counter[tuple[str, ...]] = Counter()  # how many of each kind and line
-        self.mixtures: dict[int, tuple[StorageWeakRef, ScalingEvent]] = {}  # gradients added up under two scales, unless nobody uses them
+        self.noted: Counter[tuple[str, ...]] = Counter()  # events by kind and line
+        self.mixtures: dict[int, tuple[StorageWeakRef, ScalingEvent]] = {}  # sums of gradients under two scales, an error only if they are used
         self._mixture: ScalingEvent | None = None
 
     def of(self, tensor: torch.Tensor) -> float:
-        """The factor that the tensor carries: 1 if none, NaN if it is not known."""
+        """The factor that the tensor carries: 1 if it is not scaled, NaN if unknown."""
         if tensor.layout is not torch.strided or not self.factors:
             return 1.0
         found = self.factors.get(storage_key(tensor))
@@ -68,7 +68,7 @@ class Scales:
                 self.factors = {key: each for key, each in self.factors.items() if not each[0].expired()}
 
     def before(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], where: Locate) -> list[float]:
-        """Before an op runs: what its results will carry, one for each. `where()` describes the op, if something is the matter."""
+        """Before an op runs: the factor of each of its results. `where()` describes the op, for an event."""
         given = [tensor for tensor in tensors_in(*args, *kwargs.values()) if continuous(tensor)]
         base = planned.base
         self._mixture = next((each for each in map(self.mixture, given) if each is not None), None) if self.mixtures else None
@@ -78,7 +78,7 @@ class Scales:
         if bare:
             return [1.0] if base in ops.REPLACING else []
         if base in ops.REPLACING and part(given[0]) and (len(given) == 1 or nothing(given[1])):
-            return []  # zeros into a part: the rest of the storage is what it was
+            return []  # zeros written into a part: the rest of the storage keeps its factor
         if planned.packet == "_local_scalar_dense":
             if storage_key(given[0]) not in self.own and not math.isnan(self.of(given[0])):
                 self.read.append((float(given[0].detach()), self._note("read", self.of(given[0]), 1.0, where)))
@@ -88,7 +88,7 @@ class Scales:
         return [self._combined(planned, [*args, *(value for name, value in kwargs.items() if name != "out")], where)]
 
     def after(self, factors: list[float], args: tuple[Any, ...], result: Any) -> None:
-        """After it has run: its results, or what it wrote into, carry that."""
+        """After the op has run: gives these factors to its results, or to the tensors that it wrote."""
         if not factors:
             return
         outputs = list(tensors_in(result)) or list(tensors_in(args[0]))
@@ -100,14 +100,14 @@ class Scales:
                     self.mixtures[address(storage)] = (StorageWeakRef(storage), self._mixture)
 
     def mixture(self, tensor: torch.Tensor) -> ScalingEvent | None:
-        """Where the tensor came to hold parts under different scales, if it does."""
+        """The event in which the tensor got terms under different scales. None if it has none."""
         if not self.mixtures or tensor.layout is not torch.strided:
             return None
         found = self.mixtures.get(storage_key(tensor))
         return None if found is None or found[0].expired() else found[1]
 
     def _lanes(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], where: Locate) -> list[float]:
-        """An op over lists, tensor by tensor."""
+        """The factors of an op on lists, one for each tensor."""
         first = next(arg for arg in args if isinstance(arg, (list, tuple)))
         if planned.packet.startswith("_amp_foreach_non_finite_check_and_unscale"):
             return [self.of(tensor) * self.of(args[2]) for tensor in first]
@@ -120,13 +120,13 @@ class Scales:
         carried = [self.of(value) for value in values if isinstance(value, torch.Tensor) and continuous(value)]
         first = carried[0] if carried else 1.0
         if planned.collective:
-            return float(carried[-1]) if carried else 1.0  # outputs come before inputs
+            return float(carried[-1]) if carried else 1.0  # outputs come before inputs in the arguments
         if base == "zero" or (base == "fill" and len(carried) == 1):
             return 1.0
         if any(math.isnan(factor) for factor in carried):
             return math.nan
         if base.endswith(("_backward", "_backward_data")) and base not in ops.KEPT:
-            return first  # linear in the gradient that comes first
+            return first  # linear in the gradient, which is the first argument
         if base in ops.SCALED_PRODUCTS:
             return math.prod(carried) * (self._number(values, first, where, inverse=False) if len(carried) == 1 else 1.0)
         if base in ops.SCALED_QUOTIENTS:
@@ -136,7 +136,7 @@ class Scales:
         if base in ops.SCALED_SUMS or base in ops.DIFFERENCES:
             return self._terms(base, values, carried, where)
         if base in ops.EXPONENTIALS or base in ops.SOFTMAXES:
-            return self._mixed(first, 1.0, where, "function")  # a series of all powers of its argument, which so has to be a mere number
+            return self._mixed(first, 1.0, where, "function")  # only a dimensionless argument makes sense: its series has all powers
         if base == "copy":
             return float(carried[-1])
         if base in ops.ORDERINGS:
@@ -150,21 +150,21 @@ class Scales:
         return self._joined(values, carried) if base in ops.JOINED else math.nan
 
     def _joined(self, values: list[Any], carried: list[float]) -> float:
-        """Parts side by side: the factor that they share, zeros aside."""
+        """The common factor of joined tensors, as in `cat`. Zeros have any factor."""
         tensors = [value for value in values if isinstance(value, torch.Tensor) and continuous(value)]
         factors = [factor for tensor, factor in zip(tensors, carried, strict=True) if factor != 1 or not nothing(tensor)]
         return factors[0] if factors and all(same(factor, factors[0]) for factor in factors) else math.nan
 
     def _number(self, values: list[Any], factor: float, where: Locate, *, inverse: bool) -> float:
-        """What a Python number that is multiplied by (divided by, if `inverse`) does to a factor."""
+        """The factor that a product with a Python number contributes, or a division by it if `inverse`."""
         number = next((float(value) for value in values if not isinstance(value, torch.Tensor)), 1.0)
         if number <= 0 or not math.isfinite(number):
             return 1.0
         number = 1 / number if inverse else number
         if in_backward() and not any(same(number, meant) for meant in self.meant):
-            return 1.0  # autograd's own, as the 1/n of a mean is
+            return 1.0  # autograd's own number, such as the 1/n of a mean
         if factor != 1 and self._asked_for(number, 1 / factor):
-            return 1 / factor  # a threshold over a norm, which torch makes a product with the norm's reciprocal
+            return 1 / factor  # a threshold divided by a norm: torch multiplies by the norm's reciprocal
         if self._clips(number, factor):
             self._note("compared", factor, 1.0, where)
             return math.nan
@@ -184,13 +184,13 @@ class Scales:
         return 1.0
 
     def _clips(self, number: float, factor: float) -> bool:
-        """Whether a Python number is a threshold over a norm that Python read under that scale. Then that was no mere look."""
+        """Whether a Python number is a threshold over a norm that was read under that scale. Then the read is no event of its own."""
         clipped = [event for norm, event in self.read if same(event.factor, factor) and quotient(number, norm, factor)]
         self.events = [event for event in self.events if event not in clipped] if clipped else self.events
         return bool(clipped)
 
     def _by_hand(self, base: str, args: tuple[Any, ...]) -> float:
-        """What a scalar that is multiplied by a scale the program has asked for carries: it is a loss, scaled by hand, or its gradient."""
+        """The factor of a scalar that is multiplied by a scale read from the scaler: it is a loss that the user scales by hand, or its gradient."""
         if base != "mul" or len(args) != 2 or not isinstance(args[1], (int, float)) or args[1] not in self.asked or args[0].dim():
             return 1.0
         forward = not in_backward()
@@ -204,9 +204,8 @@ class Scales:
         return 1 / first
 
     def _asked_for(self, number: float, scale: float) -> bool:
-        """Whether a Python number was multiplied by a scale that the program asked for: a threshold of 51.2 is 0.05 times 1024.
-
-        By its digits: what is short after division by the scale and longer before was written down without it.
+        """Whether a Python number contains a scale that the program read: a threshold of 51.2 is 0.05 times 1024.
+        It does if division by the scale makes its decimal digits fewer.
         """
         return any(same(scale, asked) for asked in self.asked) and digits(number / scale) < digits(number)
 
@@ -222,7 +221,7 @@ class Scales:
         return self._mixed(carried, added, where)
 
     def _terms(self, base: str, values: list[Any], carried: list[float], where: Locate) -> float:
-        """A sum or difference of two tensors, or of one and a number; or a loss that takes one from the other."""
+        """The factor of a sum or difference of two tensors, or of a tensor and a number, or of a loss that subtracts one from the other."""
         if len(carried) < 2:
             return self._mixed(carried[0], 1.0, where, "number") if matters(values, carried[0]) else carried[0]
         factor = self._sum(values[0], carried[0], values[1], carried[1], where)
@@ -233,7 +232,7 @@ class Scales:
         if not in_backward():
             self.add(event)
         else:
-            self._mixture = event  # a gradient that may yet be thrown away, as the discriminator's is in the generator's turn
+            self._mixture = event  # this gradient may still be discarded, as a GAN does with the discriminator's in the generator's step
         return math.nan
 
     def _compared(self, base: str, values: list[Any], first: float, where: Locate) -> float:
@@ -255,7 +254,7 @@ class Scales:
         return event
 
     def add(self, event: ScalingEvent) -> None:
-        """Keeps an event; of many of one kind and line the first and the latest."""
+        """Keeps an event. Of many events of one kind and line, the first ones and the latest are kept."""
         place = event.kind, event.operation.source, event.operation.caller
         self.noted[place] += 1
         if self.noted[place] > REPEATED:

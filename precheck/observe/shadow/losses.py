@@ -1,7 +1,7 @@
-"""The losses of a watched run: what each backward pass began at, beside its shadow.
+"""Records the losses of a watched run, and their shadows. A loss is the scalar at which a backward pass begins.
 
-Autograd asks for ones in the form of the tensor that backward() was called on, and that op comes by like any other. A pass that
-is given a gradient to begin with (`backward(gradient)`) asks for none, and is not seen.
+`backward()` makes ones in the shape of its tensor, and the dispatch mode sees that op. `backward(gradient)` makes none, so such a pass
+is not recorded.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from precheck.observe.shadow.memory import Memory
 from precheck.observe.shadow.replay import addressable
 from precheck.observe.shadow.source import shortened
 
-_NEAR = 8  # Python frames between autograd's and here: function modes add some
-_BEGINS = "_make_grads"  # of torch/autograd/__init__.py
+_NEAR = 8  # most Python frames between autograd's and this one; function modes add some
+_BEGINS = "_make_grads"  # in torch/autograd/__init__.py
 MOST = 4096
-"""Losses kept: 0.4 MB as JSON, and more than a plot has columns. Of a longer run each stands for 2, 4, 8, … losses, of which it is furthest
-from its reference."""
+"""Losses kept: 0.4 MB as JSON, and more than a plot has columns. In a longer run, each one kept stands for 2, 4, 8, … losses. It is the one
+furthest from its reference."""
 
 
 class Losses:
-    """One after the other, in the order of the run."""
+    """The losses, in the order of the run."""
 
     def __init__(self, memory: Memory, scales: Scales, later: Deferred) -> None:
         self.memory, self.scales, self.later = memory, scales, later
         self.found: list[Loss] = []
-        self.each = 1  # how many backward passes one of these stands for
+        self.each = 1  # backward passes that one kept loss stands for
         self.passes = 0
         self.newest: Loss | None = None
 
     def asked(self, loss: torch.Tensor, describe: Callable[[], Any]) -> bool:
-        """Ones like `loss` are wanted: whether for a backward pass, and not for whatever else. `describe()` says where."""
+        """At `ones_like(loss)`: records the loss and returns True if a backward pass begins here. `describe()` names the line."""
         if loss.numel() != 1 or not loss.requires_grad or loss.is_complex() or not addressable(loss) or not _by_autograd():
             return False
         where, cell, factor = describe(), self.memory.find(loss), self.scales.of(loss)
@@ -61,13 +61,13 @@ class Losses:
             self.found, self.each = [max(pair, key=_apart) for pair in pairs], 2 * self.each
 
     def finish(self) -> list[Loss]:
-        """Those kept, the newest among them."""
+        """The losses kept, and the newest."""
         newest = [] if self.newest is None or any(each is self.newest for each in self.found[-1:]) else [self.newest]
         return [*self.found, *newest]
 
 
 def _apart(loss: Loss) -> float:
-    """How far it is from its reference; what is not finite in one of them only is furthest of all."""
+    """The distance from its reference. Infinite if only one of the two is finite."""
     if math.isfinite(loss.low) != math.isfinite(loss.reference):
         return math.inf
     return abs(loss.low - loss.reference) if math.isfinite(loss.low) else 0.0

@@ -1,10 +1,9 @@
-"""Masks that leave nothing, and masks that remove nothing.
+"""Handles rows that are masked as a whole, and boolean masks that fail to remove Inf and NaN.
 
-Of a row of a softmax in which everything is masked, what it comes to is an accident of the format, which the shadow takes over.
-
-A mask adds to a score a number at which exp is 0 beside any score: -10000, or the lowest that the format holds. In float16 these swallow
-the score, and a row of nothing else is uniform; float32 still holds the score, and the same row is a softmax of it. Neither means
-anything: it is the row of a padded query, which nobody reads. Rows that are not finite are another matter.
+If all of a softmax row is masked, its result depends on the format, so the shadow takes over the run's row.
+A mask adds a large negative number to a score, such as -10000 or the lowest number of the format. In float16 the score is lost beside it, and a fully
+masked row is uniform. float32 keeps the score, and the row is a softmax of the scores. Neither has a meaning: it is the row of a padded query,
+which nothing reads. This does not hold for rows that are not finite.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
 MASKED = -(2.0**13)
-"""No score of a row is above this: the power of two under the smallest mask in use, 10⁴. Spacings there are 4 in float16, 32 in bfloat16:
-beside these no score can be told from another."""
+"""A row is masked if no score is above this: the power of two below the smallest mask in use, 10⁴. Spacings there are 4 in float16 and 32 in
+bfloat16, so scores cannot be told apart."""
 
 
 def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
-    """Gives the shadow the run's rows that are masked as a whole, where other rows of the call are not: an offset of all is no mask."""
+    """Gives the shadow the run's fully masked rows, if the call has other rows too. An offset of all rows is no mask."""
     if call.plan.base not in ops.SOFTMAXES or not call.inputs[0].roundoff or not call.floats[0].dim():
         return
     dim = int(call.plan.argument("dim", call.args, call.kwargs))
@@ -38,7 +37,7 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
 
 
 def multiplied(call: Call, output: torch.Tensor) -> None:
-    """Tells a product with a mask of yes and no how many Inf and NaN the mask was to remove: 0 · Inf is NaN, in every format."""
+    """After a product with a boolean mask: counts the NaN at masked places. 0 · Inf is NaN in every format."""
     masks = [each for each in call.args if isinstance(each, torch.Tensor) and each.dtype is torch.bool]
     if len(masks) != 1 or len(call.floats) != 1 or call.mode.later.defers(output) or finite([output.detach()]):
         return

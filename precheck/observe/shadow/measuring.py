@@ -1,4 +1,4 @@
-"""How closely the result of an op is looked at: as closely as what it is made of gives reason to."""
+"""Fills in the `Value` of a result by comparing it with its shadow. It measures only as much as the errors of the inputs make necessary."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.call import Call
 
 SUSPECT = 0.01
-"""Share of elements without a digit from which a value gets a perturbed shadow, to tell whether float32 determines what follows."""
+"""A value gets a perturbed shadow from this share of elements without a correct digit. It shows whether float32 determines what follows."""
 GLANCE = 4096
-"""Elements of a wide tensor looked at in an optimizer step, whose arithmetic is as far off as the gradients it is given."""
+"""Elements that are measured of a wide tensor in an optimizer step. Such a tensor is as far off as the gradients it is computed from."""
 ONE_ROUNDING = 0.42
 """Root mean square error of one rounding to nearest, in unit roundoffs."""
 _ROUNDOFF = {each.dtype: each.unit_roundoff for each in FORMATS.values() if each.dtype_name}
@@ -32,14 +32,14 @@ def named(dtype: torch.dtype) -> str:
 
 
 def roundoff(dtype: torch.dtype, low: frozenset[torch.dtype]) -> float:
-    """Of a low format; the reference's own is nothing beside it."""
+    """The unit roundoff of a low format. 0 for other formats, whose own is negligible."""
     return _ROUNDOFF.get(dtype, 0.0) if dtype in low else 0.0
 
 
 def fresh(call: Call, output: torch.Tensor) -> Value:
-    """The value of a result of a call, not measured yet.
+    """A new value for a result of a call, not measured yet.
 
-    An emulated format rounds inside products and is stored in a wider one: what it cost stays with all that follows.
+    An emulated format rounds inside products and is stored in a wider one, so its unit roundoff is passed on to all later values.
     """
     packet, low = call.plan.packet, output.dtype in call.mode.low
     coarsest = max((value.roundoff for value in call.inputs), default=0.0)
@@ -51,7 +51,7 @@ def fresh(call: Call, output: torch.Tensor) -> Value:
 
 
 def outside(tensor: torch.Tensor) -> Value:
-    """The value of a wide tensor that the block was given."""
+    """The value of a wide tensor from outside the block."""
     return Value(None, tuple(tensor.shape), named(tensor.dtype), 0.0)
 
 
@@ -60,9 +60,9 @@ def suspicious(operation: Operation, value: Value) -> bool:
 
 
 def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None, place: int) -> None:
-    """Fills in the value of the output that a call has at that place."""
+    """Fills in the value of output number `place` of a call."""
     operation, inputs = call.operation, call.inputs
-    if call.plan.packet.startswith("_amp_"):  # the scaler's own arithmetic: what is not finite stays so
+    if call.plan.packet.startswith("_amp_"):  # the scaler's own arithmetic: it keeps Inf and NaN
         before = next((source for tensor, source in zip(call.floats, inputs, strict=True) if tensor is output), None)
         if before is not None:
             value.nonfinite, value.nans, value.beyond = before.nonfinite, before.nans, before.beyond
@@ -77,7 +77,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
             compare(value, sampled(output, GLANCE), sampled(shadow, GLANCE))
         return
     if not value.low and not any(source.drift or source.nonfinite for source in inputs):
-        return  # the same op on the same numbers
+        return  # run and shadow computed the same op on the same numbers
     run = _turned(call, output, shadow, place)
     compare(value, run, shadow, perturbed, zeros=any(source.zeros for source in inputs), limit=_limit(operation, output))
     if value.drift > DOUBTFUL * value.roundoff and value.drift > DOUBTFUL * operation.drift_in:
@@ -93,10 +93,9 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
 
 
 def _in_parts(call: Call, value: Value) -> float | None:
-    """How far off the tensor is that a call reads, where it is part of a storage. The storage's value is that of its last op, which may be a
-    neighbour's.
+    """The largest error of the inputs of a call, if one of them is part of a storage. The value of such a storage may describe another part of it.
 
-    None where all is whole. Of a part that the call has written over, nothing is left to ask: it may have been as far off.
+    None if all inputs are whole storages. A part that the call has overwritten is gone: it may have been as far off as the result.
     """
     drifts, parted = [source.drift for source in call.inputs], False
     for place, (tensor, cell) in enumerate(zip(call.floats, call.cells, strict=True)):
@@ -111,7 +110,7 @@ def _in_parts(call: Call, value: Value) -> float | None:
 
 
 def _turned(call: Call, output: torch.Tensor, shadow: torch.Tensor, place: int) -> torch.Tensor:
-    """Eigenvectors and singular vectors have no sign of their own: each as it lies nearer to its shadow."""
+    """The output, with each eigenvector or singular vector turned to the side of its shadow: their sign is arbitrary."""
     dim = ops.VECTORS.get((call.plan.base, place))
     if dim is None or output.is_complex() or not output.numel():
         return output
@@ -119,12 +118,12 @@ def _turned(call: Call, output: torch.Tensor, shadow: torch.Tensor, place: int) 
 
 
 def _limit(operation: Operation, output: torch.Tensor) -> int:
-    """Elements to look at: most tensors that a step makes are in its optimizer's half a dozen ops a weight, and gone after the next of them."""
+    """How many elements to measure. Fewer in an optimizer step, where most tensors are intermediate results that live for one op."""
     return LATER if operation.in_optimizer and not isinstance(output, torch.nn.Parameter) else SAMPLE
 
 
 def cast(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
-    """Of a cast: what rounding alone did."""
+    """Measures a cast, in which only rounding can happen."""
     (_measure_later if call.mode.later.defers(output) else _measure_now)(call, value, output, shadow, perturbed)
 
 
@@ -134,7 +133,7 @@ def _measure_now(call: Call, value: Value, output: torch.Tensor, shadow: torch.T
 
 
 def _measure_later(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None) -> None:
-    """The same from samples that are fetched later. What an op would do on the inputs that it had is not asked then: they are gone."""
+    """The same from samples that are fetched later. The error of the op alone is not measured, since its inputs are gone by then."""
     operation, mode = call.operation, call.mode
     if operation.in_optimizer and not value.low and not isinstance(output, torch.nn.Parameter):
         mode.later.after(lambda: setattr(value, "drift", operation.drift_in))
@@ -158,7 +157,7 @@ def _measure_later(call: Call, value: Value, output: torch.Tensor, shadow: torch
 
 
 def _outside_format(run: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
-    """How many elements are Inf or NaN here and not in the shadow, how many of them NaN, and the greatest |shadow| among them."""
+    """How many elements are Inf or NaN in the run but not in the shadow, how many of them are NaN, and their greatest |shadow|."""
     if run.numel() == 0:
         return torch.zeros(3, dtype=torch.float64, device=run.device)
     low = run.to(shadow.dtype)
@@ -174,22 +173,21 @@ def _starved(operation: Operation, divisor: torch.Tensor) -> None:
 
 
 def held(call: Call) -> dict[int, torch.Tensor]:
-    """Copies of what a call is about to add to, in a low format, by the tensor's id."""
+    """Copies of the low-format tensors that a scattering call is about to add to, by the tensor's id."""
     if call.plan.base not in ops.SCATTERING or call.plan.argument("accumulate", call.args, call.kwargs) is False:
         return {}
     return {id(tensor): tensor.clone() for tensor in call.written if tensor.dtype in call.mode.low and not call.mode.later.defers(tensor)}
 
 
 def among(call: Call, known: dict[int, torch.Tensor], tensor: torch.Tensor) -> torch.Tensor:
-    """What stands for an operand in a replay. An operand without a shadow, such as a sparse one, is taken as the run has it, in the reference
-    precision."""
+    """The operand to use in a replay: from `known`, or the run's own in the reference precision if it has no shadow, such as a sparse one."""
     if id(tensor) in known:
         return known[id(tensor)]
     return tensor.to(call.mode.replay.wide(tensor.dtype)) if tensor.dtype in call.mode.low else tensor
 
 
 def exact(call: Call, place: int = 0) -> torch.Tensor:
-    """What exact arithmetic makes of the inputs that the op had: the result at that place."""
+    """Result number `place` of the op in the reference precision, on the run's own inputs."""
     replay = call.mode.replay
     wide = {id(tensor): call.held.get(id(tensor), tensor).to(replay.wide(tensor.dtype)) for tensor in call.floats}
     result: torch.Tensor = replay.call(call.func, call.plan, call.args, call.kwargs, lambda tensor: among(call, wide, tensor))[place]
@@ -197,7 +195,7 @@ def exact(call: Call, place: int = 0) -> torch.Tensor:
 
 
 def off(output: torch.Tensor, exact: torch.Tensor) -> float:
-    """Distance from the exact result, relative to that; a spacing of subnormals each is free, and what is not finite is another matter."""
+    """The relative error against the exact result. Errors of one subnormal spacing per element are ignored, as are elements that are not finite."""
     error = torch.nan_to_num(output.to(exact.dtype) - exact, nan=0.0, posinf=0.0, neginf=0.0)
     subnormal = torch.finfo(output.dtype).smallest_normal * torch.finfo(output.dtype).eps * math.sqrt(output.numel())
     return ratio(max(0.0, norm(error) - subnormal), norm(exact))

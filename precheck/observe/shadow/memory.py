@@ -1,7 +1,7 @@
-"""Shadow memory: for each storage of the watched run, what it would hold in the reference precision.
+"""Shadow memory: a `Cell` for each storage of the watched run, with the storage's content in the reference precision.
 
-Keyed by storage, as valgrind's memcheck keys by address. So views, in-place ops, out= arguments and what autograd saved need no code of their own:
-the shadow of a tensor is its storage's shadow, seen through the tensor's sizes and strides.
+Cells are keyed by storage, as valgrind's memcheck keys by address. The shadow of a tensor is its storage's shadow, viewed with the tensor's sizes and
+strides. So views, in-place ops, `out=` arguments and tensors saved by autograd need no code of their own.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from precheck.observe.shadow.operations import Value
 from precheck.torch_internals import address, storage_at, storage_key
 
 COLLECT = 1 << 26
-"""Bytes of new shadows (64 MiB) after which those of freed tensors are let go, or a quarter of what is held if that is more."""
+"""Bytes of new shadows (64 MiB) after which the shadows of freed tensors are dropped. A quarter of all shadows, if that is more."""
 CELL = 1 << 10
-"""Bytes that a cell costs beside its numbers (measured: 0.9 KiB), so that loops over scalars are let go of too."""
+"""Bytes that a cell costs beside its numbers (measured: 0.9 KiB). They are counted so that loops over scalars are cleaned up too."""
 
 
 class Cell:
-    """The shadow of one storage. `flat` and `perturbed` are 1-D; cells made by a cast share `flat` until one of them is written."""
+    """The shadow of one storage. `flat` and `perturbed` are 1-D. Cells made by a cast share `flat` until one of them is written."""
 
     __slots__ = ("_flat", "accumulator", "bytes", "dtype", "held", "parameter", "parts", "payload", "perturbed", "reference", "shared", "value")
 
     def __init__(self, storage: torch.UntypedStorage, held: torch.Tensor, dtype: torch.dtype, value: Value) -> None:
-        """`held` is the content of the whole storage: 1-D, or the result of an op as it is, since most results are read in the form in which they
-        are made."""
+        """`held` is the content of the whole storage: 1-D, or an op's result in its own shape, since most results are read in the shape
+        in which they are made."""
         self.reference, self.held, self.dtype, self.value = StorageWeakRef(storage), held, dtype, value
         self._flat = held if held.dim() == 1 else None
-        self.bytes = storage.nbytes()  # of the run's storage when `flat` was made
+        self.bytes = storage.nbytes()  # size of the run's storage when `flat` was made
         self.perturbed: torch.Tensor | None = None
-        self.shared = [1]  # how many cells hold `flat`, or more
-        self.parameter = 0  # identity of the parameter that lives here
+        self.shared = [1]  # how many cells share `flat`; may be too large, never too small
+        self.parameter = 0  # identity of the parameter in this storage
         self.accumulator: Any = None
         self.payload: torch.Tensor | None = None
-        self.parts: list[tuple[partial_writes.Region, Value]] | None = None  # what was written last where; None: as a whole
+        self.parts: list[tuple[partial_writes.Region, Value]] | None = None  # the latest value of each part; None: written as a whole
 
     @property
     def flat(self) -> torch.Tensor:
-        """What it holds, 1-D."""
+        """The content, 1-D."""
         if self._flat is None:
             self._flat = _flattened(self.held)
         return self._flat
@@ -53,16 +53,16 @@ class Cell:
 
     @property
     def cost(self) -> int:
-        """Bytes, its part of what is shared."""
+        """Its size in bytes, with its part of shared memory."""
         perturbed = 0 if self.perturbed is None else self.perturbed.untyped_storage().nbytes()
         return CELL + self.held.untyped_storage().nbytes() // self.shared[0] + perturbed
 
     def own(self) -> None:
-        """Before it is written: from now on this cell's flat is nobody else's."""
+        """Before a write: copies `flat` if other cells share it."""
         if self.shared[0] > 1:
             self.flat, before = self.flat.clone(), self.shared
             self.shared = [1]
-            before[0] -= 1  # last: whatever interrupts this, no count is too small
+            before[0] -= 1  # last, so that no count is too small after an interrupt
 
 
 class Memory:
@@ -73,7 +73,7 @@ class Memory:
         self.fresh = self.held = 0
 
     def find(self, tensor: torch.Tensor) -> Cell | None:
-        """The cell of the tensor's storage, if it still describes it."""
+        """The cell of the tensor's storage. None if there is none, or if it belonged to a freed storage or another dtype."""
         storage = tensor.untyped_storage()
         cell = self.cells.get(address(storage))
         if cell is None:
@@ -85,7 +85,7 @@ class Memory:
         return cell
 
     def _resize(self, cell: Cell, tensor: torch.Tensor) -> None:
-        """After `resize_`, of a tensor or its storage: what was there stays, what came is as the run has it."""
+        """After `resize_` of a tensor or its storage: old elements keep their shadow, new ones get the run's numbers."""
         cell.own()
         cell.bytes = tensor.untyped_storage().nbytes()
         old = _reals(cell.flat)
@@ -103,14 +103,14 @@ class Memory:
         return _seen_as(cell.flat, tensor)
 
     def written_view(self, cell: Cell, tensor: torch.Tensor) -> torch.Tensor:
-        """The same for what is about to be written: a view of its own, since an op may give it another size."""
+        """The same for a tensor that is about to be written. It is always a new view, since the op may resize it."""
         return _seen_as(cell.flat, tensor)
 
     def perturbed_view(self, cell: Cell, tensor: torch.Tensor) -> torch.Tensor:
         return _seen_as(cell.flat if cell.perturbed is None else cell.perturbed, tensor)
 
     def put(self, tensor: torch.Tensor, shadow: torch.Tensor, value: Value, *, perturbed: torch.Tensor | None = None) -> Cell:
-        """A new cell for the tensor's storage. `shadow` must be the shadow's own: no part of the watched run may change it."""
+        """Makes a new cell for the tensor's storage. The run must not be able to change `shadow`."""
         storage = tensor.untyped_storage()
         cell = self.cells[address(storage)] = Cell(storage, self._whole(tensor, shadow), tensor.dtype, value)
         if perturbed is not None:
@@ -121,11 +121,11 @@ class Memory:
     def keep(
         self, tensor: torch.Tensor, shadow: torch.Tensor, value: Value, *, perturbed: torch.Tensor | None, written: bool, foreign: list[torch.Tensor]
     ) -> None:
-        """The shadow of a result: written into the cell it has, or a cell of its own. `foreign` is what it must not share memory with."""
+        """Stores the shadow of a result in its cell or a new one. It must not share memory with a tensor of `foreign`."""
         cell = self.find(tensor) if written else None
         if cell is None:
             if storage_key(shadow) in map(storage_key, (tensor, *foreign)):
-                shadow = shadow.clone()  # a cast to the dtype a tensor has is no copy, and the next in-place op would reach the user's
+                shadow = shadow.clone()  # a cast to the same dtype does not copy, and an in-place op would then change the user's tensor
             self.put(tensor, shadow, value, perturbed=None if perturbed is None else perturbed.clone())
             return
         if not _same_storage(shadow, cell.held):
@@ -139,25 +139,25 @@ class Memory:
         partial_writes.written(cell, tensor, value)
 
     def share(self, tensor: torch.Tensor, source: Cell, value: Value) -> Cell:
-        """A cell whose shadow is another's: the content was moved or cast, which the reference does not notice."""
+        """Makes a cell that shares the shadow of another: a copy or a cast does not change the content in the reference."""
         storage = tensor.untyped_storage()
         cell = Cell(storage, source.held, tensor.dtype, value)
         cell.perturbed = None if source.perturbed is None else source.perturbed.clone()
-        source.shared[0] += 1  # first: whatever interrupts this, no count is too small
+        source.shared[0] += 1  # first, so that no count is too small after an interrupt
         cell.shared = source.shared
         self.cells[address(storage)] = cell
         self.fresh += CELL
         return cell
 
     def seed(self, tensor: torch.Tensor, reference: torch.dtype, value: Value) -> Cell:
-        """A cell that starts from what the run itself has."""
+        """Makes a cell that starts from the run's own numbers."""
         storage = tensor.untyped_storage()
         cell = self.cells[address(storage)] = Cell(storage, _contents(tensor).to(reference, copy=True), tensor.dtype, value)
         self._count(cell)
         return cell
 
     def entrust(self, tensor: torch.Tensor, payload: torch.Tensor) -> None:
-        """Keeps what a replayed kernel left for its own backward, under the storage that the run's kernel left."""
+        """Keeps the workspace that a replayed kernel made for its own backward, under the storage of the run's workspace."""
         storage, value = tensor.untyped_storage(), Value(None, tuple(tensor.shape), "uint8", 0.0)
         cell = self.cells[address(storage)] = Cell(storage, payload, tensor.dtype, value)
         cell.payload = payload
@@ -175,12 +175,12 @@ class Memory:
         return list(self.cells.values())
 
     def holding(self, values: set[Value]) -> list[Value]:
-        """Those of `values` that a storage holds still."""
+        """Those of `values` that a storage still holds."""
         here = (cell for cell in self.cells.values() if not values.isdisjoint(each for _, each in cell.parts or ((None, cell.value),)))
         return [value for cell in here if not _gone(cell) for value in partial_writes.present(cell) if value in values]
 
     def made_since(self, number: int, elements: int) -> list[torch.Tensor]:
-        """The storages of that many elements whose content was made by a later op than that, as flat tensors of the run."""
+        """The storages of that many elements that an op after `number` wrote, as flat tensors of the run."""
         found = []
         for cell in self.cells.values():
             maker = cell.value.maker
@@ -193,7 +193,7 @@ class Memory:
         return found
 
     def _whole(self, tensor: torch.Tensor, shadow: torch.Tensor) -> torch.Tensor:
-        """The shadow of all of the tensor's storage, of which it may be a part."""
+        """The shadow of the tensor's whole storage. The tensor may be a part of it."""
         elements = tensor.untyped_storage().nbytes() // tensor.element_size()
         whole = shadow.untyped_storage().nbytes() // shadow.element_size() == elements
         if whole and shadow.storage_offset() == 0 == tensor.storage_offset() and shadow.stride() == tensor.stride():
@@ -208,21 +208,21 @@ class Memory:
             self._collect()
 
     def _collect(self) -> None:
-        """Lets go of the shadows of freed storages. By bytes: by number of ops, a model of few large tensors outgrows any memory."""
+        """Drops the shadows of freed storages. It runs by bytes and not by ops, since few large tensors can fill the memory."""
         gone = {key: cell for key, cell in self.cells.items() if _gone(cell)}
         self.cells, self.fresh = {key: cell for key, cell in self.cells.items() if key not in gone}, 0
-        for cell in gone.values():  # once each, whatever interrupts this
+        for cell in gone.values():  # once for each cell, also after an interrupt
             cell.shared[0] -= 1
         self.held = sum(cell.cost for cell in self.cells.values())
 
 
 def _flattened(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a tensor's storage, 1-D."""
+    """A 1-D view of a tensor's whole storage."""
     return tensor if tensor.dim() == 1 else tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
 
 
 def _gone(cell: Cell) -> bool:
-    """Freed, or emptied as FSDP empties the storages of weights between uses."""
+    """Whether the storage was freed, or emptied, as FSDP does with weights between uses."""
     if cell.reference.expired():
         return True
     storage = storage_at(cell.reference.cdata)
@@ -234,7 +234,7 @@ def _same_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _contents(tensor: torch.Tensor) -> torch.Tensor:
-    """All of the tensor's storage, 1-D, complex numbers as pairs."""
+    """A 1-D view of the tensor's whole storage. Complex numbers are pairs."""
     storage = tensor.untyped_storage()
     whole = torch.empty(0, dtype=_real(tensor.dtype), device=tensor.device)
     return whole.set_(storage, 0, (storage.nbytes() // whole.element_size(),), (1,))
@@ -245,7 +245,7 @@ def _reals(flat: torch.Tensor) -> torch.Tensor:
 
 
 def _seen_as(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A view, but of a tensor with a conjugate or negative bit: dispatch is past what honours these, so it is carried out."""
+    """The elements of `flat` that the tensor shows. Conjugate and negative bits are applied: a dispatch mode runs below torch's code for them."""
     seen = _placed(flat, tensor)
     if tensor.is_conj():
         seen = seen.conj_physical()
@@ -259,7 +259,7 @@ def _placed(flat: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _write(flat: torch.Tensor, tensor: torch.Tensor, shadow: torch.Tensor) -> None:
-    """Puts what `tensor` holds in the reference where it belongs in its storage."""
+    """Writes the shadow of `tensor` to its place in its storage's shadow."""
     if tensor.is_conj():
         shadow = shadow.conj_physical()
     _placed(flat, tensor).copy_(shadow.neg() if tensor.is_neg() else shadow)

@@ -1,7 +1,7 @@
-"""Shadow execution: every op of a block that has a low-precision ancestor runs once more, in the reference precision.
+"""The dispatch mode that watches a block. It runs each op that has a low-precision ancestor again in the reference precision.
 
-The mode sees forward, backward, optimizer and hand-written loops alike, one aten op at a time, and writes down one
-`Operation` for each. Two streams never have to be aligned. Where the run decides or draws, the shadow follows.
+It sees forward, backward, optimizer and hand-written loops alike, one aten op at a time, and writes down one `Operation` for each.
+So two runs never have to be aligned. Decisions and random draws of the shadow follow the run's.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from precheck.torch_internals import OpOverload, active_modes, call_kernel, kern
 
 _NUMBERLESS = "torch._subclasses"
 _NOTHING = contextlib.nullcontext()
-_ANCESTRY = 8  # ops between a parameter and one that it was made of
+_ANCESTRY = 8  # most ops between a parameter and the parameter that it was made from
 
 
 class Shadow(UncompiledMode):
-    """Watches the block it is entered around; `observation` fills up as ops run."""
+    """Watches the block inside `with`. Each op adds to `observation`."""
 
     supports_higher_order_operators = True
 
@@ -76,9 +76,9 @@ class Shadow(UncompiledMode):
         self.outdated = stale_casts.Casts(self)
         self.accumulation = Accumulation(self.memory, self.later)
         self.collectives, self.codes, self.late_scales = Collectives(self), Codes(self), LateScales(self)
-        self.amounts, self.places, self.any_perturbed = IntegerAmounts(), Places(), False  # the last: whether any cell has one
-        self.trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # what casts there and back gave last, by module, line and shape
-        self.through: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # who runs the user's ops; None: torch
+        self.amounts, self.places, self.any_perturbed = IntegerAmounts(), Places(), False  # the last: whether any cell has a perturbed shadow
+        self.trips: dict[tuple[str, str, tuple[int, ...]], Value] = {}  # the latest result of casts to low and back, by module, line and shape
+        self.through: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None = None  # runs the user's ops; None: torch
         where.on_gradient = self.gradient
         where.on_step.append(self._step_begins)
         where.after_step.append(self._step_ends)
@@ -87,10 +87,10 @@ class Shadow(UncompiledMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not isinstance(func, OpOverload):  # a higher-order op, whose parts are not ours to replay
+        if not isinstance(func, OpOverload):  # a higher-order op cannot be replayed
             return self._opaque_call(func, args, kwargs)
         wrappers = () if PLAIN.issuperset(types) else [kind for kind in types if wraps(kind)]
-        if wrappers:  # what a subclass with ops of its own does inside comes by again; torch's fake tensors do nothing
+        if wrappers:  # a subclass runs ops on plain tensors, which are seen then; fake tensors compute nothing
             return self.run(func, args, kwargs) if any(kind.__module__.startswith(_NUMBERLESS) for kind in wrappers) else NotImplemented
         planned = plan(func)
         self.observation.seen += 1
@@ -99,7 +99,7 @@ class Shadow(UncompiledMode):
             return self._taken_apart(func, args, kwargs)
         if planned.passes:
             if args and is_parameter(args[0]):
-                self.where.saw(args[0])  # a linear layer's weight is only ever read through a view
+                self.where.saw(args[0])  # a linear layer reads its weight only through a view
             result = self.run(func, args, kwargs)
             if planned.packet == "lift_fresh":
                 python_numbers.entered(self, result)
@@ -131,13 +131,13 @@ class Shadow(UncompiledMode):
                 self._turned(Turn.BACKWARD)
 
     def described(self, name: str) -> Operation:
-        """Where the program is, for what is not an op of its own or carries a loss scale."""
+        """An operation that names the current line of the program, for events that are not ops."""
         line, _, _ = self.lines.frames.line(1)
         caller, _ = self.lines.frames.own(line, 1)
         return Operation(self.observation.seen, name, "scaler", self.where.module, line, self.where.step, caller=caller)
 
     def _taken_apart(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The op as torch itself makes it of others, which come by one by one."""
+        """Runs torch's own decomposition of the op. Its parts are watched one by one."""
         self.observation.seen -= 1
         device = next((tensor.device.type for tensor in tensors_in(*args, *kwargs.values())), "cpu")
         with self._again():
@@ -145,7 +145,7 @@ class Shadow(UncompiledMode):
 
     @contextlib.contextmanager
     def _again(self) -> Iterator[None]:
-        """Inside, ops come by although one of them is under way."""
+        """Inside, the mode is on although it is handling an op."""
         super().__enter__()  # type: ignore[no-untyped-call]
         try:
             yield
@@ -188,7 +188,7 @@ class Shadow(UncompiledMode):
         return result
 
     def _refused(self, call: Call, why: str) -> None:
-        """Keeps an op that torch raised for: of which formats it was, if it is for these that torch raised."""
+        """Records an op that raised, with its low format, and its inputs' formats if these were the reason."""
         types = tuple(tensor.dtype for tensor in call.floats)
         low = next((each for each in (*types, *call.args, *call.kwargs.values()) if isinstance(each, torch.dtype) and each in self.low), None)
         mixed = len(set(types)) > 1 and len(types) == len(call.inputs) and "type" in why
@@ -196,7 +196,7 @@ class Shadow(UncompiledMode):
         self.record(call.operation)
 
     def _forgotten(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Lets go of the shadows of bits written by way of an integer view of floats."""
+        """Drops the shadows of floats that are written through an integer view."""
         for tensor in written_in(planned, args, kwargs):
             self.outdated.wrote(tensor, planned.name)
             if addressable(tensor) and not continuous(tensor):
@@ -204,12 +204,12 @@ class Shadow(UncompiledMode):
                 self.amounts.known.drop(tensor)
 
     def apart(self) -> contextlib.AbstractContextManager[Any]:
-        """Modes that were on before this one see the user's ops, not what is computed about them."""
+        """A context in which no mode sees the shadow's own ops. Modes from before this one see only the user's."""
         return without_modes() if self.nested else contextlib.nullcontext()
 
     def unseen(self) -> contextlib.AbstractContextManager[Any]:
-        """The same where all is done in plain tensors and nothing waits, which is most of the time: torch then asks no mode at all, and
-        none has to step aside, which costs more than the op."""
+        """The same, cheaper, for plain tensors without collectives: it turns dispatch to modes off, and does not take every mode
+        off the stack, which costs more than the op."""
         return no_dispatch() if self.nested else _NOTHING
 
     def __enter__(self) -> Any:
@@ -219,7 +219,7 @@ class Shadow(UncompiledMode):
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Inside, what no op shows is told of calls: scalers, optimizers, schedules, numbers that become tensors."""
+        """Inside, calls that no op shows are recorded: scalers, optimizers, schedules, Python numbers that become tensors."""
         with self.scalers.watched(), python_numbers.told(self), derivatives.usual():
             yield
 
@@ -227,7 +227,7 @@ class Shadow(UncompiledMode):
         self.lines.frames.steps(True)
         with without_modes(), torch.no_grad():
             self.updates.begin(optimizer, self.observation.seen)
-            if self.collectives.ranks is not None:  # gradients have been reduced since they came
+            if self.collectives.ranks is not None:  # gradients have been reduced since they were accumulated
                 for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None):
                     self.gradient(self.where.name_of(parameter), parameter)
 
@@ -238,24 +238,24 @@ class Shadow(UncompiledMode):
         self._turned(Turn.STEP)
 
     def _called(self) -> None:
-        """A module is called by no other module: a turn where no backward pass can follow, which might be of all calls so far."""
+        """Before the call of a root module: a turn of the loop, if gradients are off. Otherwise a backward pass may still follow."""
         if not torch.is_grad_enabled():
             self._turned(Turn.CALL)
 
     def _turned(self, kind: Turn) -> None:
-        """The loop has made a turn: what lies far enough behind it may be judged."""
+        """The loop has made a turn: operations that lie far enough back may be judged."""
         with self.lock, without_modes(), torch.no_grad():
             self.observation.scaling, self.observation.steps = self.scales.events, self.scalers.taken
             if self.window.turned(kind):
                 self.lines.forget()
 
     def gradient(self, name: str, parameter: torch.Tensor) -> None:
-        """Writes down what a parameter's gradient is made of, now that it has come."""
+        """Records the value of a parameter's gradient after it has been accumulated."""
         number = self.where.identity(parameter)
         self.observation.came.add(number)
         held = self.memory.find(local(parameter)) if addressable(local(parameter)) else None
         maker, steps = None if held is None else held.value.maker, 0
-        while maker is not None and steps < _ANCESTRY:  # the parameters that this one was made of: by casting, cloning, spreading over ranks
+        while maker is not None and steps < _ANCESTRY:  # the parameters that this one was cast, cloned or sharded from
             self.observation.came.add(maker.parameter)
             maker, steps = maker.inputs[0].maker if maker.inputs else None, steps + 1
         with without_modes(), torch.no_grad():
@@ -271,19 +271,19 @@ class Shadow(UncompiledMode):
                 self.backwards.came(name, value)
 
     def record(self, operation: Operation) -> None:
-        """Keeps an operation; its row in the table is filled when its numbers are there."""
+        """Keeps an operation. Its row in the table is filled once its numbers have been fetched."""
         self.observation.add(operation)
         self.later.after(self.observation.tabulate, operation)
         self.window.grew()
 
     def suspect(self, value: Value) -> None:
-        """Starts a perturbed shadow for a value found suspicious only now, if it is still what its storage holds."""
+        """Starts a perturbed shadow for a value that is found suspicious late, if its storage still holds it."""
         for cell in self.memory.cells.values():
             if value in partial_writes.present(cell) and cell.perturbed is None:
                 self.any_perturbed, cell.perturbed = True, perturbation.disturbed(self, cell.flat)
 
     def finish(self) -> Observation:
-        """Marks what is still alive; the block has ended."""
+        """At the end of the block: completes the observation and marks the values that are still alive."""
         self.codes.finish()
         self.late_scales.finish()
         self.updates.finish(self.observation, self.where.parameter_names)

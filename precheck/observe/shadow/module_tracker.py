@@ -1,6 +1,6 @@
-"""Where a watched run is: in which module, in which optimizer step, under which loss scale.
+"""Tracks where a watched run is: the module, the optimizer step, the loss scale.
 
-Told by torch's own global hooks, so that any model, any optimizer and any loop is seen without being named.
+It uses torch's global hooks, so that the user does not have to name models, optimizers or loops.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from precheck.observe.adapters import named_modules, named_parameters, symbolic
 from precheck.observe.shadow.stable_ids import Identities, Reference
 from precheck.observe.stack_depth import room
 
-_WRAPPED = "_orig_mod"  # where torch.compile keeps what it compiled
+_WRAPPED = "_orig_mod"  # the attribute in which torch.compile keeps the original module
 
 
 @contextlib.contextmanager
 def _unwarned() -> Iterator[None]:
-    """A compiled module warns of global hooks, which are not the user's. Filters that the block sets stay set."""
+    """Ignores the warning of compiled modules about global hooks, since these are precheck's. Filters that the block sets stay."""
     warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are global hooks")
     ours = warnings.filters[0]
     try:
@@ -40,24 +40,24 @@ class ModuleTracker:
 
     def __init__(self, model: torch.nn.Module | None = None) -> None:
         self.stack: list[str] = []
-        self._shipped: list[bool] = []  # of each of these, whether its class is one of torch.nn
+        self._shipped: list[bool] = []  # for each module of the stack, whether its class is in torch.nn
         self.optimizing = 0
-        self.stepping: Any = None  # the optimizer that steps
-        self.shipped = False  # whether the optimizer that steps is torch's own code
+        self.stepping: Any = None  # the optimizer whose step is running
+        self.shipped = False  # whether that optimizer is torch's own
         self.step = 1
         self.scale = 1.0
         self.entered = False  # whether any module has run
         self.compiled = False  # whether one of them was torch.compile's
         self.parameters: dict[int, tuple[Reference, Any]] = {}
         self.parameter_names: dict[int, str] = {}
-        self.frozen: set[int] = set()  # numbers of the parameters that were seen to want no gradient, from the first or any more
-        self.identity = Identities()  # of parameters, as they are numbered everywhere
+        self.frozen: set[int] = set()  # identities of the parameters that were seen with requires_grad=False
+        self.identity = Identities()  # the numbers that stand for parameters everywhere
         self.on_gradient: Callable[[str, torch.Tensor], None] = lambda name, parameter: None
-        self.on_step: list[Callable[[Any], None]] = []  # called before each optimizer step, and after it
+        self.on_step: list[Callable[[Any], None]] = []  # called before each optimizer step; `after_step` after it
         self.after_step: list[Callable[[Any], None]] = []
-        self.on_call: Callable[[], None] = lambda: None  # before each call of a module that no other module makes
+        self.on_call: Callable[[], None] = lambda: None  # before each call of a root module
         self.on_write: Callable[[], None] = lambda: None  # before each op that writes into a tensor
-        self.belongs: Callable[[], bool] = lambda: True  # whether the calling thread is the one watched: global hooks run in all
+        self.belongs: Callable[[], bool] = lambda: True  # whether the calling thread is watched: global hooks run in all threads
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._rooted = model is not None
         self._stepped: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -70,12 +70,12 @@ class ModuleTracker:
 
     @property
     def plain(self) -> bool:
-        """Whether the module that runs is one of torch's own, which rounds as the precision asks and no more."""
+        """Whether the running module is one of torch's own, which rounds only as the precision demands."""
         return bool(self._shipped) and self._shipped[-1]
 
     @interrupts.whole
     def saw(self, parameter: torch.nn.Parameter) -> None:
-        """Asks a parameter that wants a gradient to tell when it has come."""
+        """Notes a parameter and hooks the accumulation of its gradient."""
         number = self.identity(parameter)
         if not parameter.requires_grad:
             self.frozen.add(number)
@@ -89,7 +89,7 @@ class ModuleTracker:
         return self.parameter_names.get(self.identity(parameter), "")
 
     def wanting(self) -> set[int]:
-        """Identities of the parameters that want a gradient: of those that are gone, as they were last seen."""
+        """Identities of the parameters with requires_grad=True. For freed parameters, their last known state counts."""
         held = ((number, refer()) for number, (refer, _) in self.parameters.items())
         return {number for number, parameter in held if (number not in self.frozen if parameter is None else parameter.requires_grad)}
 
@@ -132,7 +132,7 @@ class ModuleTracker:
             self.on_call()
         self.entered = True
         self.compiled |= _WRAPPED in module._modules or module._compiled_call_impl is not None
-        if module not in self._names:  # the first root is the model; others, losses mostly, go by their class
+        if module not in self._names:  # the first root is the model; others, mostly losses, are named by their class
             has_children = next(module.children(), None) is not None
             self._name(module, "" if has_children and not self._rooted else type(module).__name__)
             self._rooted |= has_children

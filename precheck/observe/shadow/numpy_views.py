@@ -1,4 +1,4 @@
-"""Tensors as numpy arrays, in buffers that each thread keeps."""
+"""Copies tensors to numpy arrays, in buffers that each thread keeps."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy
 import torch
 
 ROOM = 1 << 17
-"""Elements that there is memory for: twice a sample, which may be somewhat longer than asked for."""
-_SHAPES = 1 << 11  # for which that memory has been cut to size
+"""Elements of a buffer: twice a sample, since a sample may be somewhat longer than asked for."""
+_SHAPES = 1 << 11  # shapes for which views of the buffer are kept
 Numbers = numpy.ndarray
 """1-D, float32 or float64."""
 
 
 def lent(tensor: torch.Tensor, dtype: torch.dtype, use: str = "") -> Numbers:
-    """A 1-D copy for numpy, whose calls take a fifth of the time that torch's take. A copy, since torch lets nobody resize a storage again that
-    numpy has seen, as FSDP2 does with its weights. It lasts until the next call for that `use`."""
+    """A 1-D copy as a numpy array, since numpy's calls take a fifth of the time of torch's. It is valid until the next call with the same `use`.
+    It is a copy because torch cannot resize a storage that numpy has seen, and FSDP2 resizes its weights."""
     if tensor.is_neg():
-        tensor = tensor.clone()  # carries the bit out, which arithmetic this far down does not honour
+        tensor = tensor.clone()  # carries out the negative bit, which arithmetic below dispatch ignores
     if tensor.requires_grad:
         tensor = tensor.detach()
     if tensor.numel() > ROOM:
@@ -31,8 +31,8 @@ def lent(tensor: torch.Tensor, dtype: torch.dtype, use: str = "") -> Numbers:
 
 
 def _space(shape: torch.Size, dtype: torch.dtype, use: str) -> tuple[torch.Tensor, Numbers]:
-    """Memory that this thread keeps, as a tensor of that shape and as 1-D numbers. What is new costs more: of some size the operating system gives
-    it page by page."""
+    """This thread's buffer, as a tensor of that shape and as a 1-D array. New memory would cost more: the operating system maps large pieces page by
+    page."""
     kept = _kept.spaces
     found: tuple[torch.Tensor, Numbers] | None = kept.get((shape, dtype, use))
     if found is None:
@@ -46,7 +46,7 @@ def _space(shape: torch.Size, dtype: torch.dtype, use: str) -> tuple[torch.Tenso
 
 
 def scratch(like: Numbers, use: str) -> Numbers | None:
-    """Such memory for as many numbers; None where they are too many for it."""
+    """A buffer for as many numbers as `like` has. None if that is too many."""
     dtype = torch.float64 if like.dtype == numpy.float64 else torch.float32
     return _space(torch.Size((like.size,)), dtype, use)[1] if like.size <= ROOM else None
 

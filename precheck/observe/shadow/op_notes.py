@@ -1,4 +1,4 @@
-"""Notes on single ops beside their numbers: what was cut off, summed, refused or out of date. They have no limit, or the judge has it."""
+"""Notes that an `Operation` carries beside its numbers: wrapped integers, outdated casts, refused ops and others. Limits on them are in the rules."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wrapped:
-    """Numbers that a cast to integers took beyond the ends of their type, which the reference's do not pass: how many, and one of them."""
+    """Numbers that a cast to integers takes out of the range of their type, unlike the reference's: how many, and one example."""
 
     count: int
     was: float
     became: float  # before the cast
     stored: int
     dtype: str
-    end: int  # the one that it passed
+    end: int  # the end of the range that it passed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Renumbered:
-    """Whole numbers that a cast to integers made others of: how many different ones, the greatest of all, one of them and what it became."""
+    """Whole numbers that a cast to integers turned into others: how many different ones, the greatest number of all, and one example."""
 
     moved: int
     peak: float
@@ -34,7 +34,7 @@ class Renumbered:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recut:
-    """Numbers that are rounded to other whole numbers than the reference's, which lie clear of where that jumps: how many, and one of them."""
+    """Numbers that are rounded to other integers than the reference's, which are not near a jump: how many, and one example."""
 
     count: int
     total: int
@@ -47,19 +47,19 @@ class Outdated:
     """A cast of a weight that was read after the weight had moved."""
 
     made: Operation
-    written: Operation  # what has moved it
+    written: Operation  # the op that moved the weight
     name: str  # the weight's
-    implicit: bool  # autocast's own
-    share: float  # of elements that are others by now
+    implicit: bool  # whether autocast made the cast
+    share: float  # of elements that have changed since
     off: float  # |cast - weight| / |weight|
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Skew:
-    """A cumulative sum that draws are looked up in, beside the reference's."""
+    """A sampler on a cumulative sum, compared with the reference's."""
 
-    apart: float  # mean total variation distance: the probability by which a draw comes out otherwise
-    empty: int  # steps that have no width here and one there, which nothing falls into
+    apart: float  # mean total variation distance: the least probability of a different draw
+    empty: int  # steps of width zero in the run only, which no draw can reach
     steps: int
     summed: Operation
     roundoff: float
@@ -67,19 +67,18 @@ class Skew:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Tail:
-    """Of what a uniform draw becomes by an op that has a pole: how many of the reference's numbers lie beyond all that the run has."""
+    """The tail that an op with a pole makes from a uniform draw: how many of the reference's numbers lie beyond the run's greatest."""
 
     beyond: int
     total: int
     end: float  # the run's greatest magnitude
-    farthest: float  # the reference's
+    farthest: float  # the reference's greatest magnitude
     drawn: Operation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Summed:
-    """A sum of gradients of one value, as autograd makes it one by one in a low format: the number of gradients, and how far off their exact sum
-    it is."""
+    """A sum of gradients that autograd accumulated in a low format: the number of gradients, and the relative error."""
 
     terms: int
     off: float  # |sum - exact sum of the same terms| / |exact sum|
@@ -87,7 +86,7 @@ class Summed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refused:
-    """An op that torch raised for."""
+    """Why torch raised an error in an op, as far as formats tell."""
 
-    dtype: str  # the low format that it was for; "" where there is none
-    types: tuple[str, ...] = ()  # those of its inputs, in their order, where it raised for these
+    dtype: str  # a low format among its arguments; "" if there is none
+    types: tuple[str, ...] = ()  # the formats of its inputs in order, if their mixture was the reason

@@ -1,4 +1,4 @@
-"""What operands are to an op under a loss scale: nothing at all, a guard against a division by zero, or a number that matters beside them."""
+"""Classifies the operands of an op under a loss scale: zeros, guards against a division by zero, thresholds, numbers that matter."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from typing import Any
 import torch
 
 EPSILON = 1e-6
-"""Bounds up to this are against a division by zero: torch's own are from 1e-6 (what clips gradients) down to 1e-12 (what makes unit vectors)."""
+"""Bounds up to this guard against a division by zero. Torch's own are between 1e-6 (gradient clipping) and 1e-12 (normalisation)."""
 SEEN = 2.0**-11
-"""Share of a quantity from which a number that is added to it is more than float16's rounding of it."""
+"""A number added to a quantity matters from this share of it: below lies float16's rounding."""
 CLOSE = 1e-5
-"""Relative difference up to which two factors are one: scales are powers of two, their reciprocals exact, roots and products near so."""
+"""Relative difference up to which two factors are equal. Scales are powers of two with exact reciprocals; roots and products are nearly exact."""
 SHORT = 3
-"""Digits of a threshold, as people write them. A number of seven digits that come by chance has so few once in ten thousand."""
+"""Most digits of a threshold that people write. Of random numbers with seven digits, one in ten thousand has so few."""
 
 
 def quotient(number: float, read: float, factor: float) -> bool:
-    """Whether a number is a short one, as people write them, over another that was read from a tensor of that factor.
+    """Whether a number is a short threshold divided by a number that was read from a tensor with that factor.
 
-    A threshold of 1 over a norm is. That which was multiplied by the scale is not: it is shorter without.
+    1 over a norm is one. A threshold that was multiplied by the scale is not: it has fewer digits without the scale.
     """
     over = number * read
     return digits(number) > 2 * SHORT and 0 < digits(over, 7) <= SHORT and digits(over, 7) < digits(over / factor, 7)
 
 
 def digits(number: float, of: int = 12) -> int:
-    """Significant digits, of twelve."""
+    """How many significant digits a number has in decimal, out of `of`."""
     return len(f"{number:.{of - 1}e}".partition("e")[0].replace(".", "").lstrip("-").rstrip("0"))
 
 
 def guards(tensor: Any, bound: Any) -> bool:
-    """Whether a lower bound is there against a division by zero only, as a cosine's is: tiny, and below all that it bounds."""
+    """Whether a lower bound only guards against a division by zero, as in a cosine: it is tiny, and no element is below it."""
     least = float(bound.max()) if isinstance(bound, torch.Tensor) and bound.numel() else bound
     return isinstance(least, float) and 0 < least <= EPSILON and isinstance(tensor, torch.Tensor) and not bool((tensor.detach() < least).any())
 
 
 def matters(values: list[Any], factor: float) -> bool:
-    """Whether a number that is added to a scaled tensor would be seen beside what that holds without its scale: an epsilon would not."""
+    """Whether a number added to a scaled tensor is large enough to matter beside the unscaled content. An epsilon is not."""
     tensor, number = next((each for each in values if isinstance(each, torch.Tensor)), None), next((each for each in values if plain(each)), 0)
     if tensor is None or abs(number) <= EPSILON or not math.isfinite(number):
         return False
@@ -46,7 +46,7 @@ def matters(values: list[Any], factor: float) -> bool:
 
 
 def part(tensor: torch.Tensor) -> bool:
-    """Whether it is a view of more than it shows."""
+    """Whether a tensor is only a part of its storage."""
     return tensor.layout is torch.strided and tensor.numel() * tensor.element_size() < tensor.untyped_storage().nbytes()
 
 
@@ -63,5 +63,5 @@ def same(one: float, other: float) -> bool:
 
 
 def nothing(tensor: torch.Tensor) -> bool:
-    """All zero, as a fresh accumulator is: zero is the same under any scale."""
+    """Whether all is zero, as in a fresh accumulator. Zero is the same under any scale."""
     return not bool(tensor.detach().any())

@@ -1,6 +1,6 @@
-"""What a watched run did, op by op, in numbers: operations, the values they read and made, and how these hang together.
+"""The record of a watched run: each op as an `Operation`, with the `Value`s that it read and made, in an `Observation`.
 
-A `Value` is one version of a tensor's content. In-place ops make new values of the same storage; views share their base's.
+A `Value` is one version of a tensor's content. In-place ops make new values of the same storage. Views share their base's value.
 Nothing here holds a tensor.
 """
 
@@ -23,80 +23,80 @@ Phase = Literal["forward", "backward", "optimizer", "scaler", "data"]
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Value:
-    """A tensor's content as the run has it, beside its shadow in the reference precision. Shares are of elements.
+    """A tensor's content in the run, compared with its shadow in the reference precision. Shares are shares of elements.
 
-    Tensors of more than `statistics.SAMPLE` elements are measured on a sample of them, non-finite values excepted.
+    Tensors of more than `statistics.SAMPLE` elements are measured on a sample, except for non-finite values.
     """
 
-    maker: Operation | None  # None: weights, inputs and whatever else the block was given
+    maker: Operation | None  # None: weights, inputs and other tensors from outside the block
     shape: tuple[int, ...]
     dtype: str
-    roundoff: float  # of the coarsest format that the content has passed through; 0 where that is the reference's own
+    roundoff: float  # of the coarsest format that the content has passed through; 0 if that is the reference's
     low: bool = False  # stored in a low format
-    kept_low: bool = False  # stored so, or only moved or widened since
+    kept_low: bool = False  # stored in a low format, or only moved or widened since
     drift: float = 0.0  # |run - shadow| / |shadow|, Euclidean
     norm: float = 0.0  # of the shadow
-    nonfinite: int = 0  # Inf or NaN here, finite in the shadow; or NaN here, and Inf there
-    nans: int = 0  # of these, NaN
-    beyond: float = 0.0  # greatest |shadow| among these
-    distinct_overflows: int = 0  # how many different numbers these are in the shadow
-    negative: bool = False  # whether all of them are negative there
-    zeros: int = 0  # zero here, not in the shadow, among so many
+    nonfinite: int = 0  # elements: Inf or NaN in the run, finite in the shadow; or NaN in the run, Inf in the shadow
+    nans: int = 0  # how many of these are NaN
+    beyond: float = 0.0  # greatest |shadow| of these
+    distinct_overflows: int = 0  # how many different numbers the shadow has for these
+    negative: bool = False  # whether all of these are negative in the shadow
+    zeros: int = 0  # elements of the sample that are zero in the run, not in the shadow
     sample_size: int = 0
-    zeroed: float = 0.0  # share of the shadow's norm that lies there
-    largest_zeroed: float = 0.0  # greatest |shadow| there
-    dead: float = 0.0  # off by more than a quarter of max(|shadow|, root mean square): not one digit left
-    sensitivity: float = 0.0  # |perturbed shadow - shadow| / |run - shadow|: 1 where float32 does not determine the value either
-    perturbed_drift: float = 0.0  # |perturbed shadow - shadow| / |shadow|, where there is a perturbed shadow
+    zeroed: float = 0.0  # share of the shadow's norm in these elements
+    largest_zeroed: float = 0.0  # greatest |shadow| of these
+    dead: float = 0.0  # share without a correct digit: off by more than a quarter of max(|shadow|, root mean square)
+    sensitivity: float = 0.0  # |perturbed shadow - shadow| / |run - shadow|: 1 if float32 does not determine the value either
+    perturbed_drift: float = 0.0  # |perturbed shadow - shadow| / |shadow|, if there is a perturbed shadow
     wholes_moved: int = 0  # distinct whole numbers that the format could not hold
-    peak: float = 0.0  # greatest |shadow|, where whole numbers moved
-    restarted: float = 0.0  # the error that the call of a user's function has made itself, relative
-    local: float | None = None  # error of the op on the inputs it had, relative; None where not asked
-    alive: bool = False  # when the block ended, or now, where a part of the run is judged before
-    past: Past | None = None  # where its ancestors have been let go
+    peak: float = 0.0  # greatest |shadow|, if whole numbers moved
+    restarted: float = 0.0  # relative error that the call of a user's function added itself
+    local: float | None = None  # relative error of the op alone, on the run's inputs; None if not measured
+    alive: bool = False  # when the block ended, or at the time when this part of the run is judged
+    past: Past | None = None  # set if its ancestors have been dropped
 
     def __repr__(self) -> str:
         return f"<{self.dtype}{list(self.shape)} off by {self.drift:.2g}>"
 
     @property
     def rounded(self) -> float:
-        """What one rounding in the coarsest format so far costs: 0.42 u in relative L2 (Gaussian data, measured)."""
+        """The relative L2 error of one rounding to the coarsest format so far: 0.42 u (measured on Gaussian data)."""
         return 0.42 * self.roundoff
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Past:
-    """What walks back from a value would have found among ancestors that are no longer there."""
+    """What a walk back from a value would find among ancestors that have been dropped."""
 
-    zeros: tuple[str, Operation] | None  # the rule and the op behind its zeros
-    rounding: Operation | None  # the op whose rounding its error is
-    turns: Counter[tuple[str, ...]]  # how often each op of each module and line was passed on the way
+    zeros: tuple[str, Operation] | None  # the rule and the op that explain its zeros
+    rounding: Operation | None  # the op whose rounding caused its error
+    turns: Counter[tuple[str, ...]]  # how often the walk passes each op, by module and line
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Absorbed:
-    """An addition that left bits as they were although the shadow moved; figures since the accumulator's first."""
+    """An addition that left bits unchanged although the shadow moved. Figures are since the accumulator's first absorbed addition."""
 
-    share: float  # of elements whose shadow moved, those that did not
-    times: int  # additions of that kind in a row of additions to this accumulator
+    share: float  # of the elements whose shadow moved, the share that did not move
+    times: int  # absorbed additions, out of `additions` to this accumulator
     additions: int
     arrived: float  # share of the shadow's whole displacement that the run's covers
     intended: float  # |shadow's displacement| / |what the run started from|
     lost: float  # |displacement - shadow's| / |shadow's|
     drift: float
     first: Operation | None = None
-    carried: bool = False  # read, computed elsewhere and stored again, turn by turn
+    carried: bool = False  # whether the accumulator is read, computed wide and stored low again in each turn
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flips:
-    """Rows of a choice (elements, where there are no rows) that came out otherwise, beside what there was to choose by."""
+    """Rows of a choice (or elements, without rows) that differ from the reference's, and how far the scores differed."""
 
     changed: int
     total: int
     ties: int = 0  # changed rows whose scores are equal at the edge of the choice, in the run
-    blur: float = 0.0  # |error| / |scores - their row's mean|: a choice sees differences only
-    swapped: float = 1.0  # of what a row chooses that comes out otherwise, the mean share that is not among the reference's
+    blur: float = 0.0  # |error of scores| / |scores - row mean|: a choice depends on differences only
+    swapped: float = 1.0  # mean share of a changed row's choices that the reference did not choose
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -118,35 +118,35 @@ class Operation:
     flips: Flips | None = None
     renumbered: Renumbered | None = None
     recut: Recut | None = None
-    bits: int = 0  # of the integers that a cast makes of floats
-    taken: Literal["", "amount", "place"] = ""  # for what the program takes these; "": nothing has read them
-    drawn: bool = False  # whether it reads random numbers that no low format had rounded
+    bits: int = 0  # of the integers, for a cast from floats
+    taken: Literal["", "amount", "place"] = ""  # how the program uses these integers; "": nothing has read them
+    drawn: bool = False  # whether it reads random numbers from a wide format
     wrapped: Wrapped | None = None
     outdated: Outdated | None = None
     tail: Tail | None = None
     skew: Skew | None = None
     summed: Summed | None = None
     coded: Uncancelled | Clipped | Skewed | Late | None = None
-    mixed: bool = False  # whether its tensors, those of one number aside, are of several formats
-    autocast: bool = False  # whether the block has switched autocast on, or off again
-    impossible: tuple[int, int] = (0, 0)  # indices drawn that have no probability, of so many
-    unmasked: int = 0  # Inf and NaN that a mask was multiplied by, to be NaN all of them
+    mixed: bool = False  # whether its tensors have several formats, single numbers aside
+    autocast: bool = False  # whether it runs inside an autocast context of the block
+    impossible: tuple[int, int] = (0, 0)  # drawn indices with probability zero, and all drawn indices
+    unmasked: int = 0  # elements that are NaN because a boolean mask multiplied Inf or NaN by zero
     derived: bool = False  # made by autograd from a forward op, not written by the user
     absorbed: Absorbed | None = None
-    starved: float = 0.0  # smallest non-zero |divisor| as the run has it, for a quotient that overflowed
-    scale: float = 1.0  # loss scale of the backward pass it belongs to
-    amounts: bool = False  # given integers that are sums of products, which count nothing
-    own_epsilon: float = 0.0  # eps of the low format among its arguments, which the shadow replaced by the reference's own
+    starved: float = 0.0  # smallest non-zero |divisor| in the run, for a quotient that overflowed
+    scale: float = 1.0  # loss scale of its backward pass
+    amounts: bool = False  # whether it reads results of an integer product, which are amounts and not counts
+    own_epsilon: float = 0.0  # eps of a low format among its arguments, replaced in the shadow by the reference's
     parameter: int = 0  # identity of the parameter that it reads or writes
-    parts: float | None = None  # drift of what it reads, where that is part of a storage and so not what `inputs` tell of
+    parts: float | None = None  # drift of its inputs if one is part of a storage, which `inputs` may not describe
     recording: bool = True  # whether autograd was on
     reads: int = 0  # numbers that Python took from its input
-    converts: str = ""  # "held" or "given": what a module holds, as model.to(dtype) does, or what a measurement is given
-    call: int = 0  # of a user's function, that it belongs to
-    plain: bool = False  # of a module of torch's own, whose result is rounded since the precision asks for it
-    instruction: int = 0  # of a cast or a sum, where in the code of its line it is
-    refused: Refused | None = None  # where torch raised instead of carrying it out
-    caller: str = ""  # the user's own line behind `source`, which may be a library's; "" where there is none
+    converts: str = ""  # a cast of what a module holds, as by model.to(dtype) ("held"), or of a measurement's inputs ("given")
+    call: int = 0  # number of the call of a user's function that it belongs to
+    plain: bool = False  # whether it is in a module of torch's own, which rounds as the precision demands
+    instruction: int = 0  # for a cast or a sum: its place in the bytecode
+    refused: Refused | None = None  # set if torch raised an error
+    caller: str = ""  # the user's own line, if `source` is a library's; "" if there is none
 
     def __repr__(self) -> str:
         return f"<{self.number} {self.name} at {self.source}>"
@@ -176,13 +176,13 @@ class Operation:
 
     @property
     def drifting(self) -> Value | None:
-        """The input that is furthest off."""
+        """The input with the greatest drift."""
         return max(self.inputs, key=lambda value: value.drift, default=None)
 
 
 @dataclasses.dataclass(slots=True)
 class OpRow:
-    """All calls of one op on one line, for the drift report. Drifts are relative and Euclidean, the worst call's."""
+    """All calls of one op on one line, for the drift report. Drifts are those of the worst call."""
 
     op: str
     phase: str
@@ -191,7 +191,7 @@ class OpRow:
     dtype: str
     calls: int = 0
     drift: float = 0.0
-    inherited: float = 0.0  # the furthest input's, at the call with the worst drift
+    inherited: float = 0.0  # greatest drift of its inputs, in the call with the worst drift
     nonfinite: int = 0
     zeros: int = 0
     flips: int = 0
@@ -205,36 +205,36 @@ class OpRow:
 
 @dataclasses.dataclass(slots=True)
 class Observation:
-    """A watched run: its operations in order, a table of them by line, and how much of it the shadow covers.
+    """A watched run: its operations in order, a table of them by line, and how much of the run the shadow covers.
 
-    Of a long run `operations` are the latest (`window`), and `closing` of them, the oldest, are about to be judged and let go.
+    In a long run, `operations` are the latest ones (`window`). The oldest `closing` of them are about to be judged and dropped.
     """
 
     operations: list[Operation] = dataclasses.field(default_factory=list)
-    closing: int | None = None  # None: the run has ended, and all are judged
+    closing: int | None = None  # None: the run has ended and all are judged
     rows: dict[tuple[str, ...], OpRow] = dataclasses.field(default_factory=dict)
     seen: int = 0  # ops
     shadowed: int = 0  # ops with a low-precision ancestor
     opaque: dict[str, int] = dataclasses.field(default_factory=dict)  # ops the shadow could not follow, and how often
-    led: int = 0  # choices, draws and numbers in which the shadow may not be the reference run: it follows the run, or refines what that has drawn
-    forgotten: int = 0  # operations that were let go unjudged
+    led: int = 0  # decisions, draws and numbers read by Python, in which the shadow may differ from a free float32 run
+    forgotten: int = 0  # operations that were dropped unjudged
     unjudged: str = ""  # why, if a judge failed
-    came: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters whose gradients came
+    came: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters that got gradients
     parameters: dict[int, str] = dataclasses.field(default_factory=dict)  # names by identity
-    wanting: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters that want a gradient
-    optimized: set[int] = dataclasses.field(default_factory=set)  # of those that an optimizer holds which has stepped
+    wanting: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters with requires_grad=True
+    optimized: set[int] = dataclasses.field(default_factory=set)  # identities of the parameters of optimizers that have stepped
     gradients: dict[int, tuple[str, Value, float]] = dataclasses.field(default_factory=dict)  # parameters': name, value, loss scale
     updates: list[Update] = dataclasses.field(default_factory=list)
-    decays: list[Update] = dataclasses.field(default_factory=list)  # of weights whose gradient was zero at these steps
-    undone: dict[int, Undone] = dataclasses.field(default_factory=dict)  # products with numbers next to one, by identity of the weight
+    decays: list[Update] = dataclasses.field(default_factory=list)  # steps of weights whose gradient was zero
+    undone: dict[int, Undone] = dataclasses.field(default_factory=dict)  # products with numbers close to one, by identity of the weight
     scaling: list[ScalingEvent] = dataclasses.field(default_factory=list)
     steps: list[ScalerStep] = dataclasses.field(default_factory=list)
     losses: list[Loss] = dataclasses.field(default_factory=list)
-    each_loss: int = 1  # backward passes that one of them stands for
+    each_loss: int = 1  # backward passes that one loss stands for
     exponents: list[Binades] = dataclasses.field(default_factory=list)
-    functions: dict[str, Function] = dataclasses.field(default_factory=dict)  # of the user's, by line
-    exact: bool = False  # whether float32 is what the run was asked for, and float64 its reference
-    raised: str = ""  # the exception that ended the block, by its class
+    functions: dict[str, Function] = dataclasses.field(default_factory=dict)  # the user's functions, by line
+    exact: bool = False  # whether float32 is checked, against float64
+    raised: str = ""  # class of the exception that ended the block
 
     def add(self, operation: Operation) -> None:
         self.operations.append(operation)
@@ -246,11 +246,11 @@ class Observation:
 
     @property
     def ahead(self) -> list[Operation]:
-        """Later ones, which show what became of what those made."""
+        """Later operations, which show how the values of `judged` were used."""
         return [] if self.closing is None else self.operations[self.closing :]
 
     def undecided(self, value: Value) -> bool:
-        """Whether something may yet read a value: it is alive, or has only just been made."""
+        """Whether a later op may still read a value: it is alive, or newer than the operations to judge."""
         if self.closing is None:
             return False
         return value.alive or (value.maker is not None and value.maker.number > self.operations[self.closing - 1].number)
@@ -271,13 +271,13 @@ class Observation:
         row.opaque = row.opaque or operation.opaque
 
     def came_as(self, number: int, name: str, value: Value, scale: float) -> None:
-        """A parameter's gradient has come; of several, the one that lost most to zeros is kept."""
+        """Records a parameter's gradient. Of several, the one that lost most to zeros is kept."""
         known = self.gradients.get(number)
         if known is None or value.zeroed > known[1].zeroed:
             self.gradients[number] = (name, value, scale)
 
     def consumers(self) -> dict[Value, list[Operation]]:
-        """Who read each value, in order."""
+        """The operations that read each value, in order."""
         readers: dict[Value, list[Operation]] = {}
         for operation in self.operations:
             for value in operation.inputs:
@@ -285,7 +285,7 @@ class Observation:
         return readers
 
     def made(self) -> Iterator[tuple[Operation, Value]]:
-        """All values, with the ops that gave them out."""
+        """All output values, with their operations."""
         for operation in self.operations:
             for value in operation.outputs:
                 yield operation, value

@@ -1,8 +1,9 @@
-"""The ageing test: an optimizer alone, on copies of a few elements of its weights, under the gradient of its last step.
+"""Continues an optimizer alone, on samples of its weights and with the gradient of its last step, to see whether small updates ever arrive.
 
-A run of few steps cannot tell rounding that never lets a weight move from rounding that does so seldom. So the optimizer is asked to go on until
-what it means to do is worth four spacings of the weights. What has not arrived then never will. Once it means to do the same in stretch after
-stretch, the rest is multiplied and not run. So is what arrives, where nothing is kept or left to chance.
+A short run cannot distinguish rounding that never lets a weight move from rounding that seldom does. So the optimizer continues until its
+intended displacement is four spacings of the weights. What has not arrived by then never will. Once the intended displacement is constant from one
+stretch of steps to the next, the rest is extrapolated. What arrives is extrapolated too, if the optimizer keeps no remainder and does not round
+stochastically.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
 
 ELEMENTS = 256
-"""Looked at of each weight: of a move that rounding by chance makes, four deviations are then 4 √(spacing / (256 · 4 spacings)) = 12 %."""
+"""Elements of each weight. With stochastic rounding, four standard deviations of the arrived share are 4 √(spacing / (256 · 4 spacings)) = 12 %."""
 SPACINGS = 4
 HORIZON = 2000
-"""Steps at most, some seconds' worth. Steps below a five-hundredth of a spacing are not aged."""
+"""Most steps that are run, which takes some seconds. Updates below a five-hundredth of a spacing are not tested."""
 STRETCH, STEADY = 16, 0.05
-"""Steps between two looks at what is meant. From one look to the next it may differ by a twentieth for the rest to be taken as the same: the
-question is whether half of it is lost."""
+"""Steps of a stretch, and the relative difference between two stretches up to which the rest is extrapolated. A twentieth is fine, since
+the question is whether half of the displacement is lost."""
 UNKNOWN = 256
-"""Steps where nobody says how long they are."""
+"""Steps to run if the length of a step is unknown."""
 _HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks",
           "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks")  # fmt: skip
 _PLAIN = (int, float, str, bool, type(None), torch.Generator)
@@ -41,7 +42,7 @@ _PLAIN = (int, float, str, bool, type(None), torch.Generator)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Aged:
-    """What of a weight's displacement after so many steps arrived, ⟨moved, meant⟩ / ⟨meant, meant⟩."""
+    """The share of a weight's intended displacement that arrived after so many steps, ⟨moved, meant⟩ / ⟨meant, meant⟩."""
 
     steps: int
     arrived: float
@@ -49,14 +50,14 @@ class Aged:
 
 @dataclasses.dataclass(slots=True)
 class _Copy:
-    """An optimizer of one group on one weight, which is the samples of several laid end to end."""
+    """A copy of an optimizer with one weight: the concatenated samples of several weights."""
 
     optimizer: Any
     weight: torch.nn.Parameter
-    members: list[tuple[int, int]]  # identity and number of elements
+    members: list[tuple[int, int]]  # id and number of elements of each weight
 
     def step(self) -> None:
-        """Past hooks and schedules, which belong to the user's."""
+        """One step, without the hooks and schedules of the user's optimizer."""
         inspect.unwrap(type(self.optimizer).step)(self.optimizer)
 
     def parts(self, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -64,22 +65,22 @@ class _Copy:
 
 
 class _Meant(Protocol):
-    """What a copy's weight would be, had no step been rounded."""
+    """Computes the weight that a copy would have without rounding."""
 
     @property
     def forgetful(self) -> bool:
-        """Whether what a step rounds away is gone, as with all of torch's own optimizers: the copy then goes on as it went, too."""
+        """Whether a step's rounding error is lost, as in all of torch's own optimizers. Then the copy can be extrapolated too."""
 
     def steps(self, it: _Copy, count: int) -> None:
-        """Takes steps, of the copy too."""
+        """Makes steps, of the copy `it` too."""
 
     def weight(self) -> torch.Tensor:
-        """1-D, float64."""
+        """The weight without rounding, 1-D, in float64."""
 
 
 @dataclasses.dataclass(slots=True)
 class _Wide:
-    """The same optimizer in float64."""
+    """Runs the same optimizer in float64."""
 
     copied: _Copy
     forgetful: bool = True
@@ -95,7 +96,7 @@ class _Wide:
 
 @dataclasses.dataclass(slots=True)
 class _Shadowed:
-    """An optimizer of the user's own may treat float64 otherwise; a shadow follows what it does."""
+    """Runs a shadow beside the copy, for the user's own optimizers, which may treat float64 differently."""
 
     shadow: Shadow
     low: torch.Tensor
@@ -112,10 +113,10 @@ class _Shadowed:
 
 
 def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[int, Aged]:
-    """What becomes of the weights with those identities, under shadows that `another` makes.
+    """How much arrives of the updates of the weights in `wanted`, by id. `another` makes a new shadow.
 
-    Left out are parameters without a gradient, or with a state of another shape (Adafactor), and all of an optimizer that keeps more than numbers
-    outside its state: copies of it would reach the user's own. So are those whose gradient a step writes over.
+    Not tested are parameters without a gradient, with a state of another shape (Adafactor), or whose gradient a step overwrites. Also left out is an
+    optimizer with attributes other than plain numbers, since a copy would share them with the user's.
     """
     if not _copyable(optimizer):
         return {}
@@ -126,7 +127,7 @@ def aged(optimizer: Any, wanted: set[int], another: Callable[[], Any]) -> dict[i
                 with doing("stepping the optimizer alone"), state.random_kept(), torch.no_grad():
                     found |= _grown_old(*_twins(optimizer, group, members, another))
             except (RuntimeError, TypeError, ValueError, AttributeError, KeyError, NotImplementedError):
-                continue  # it wants a closure, a matrix, or something else that a row of samples is not
+                continue  # it needs a closure, a matrix, or something else that samples cannot give
     return found
 
 
@@ -136,7 +137,7 @@ def _copyable(optimizer: Any) -> bool:
 
 
 def _alike(optimizer: Any, parameters: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """The parameters in groups with states of the same names and formats."""
+    """Groups of parameters whose states have the same names and formats."""
     groups: dict[Any, list[torch.Tensor]] = {}
     for parameter in parameters:
         if parameter.grad is None or parameter.grad.layout is not torch.strided or not bool(local(parameter.grad).isfinite().all()):
@@ -148,7 +149,7 @@ def _alike(optimizer: Any, parameters: list[torch.Tensor]) -> Iterator[list[torc
 
 
 def _twins(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], another: Callable[[], Any]) -> tuple[_Copy, _Meant]:
-    """A copy to age, and what tells how it was meant: of torch's own optimizers a copy in float64, of others a shadow."""
+    """A copy to continue, and its counterpart without rounding: a float64 copy for torch's own optimizers, a shadow for others."""
     low = _copied(optimizer, group, members)
     if type(optimizer).__module__.partition(".")[0] == "torch":
         return low, _Wide(_copied(optimizer, {**group, "foreach": False, "fused": False}, members, torch.float64))
@@ -160,7 +161,7 @@ def _copied(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], 
     weight.grad = torch.cat([_few(each.grad) for each in members if each.grad is not None]).to(dtype)
     copied = object.__new__(type(optimizer))
     for name, value in vars(optimizer).items():
-        if name != "step":  # which schedules put there
+        if name != "step":  # schedules replace it on the instance
             copied.__dict__[name] = value.clone_state() if isinstance(value, torch.Generator) else value
     copied.__dict__ |= {name: collections.OrderedDict() for name in _HOOKS}
     copied.param_groups = [{**group, "params": [weight]}]
@@ -170,12 +171,12 @@ def _copied(optimizer: Any, group: dict[str, Any], members: list[torch.Tensor], 
 
 
 def _to(value: Any, weight: torch.Tensor, dtype: torch.dtype | None) -> Any:
-    """States that go with the weights are stored as these are."""
+    """A state in the format of the weights, if it has their shape."""
     return value.to(dtype) if isinstance(value, torch.Tensor) and value.shape == weight.shape and value.is_floating_point() else value
 
 
 def _laid_out(optimizer: Any, members: list[torch.Tensor]) -> dict[str, Any]:
-    """The members' states, laid end to end as the members are; what is one number is the first's."""
+    """The members' states, concatenated like the members. A state of one number is the first member's."""
     states = [optimizer.state.get(each, {}) for each in members]
     made = {}
     for name, value in states[0].items():
@@ -198,7 +199,7 @@ def _grown_old(it: _Copy, meant: _Meant) -> dict[int, Aged]:
     start, given = it.weight.detach().clone().double(), None if it.weight.grad is None else it.weight.grad.clone()
     meant.steps(it, 1)
     if given is None or it.weight.grad is None or not torch.equal(it.weight.grad, given):
-        return {}  # it writes there itself, as Kahan summation may that wants no memory of its own: what the last step was given is gone
+        return {}  # the step overwrites the gradient, as Kahan summation may do to save memory
     first, epsilon = meant.weight() - start, torch.finfo(it.weight.dtype).eps
     needed = [_needed(was, step, epsilon) for was, step in zip(it.parts(start), it.parts(first), strict=True)]
     steps = max((each for each in needed if each <= HORIZON), default=0)
@@ -211,7 +212,7 @@ def _grown_old(it: _Copy, meant: _Meant) -> dict[int, Aged]:
 
 
 def _gone_on(it: _Copy, meant: _Meant, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the copy's weight is after so many more steps, and what was meant."""
+    """The copy's weight after so many more steps, and the weight without rounding."""
     before = None
     while steps >= STRETCH:
         low, aim = it.weight.detach().double(), meant.weight()
@@ -226,7 +227,7 @@ def _gone_on(it: _Copy, meant: _Meant, steps: int) -> tuple[torch.Tensor, torch.
 
 
 def _carried_on(it: _Copy, before: torch.Tensor, steps: int, *, forgetful: bool) -> torch.Tensor:
-    """The copy's weight after so many more steps, under no shadow; `before` is what it was one stretch ago."""
+    """The copy's weight after so many more steps, without a shadow. `before` is its weight one stretch ago."""
     if forgetful:
         now = it.weight.detach().double()
         return now + (now - before) * (steps / STRETCH)
@@ -236,9 +237,9 @@ def _carried_on(it: _Copy, before: torch.Tensor, steps: int, *, forgetful: bool)
 
 
 def _needed(start: torch.Tensor, step: torch.Tensor, epsilon: float) -> int:
-    """How many such steps are worth four spacings, by the medians of both.
+    """How many steps of this size make four spacings, by the medians of both.
 
-    Where even the shadow did not move, it follows bits that rounding by chance has set, and only time can show that they move.
+    If the shadow did not move either, it follows stochastic rounding, and only more steps can show that it moves.
     """
     length, spacing = float(step.abs().median()), float(start.abs().median()) * epsilon
     return int(SPACINGS * spacing / length) + 1 if length else UNKNOWN

@@ -1,4 +1,4 @@
-"""What an optimizer holds: its parameters, their states, its learning rates."""
+"""Reads an optimizer: its parameters, their states, its learning rates and weight decays."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from precheck.observe.shadow.replay import addressable, local
 
 
 def states(optimizer: Any, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The optimizer's tensors that have an element for each of the parameter's, by name; what this rank has of them.
+    """The optimizer's state tensors of the parameter's shape, by name. Only this rank's shard.
 
-    Left out are those that keep their elements in a form of their own (torchao's moments of 8 bits and fewer).
+    Left out are states in a packed form (torchao's moments of 8 bits and fewer).
     """
     mine = local(parameter)
     held = {name: local(state) for name, state in optimizer.state.get(parameter, {}).items() if isinstance(state, torch.Tensor)}
@@ -26,20 +26,20 @@ def rate(optimizer: Any, parameter: torch.Tensor) -> float:
 
 
 def decays(optimizer: Any, parameter: torch.Tensor) -> bool:
-    """Whether somebody asked for a parameter's weight decay: it is not zero, and not what the optimizer's class does unasked."""
+    """Whether the user chose a parameter's weight decay: it is neither zero nor the default of the optimizer's class."""
     made: Any = type(optimizer)
     return _asked(optimizer, parameter, "weight_decay") not in (0.0, default_decay(made))
 
 
 @functools.cache
 def default_decay(kind: Any) -> float:
-    """The weight decay of optimizers of a class whose maker names none."""
+    """The default weight decay of a class of optimizers."""
     named = inspect.signature(kind.__init__).parameters.get("weight_decay")
     return float(named.default) if named is not None and isinstance(named.default, (int, float)) else 0.0
 
 
 def _asked(optimizer: Any, parameter: torch.Tensor, name: str) -> float:
-    """What the group of a parameter says of that name, as a number; 0 where it says nothing."""
+    """The option `name` of a parameter's group, as a number. 0 if there is none."""
     groups = optimizer.param_groups if optimizer is not None else ()
     return next((float(group.get(name) or 0.0) for group in groups if any(each is parameter for each in group["params"])), 0.0)
 
@@ -49,7 +49,7 @@ def parameters(optimizer: Any) -> list[torch.Tensor]:
 
 
 def stateless(optimizer: Any) -> bool:
-    """Whether it keeps nothing from step to step: torch's SGD without momentum."""
+    """Whether it has no state: torch's SGD without momentum."""
     return type(optimizer) is torch.optim.SGD and not any(group["momentum"] for group in optimizer.param_groups)
 
 

@@ -1,7 +1,7 @@
-"""What is known of a storage that was written in parts: channel by channel, step by step, gate by gate.
+"""Keeps the values of a storage that is written in parts, such as channel by channel or step by step.
 
-A write through a view says nothing of the rest. So the values of the parts are kept side by side. A reader of more than one of them reads a value
-of its own, which is measured then and there and has all of them as ancestors.
+A write through a view does not change the rest of the storage. So each part keeps its own value. An op that reads several parts reads a new value,
+which is measured at that time and has the values of these parts as ancestors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def region(tensor: torch.Tensor) -> Region:
 
 
 def _dense(where: Region) -> tuple[int, int]:
-    """How many neighbouring elements lie together, and the greatest common divisor of the strides between such runs; 0 if there is one."""
+    """The length of a run of neighbouring elements, and the greatest common divisor of the strides between runs, which is 0 for a single run."""
     run, outer = 1, 0
     for stride, size in sorted((stride, size) for size, stride in zip(where[0], where[1], strict=True) if size > 1):
         if stride <= run and not outer:
@@ -46,25 +46,25 @@ def _extent(where: Region) -> int:
 
 
 def apart(one: Region, other: Region) -> bool:
-    """Whether two regions have no element in common, as far as sizes and strides say so at once."""
+    """Whether two regions certainly have no element in common. False if sizes and strides do not show it easily."""
     if 0 in one[0] or 0 in other[0] or one[2] + _extent(one) <= other[2] or other[2] + _extent(other) <= one[2]:
         return True
     (run, outer), (length, between) = _dense(one), _dense(other)
     turn = math.gcd(outer, between)
     if not turn or run > turn or length > turn:
         return False
-    ahead = (other[2] - one[2]) % turn  # from where a run of the one begins to where the next of the other does
+    ahead = (other[2] - one[2]) % turn  # distance from the start of a run of `one` to the next start of a run of `other`
     return run <= ahead and ahead + length <= turn
 
 
 def covers(one: Region, other: Region) -> bool:
-    """Whether the one has all elements of the other, as far as that is plain."""
+    """Whether `one` certainly has all elements of `other`."""
     dense = _dense(one)[1] == 0 and _extent(one) == math.prod(one[0])
     return one == other or (dense and one[2] <= other[2] and other[2] + _extent(other) <= one[2] + _extent(one))
 
 
 def written(cell: Any, tensor: torch.Tensor, value: Value) -> None:
-    """The tensor, which is the cell's storage or a part of it, holds `value` from now on."""
+    """After a write to the tensor, which is the cell's storage or a part of it: it holds `value`."""
     elements = tensor.untyped_storage().nbytes() // tensor.element_size()
     if tensor.numel() == elements or tensor.is_complex() or cell.dtype.is_complex:
         cell.parts = None
@@ -84,7 +84,7 @@ def _weight(value: Value) -> tuple[bool, bool, float]:
 
 
 def found(cell: Any, tensor: torch.Tensor) -> list[Value]:
-    """The values that a tensor is made of, the latest first; one, if it was written as a whole or has been read as it is."""
+    """The values of the parts that a tensor overlaps, the latest first. One value if it was written or read before as a whole."""
     if cell.parts is None or tensor.is_complex():
         return [cell.value]
     where, values = region(tensor), []
@@ -97,7 +97,7 @@ def found(cell: Any, tensor: torch.Tensor) -> list[Value]:
 
 
 def read(call: Any, cell: Any, tensor: torch.Tensor, overwritten: bool) -> Value:
-    """The value of what a call reads: of several parts, one measured now. What it only writes over is not looked at."""
+    """The value that a call reads. If the tensor has several parts, a new value is measured, unless it is only overwritten."""
     values = found(cell, tensor)
     if len(values) == 1 or overwritten or not any(value.drift or value.nonfinite for value in values):
         return values[0]
@@ -118,7 +118,7 @@ def read(call: Any, cell: Any, tensor: torch.Tensor, overwritten: bool) -> Value
 
 
 def present(cell: Any) -> Iterator[Value]:
-    """The values that a storage holds still. Where one has Inf, NaN or zeros, the storage itself is asked."""
+    """The values that a storage still holds. For a part with Inf, NaN or zeros, the storage is checked for them."""
     yield cell.value
     for where, value in cell.parts or ():
         if value is not cell.value and (not (value.nonfinite or value.zeros) or _there(cell, where, value)):

@@ -1,4 +1,4 @@
-"""Perturbed shadows: a second shadow of what follows from a suspicious value, disturbed by 2^-20, to tell whether float32 determines it."""
+"""Perturbed shadows: from a suspicious value on, a second shadow disturbed by 2^-20 shows whether float32 determines the results."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.mode import Shadow
 
 DISTURBED = {torch.float32: 2.0**-20, torch.float64: 2.0**-49}
-"""Relative disturbance of a perturbed shadow: sixteen roundings of the reference, so that what its own rounding does shows plainly."""
+"""Relative disturbance of a perturbed shadow: sixteen roundings of the reference, so that it is clearly larger than the reference's own rounding."""
 
 
 def disturbed(mode: Shadow, shadow: torch.Tensor) -> torch.Tensor:
-    """A perturbed shadow's beginning: the shadow, each element off by `DISTURBED` of itself, up or down."""
+    """A new perturbed shadow: each element of the shadow is changed by `DISTURBED` of itself, up or down at random."""
     real = torch.view_as_real(shadow) if shadow.is_complex() else shadow
     size = DISTURBED[mode.replay.reference]
     signs = torch.empty_like(real).bernoulli_(0.5, generator=draws.generator(mode.noise, shadow.device)).mul_(2 * size).add_(1 - size)
@@ -26,7 +26,7 @@ def disturbed(mode: Shadow, shadow: torch.Tensor) -> torch.Tensor:
 
 
 def of(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
-    """The op on the perturbed shadows of its inputs; None where none has one."""
+    """The op's results on the perturbed shadows of its inputs. None if no input has one."""
     if not any(cell is not None and cell.perturbed is not None for cell in call.cells):
         return None
     memory, replay, args = call.mode.memory, call.mode.replay, call.reference_args()
@@ -37,7 +37,7 @@ def of(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:
 
 
 def shaken(call: Call, place: int) -> torch.Tensor | None:
-    """A perturbed shadow's beginning: the result on disturbed inputs, so that the op's own condition shows. None where it cannot be had."""
+    """A new perturbed shadow: the op's result on disturbed inputs, so that it shows the op's own condition. None if it cannot be computed."""
     if call.written or call.plan.base in ops.PAYLOADS or place > 0:
         return None
     operands = {number: disturbed(call.mode, shadow) for number, shadow in call.shadows.items()}

@@ -1,8 +1,8 @@
-"""Python numbers that become a tensor of a low format, and are rounded as by a cast.
+"""Gives shadows to tensors that are made from Python numbers in a low format, since that rounds like a cast.
 
-`torch.tensor([0.1, 0.2], dtype=torch.bfloat16)` writes them into the new tensor by itself: all that a dispatch mode sees is `lift_fresh`, of
-what is rounded already. So the calls that take numbers are told by their names, for as long as somebody watches, and what they were given
-is at hand when `lift_fresh` comes by. (Arrays of numpy's pass a mode as they are, and an op casts them.)
+For `torch.tensor([0.1, 0.2], dtype=torch.bfloat16)` a dispatch mode sees only `lift_fresh`, on numbers that are rounded already. So the
+functions that take numbers are wrapped while a block is watched, and keep their arguments until `lift_fresh` is seen. (A numpy array is
+first made a tensor and then cast by an op, which the mode sees.)
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from precheck.torch_internals import CAST, active_modes, script_builtin
 
 TAKING = {"tensor": 0, "as_tensor": 0, "asarray": 0}
 TAKEN = {"new_tensor": 1, "__setitem__": 2}
-"""Torch's functions that make a tensor of numbers, and methods of its tensors, by the place of the numbers among their arguments."""
+"""Torch's functions and tensor methods that take Python numbers, with the place of the numbers among their arguments."""
 GIVING = ("item", "tolist", "__float__")
-"""Methods that give Python a tensor's numbers."""
+"""Methods that return a tensor's numbers to Python."""
 REMEMBERED = 1 << 16
-"""Numbers that Python was given last, by which those that come back are known."""
+"""How many of the latest numbers given to Python are remembered, to recognise them when they come back."""
 _NUMBERS = (bool, int, float, complex, list, tuple, range, numpy.number)
 _tensor = torch.tensor
 _lock = threading.Lock()
-_watching: list[Any] = []  # the modes that do
+_watching: list[Any] = []  # the modes that watch now
 
 
 class _Wrapped:
-    """A function that stands for another, and equals it, for tables that name that."""
+    """A wrapper of a function that compares equal to it, for tables that have the function as a key."""
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self.__wrapped__ = original
@@ -62,7 +62,7 @@ class _Wrapped:
 
 
 class _Giving(_Wrapped):
-    """Remembers the numbers that it gives the user. While a shadow works on an op, it is no mode's turn, and who asks is precheck."""
+    """Remembers the numbers that it returns to the user. Without an active mode the caller is precheck itself."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         numbers = self.__wrapped__(*args, **kwargs)
@@ -77,7 +77,7 @@ class _Giving(_Wrapped):
 
 
 class _Taking(_Wrapped):
-    """Keeps the numbers that it was given at hand while it runs."""
+    """Keeps the numbers that it was given while it runs."""
 
     def __init__(self, original: Callable[..., Any], place: int) -> None:
         super().__init__(original)
@@ -96,7 +96,7 @@ class _Taking(_Wrapped):
 
 
 class _Thread(threading.local):
-    """What the calls of a thread that are under way were given, the innermost's last, and the numbers that its tensors gave."""
+    """For each thread: the arguments of the calls that are running, innermost last, and the numbers that its tensors returned."""
 
     def __init__(self) -> None:
         self.given: list[Any] = []
@@ -107,7 +107,7 @@ _thread = _Thread()
 
 
 def _flat(numbers: Any) -> Iterator[Any]:
-    """Numbers that may lie in nested lists."""
+    """The numbers of nested lists."""
     if isinstance(numbers, (list, tuple)):
         for each in numbers:
             yield from _flat(each)
@@ -117,7 +117,7 @@ def _flat(numbers: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def told(mode: Any) -> Iterator[None]:
-    """Inside, such calls keep their numbers at hand for `mode`: in all threads, while any of them watches."""
+    """Inside, these functions are wrapped for `mode`. They stay wrapped, in all threads, until the last block ends."""
     with _lock:
         _watching.append(mode)
         if len(_watching) == 1:
@@ -142,7 +142,7 @@ def told(mode: Any) -> Iterator[None]:
 def _restored() -> None:
     for name in TAKING:
         function = getattr(torch, name)
-        if isinstance(function, _Wrapped):  # else somebody has wrapped it, and it only calls through from now on
+        if isinstance(function, _Wrapped):  # else other code has wrapped it, and the wrapper stays inside that
             setattr(torch, name, function.__wrapped__)
             script_builtin(function, None)
     for name in (*TAKEN, *GIVING):  # inherited from torch's own base class
@@ -151,7 +151,7 @@ def _restored() -> None:
 
 
 def entered(mode: Any, tensor: torch.Tensor) -> None:
-    """Gives a new tensor the shadow that its numbers have, if torch rounded them. Raises nothing: the call is the user's."""
+    """Gives a new tensor the exact numbers as its shadow, if torch rounded them. Never raises, since the call is the user's."""
     given = _thread.given
     if not given or tensor.dtype not in mode.low or not addressable(tensor):
         return
@@ -173,6 +173,6 @@ def entered(mode: Any, tensor: torch.Tensor) -> None:
 
 
 def _computed(operation: Operation) -> Value:
-    """What stands for the numbers of a tensor that Python had in between."""
+    """A value for numbers that came from a tensor and passed through Python."""
     read = dataclasses.replace(operation, name="tolist", inputs=(), outputs=(), scalars=())
     return Value(read, (), "float", 0.0)

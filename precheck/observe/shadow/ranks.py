@@ -1,7 +1,7 @@
-"""The ranks of a distributed run that watch together: how they meet, what they send each other, how they part.
+"""Lets the ranks of a distributed run watch together: they meet at the start of a block, share gloo groups, and exchange messages at its end.
 
-All of it goes through the default store and through gloo groups of its own. So nothing of it can meet the program's own messages, even if a rank
-fails. Nothing here waits for longer than `PATIENCE` without a sign of the others.
+It uses the default store and its own gloo groups, so its messages cannot mix with the program's, even if a rank fails.
+It never waits longer than `PATIENCE` for other ranks.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch.distributed as dist
 from precheck import torch_internals
 
 PATIENCE = 20.0
-"""Seconds. c10d's own barrier over a store starts to complain of missing ranks after 10 s; twice that, and they do not come."""
-_disappointments = 0  # meetings in a row to which not all came; each halves what the next is waited for: some programs watch on one rank only
-_NAP = 0.02  # seconds, at most, between two looks at the store
+"""Seconds: twice the 10 s after which c10d's own barrier over a store warns of missing ranks."""
+_disappointments = 0  # failed meetings in a row; each halves the wait for the next, since some programs watch on one rank only
+_NAP = 0.02  # greatest time between two looks at the store, in seconds
 
 
 class Ranks:
@@ -28,16 +28,16 @@ class Ranks:
 
     def __init__(self, store: Any, number: int, rank: int, size: int) -> None:
         self.store, self.number, self.rank, self.size = store, number, rank, size
-        self.lost = ""  # why nothing is sent any more
+        self.lost = ""  # why nothing is sent any more; empty while it is
         self.groups: dict[tuple[int, ...], Any] = {}
 
     def key(self, *parts: object) -> str:
         return "/".join(str(part) for part in (self.number, *parts))
 
     def group(self, own: Any) -> Any:
-        """The gloo group of the ranks of `own`, a process group of the program's. All of them must ask for it.
+        """The gloo group of the ranks of `own`, a process group of the program. All of these ranks must call this.
 
-        Raises RuntimeError where another rank has given up, or does not come.
+        Raises RuntimeError if another rank has given up or does not call it.
         """
         if self.store.check([self.key("lost")]):
             raise RuntimeError("another rank has given up")
@@ -49,7 +49,7 @@ class Ranks:
         return made
 
     def lose(self, why: str) -> None:
-        """From now on nothing is sent; the others, who find their connections closed, are told why."""
+        """Stops sending, and leaves the reason for the other ranks in the store."""
         if not self.lost:
             self.lost = f"rank {self.rank}: {why}"
             try:
@@ -60,10 +60,10 @@ class Ranks:
             self._close()
 
     def part(self, said: str, *, wait: bool) -> dict[int, str]:
-        """Tells the others what this rank has to say at the end, and with `wait` hears them: what was said, by rank."""
+        """At the end of the block: sends `said` to the other ranks. With `wait`, returns what each rank said."""
         try:
             return self._parted(said, wait)
-        except RuntimeError as error:  # of the store, which is gone if the block has ended torch.distributed
+        except RuntimeError as error:  # from the store, which is gone if the block has ended torch.distributed
             self.lose(f"{type(error).__name__}: {error}".splitlines()[0])
             return {self.rank: said}
 
@@ -77,7 +77,7 @@ class Ranks:
         heard = {rank: self.store.get(key).decode() for rank, key in keys.items() if self.store.check([key])}
         if len(heard) == self.size and self.store.add(self.key("heard"), 1) == self.size:
             for key in (*keys.values(), *(self.key("here", rank) for rank in range(self.size))):
-                self.store.delete_key(key)  # the last one clears up
+                self.store.delete_key(key)  # the last rank deletes the keys
         self._close()
         return heard
 
@@ -93,7 +93,7 @@ def distributed() -> bool:
 
 
 def meet(reference: torch.dtype) -> tuple[Ranks | None, str]:
-    """The ranks that enter a watched block at the same time as this one; or None, and why, where there is anything to say."""
+    """The ranks that enter a watched block at the same time as this one. If there are none: None, and a reason where one should be shown."""
     if not distributed():
         return None, ""
     if not dist.is_gloo_available():
@@ -111,7 +111,7 @@ def _met(reference: str) -> tuple[Ranks | None, str]:
     rank, size, own = dist.get_rank(), dist.get_world_size(), f"{reference} {secrets.token_hex(4)}"
     number = store.add("meetings", 0)
     while store.check([f"{number}/verdict"]) or store.compare_set(f"{number}/here/{rank}", "", own).decode() != own:
-        number += 1  # that meeting is over, or another thread of this rank is there
+        number += 1  # that meeting is over, or another thread of this rank takes part in it
     ranks = Ranks(store, number, rank, size)
     if _decided(ranks) != "together":
         return None, f"not all {size} ranks watch: what other ranks send is taken as it comes"
@@ -121,7 +121,7 @@ def _met(reference: str) -> tuple[Ranks | None, str]:
 
 
 def _decided(ranks: Ranks) -> str:
-    """Whether all came in time. One rank decides for all: whoever is first to see the last one come, or to lose patience."""
+    """Whether all ranks came in time. The first rank that sees all of them, or that has waited too long, decides for all."""
     store, verdict = ranks.store, ranks.key("verdict")
     global _disappointments
     everyone = [ranks.key("here", rank) for rank in range(ranks.size)]
@@ -135,7 +135,7 @@ def _decided(ranks: Ranks) -> str:
 
 
 def _until(met: Callable[[], bool], patience: float, unless: Callable[[], bool] = lambda: False) -> bool:
-    """Whether something comes about while patience lasts, and nothing else has come before it."""
+    """Waits for `met()`, at most `patience` seconds and not after `unless()`. Returns whether it was met."""
     began, nap = time.monotonic(), 0.0001
     while not met():
         if unless() or time.monotonic() - began > patience:

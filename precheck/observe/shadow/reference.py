@@ -1,8 +1,7 @@
-"""The records of the reference run, made of shadows while the run under autocast is recorded.
+"""Makes the records of the reference run from shadows, while the run under autocast is recorded.
 
-Autocast leaves weights and inputs in float32, so the shadow of such a run is the float32 run on the same decisions, bit for bit. A second run is
-needed only where the two differ: where the shadow could not follow an op, where the float32 run would have chosen otherwise (how often is counted),
-and where numbers of the run have gone through Python.
+Autocast leaves weights and inputs in float32, so the shadow of such a run is the float32 run with the same decisions, bit for bit. A separate run is
+needed only if the shadow could not follow an op, if the float32 run would decide otherwise, or if numbers went through Python.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Reference:
-    """A witness of a watched run that records the shadow of each tensor that is recorded, and tells another witness of the tensor itself."""
+    """A witness of a watched run. It records the shadow of each boundary tensor, and passes the tensor itself to another witness."""
 
     def __init__(self, shadow: Shadow, beside: Witness) -> None:
         self.memory, self.observation, self.beside = shadow.memory, shadow.observation, beside
@@ -45,7 +44,7 @@ class Reference:
             self.recorder.moves(step, [Moved(each.name, shadow, shadow, each.start) for each, shadow in shadows], broken=False)
 
     def complete(self, low: Trace) -> Trace | None:
-        """What the reference run would have recorded beside the run `low`; None where that takes a run of its own."""
+        """The trace of the reference run beside the run `low`. None if a separate run is needed."""
         if self.observation.opaque or self.observation.led or low.collapsed or low.elsewhere:
             return None
         self.recorder.unscale(low.scale)
@@ -57,6 +56,6 @@ class Reference:
         return self.trace
 
     def _shadow(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor without an ancestor in a low format is its own."""
+        """The shadow of a tensor. A tensor without a low-precision ancestor is its own shadow."""
         cell = self.memory.find(tensor) if addressable(tensor) else None
         return tensor.detach() if cell is None else self.memory.view(cell, tensor)

@@ -1,6 +1,6 @@
-"""Replaying an op of the watched run in the reference precision.
+"""Replays an op of the watched run in the reference precision.
 
-An `OpPlan` is what can be told from an op's schema once and for all; `Replay` carries a call out again on other tensors.
+An `OpPlan` holds what an op's schema says, and is made once for each op. `Replay` repeats a call on other tensors.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from precheck.torch_internals import NO_DISPATCH, has_kernel, once_an_op, overlo
 LOW = frozenset({torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2})
 COLLECTIVES = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd"})
 RECEIVING = ("output", "tensors")
-"""Beginnings of the names of the arguments that collectives write."""
+"""Prefixes of the names of the arguments that collectives write."""
 OPENED_LIBRARIES = frozenset({"fsdp"})
-"""Whose ops are Python functions, made of others on any device: packing and unpacking of what is sent."""
+"""Libraries whose ops are made of other ops in Python, on any device. FSDP's pack and unpack what is sent."""
 FOLLOWED_LIBRARIES = frozenset({"aten", "prims", "torchvision"})
-"""Where ops are pure and take any floating dtype. One of another library may count, send, or take its inputs' bytes for bfloat16."""
+"""Libraries whose ops are pure and accept any floating dtype. Another library's op may count calls, send data, or require bfloat16."""
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 """Classes of tensors without ops of their own."""
 _OFF = ("dropout_p", "dropout", "p")
 _SPECIAL = frozenset({"found_inf", "half_to_float", "nextafter", "_amp_foreach_non_finite_check_and_unscale_"})
-"""Ops, and arguments of ops, that a replay takes otherwise than as they are."""
+"""Ops and arguments that need special treatment in a replay."""
 
 
 @dataclasses.dataclass(slots=True)
 class OpPlan:
-    """What an op's schema says. `written` are the places of the arguments it writes, `tagged` whether it may draw."""
+    """What an op's schema says. `written` has the places of the arguments that it writes. `tagged`: it may draw random numbers."""
 
     name: str  # "mul.Tensor"
     packet: str
     base: str  # its name in the registry of ops: "mul" of "_foreach_mul_"
-    passes: bool  # a view, an alias, or nothing to shadow
-    known: bool  # whether it may be carried out again
-    collective: bool  # writes what other processes send, when it comes
-    composite: bool  # whether it is made of other ops, as those are that inference mode leaves to the mode
+    passes: bool  # whether it needs no shadow: a view, an alias, an allocation
+    known: bool  # whether it may be replayed
+    collective: bool  # whether it communicates with other ranks
+    composite: bool  # whether it is decomposed into other ops; in inference mode such ops reach the mode whole
     written: tuple[int, ...]
     written_names: tuple[str, ...]
     mutable: bool
@@ -49,8 +49,8 @@ class OpPlan:
     names: tuple[str, ...]
     defaults: tuple[Any, ...]
     steps: bool
-    typed: bool  # whether it can be told a dtype
-    special: bool  # whether a replay takes it, or an argument, otherwise than as it is
+    typed: bool  # whether it has a dtype argument
+    special: bool  # whether its replay needs special treatment
 
     def argument(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value of the argument of that name in a call; None if the op has none."""
@@ -62,7 +62,7 @@ class OpPlan:
         return args[place] if place < len(args) else self.defaults[place]
 
     def draws(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether this call draws random numbers: attention and recurrent kernels carry the tag with dropout off too."""
+        """Whether this call draws random numbers. Attention and recurrent kernels are tagged even with dropout off."""
         if not self.tagged:
             return False
         for name in _OFF:
@@ -75,7 +75,7 @@ class OpPlan:
 
 @once_an_op
 def plan(func: Any) -> OpPlan:
-    """What an op's schema says."""
+    """The plan of an op."""
     signature = schema(func)
     library, _, packet = signature.name.rpartition("::")
     composite = _has(func, "CompositeImplicitAutograd") and not _has(func, "CPU") and not _has(func, "CUDA")
@@ -83,7 +83,7 @@ def plan(func: Any) -> OpPlan:
     base = ops.base_name(packet if library in FOLLOWED_LIBRARIES else signature.name)
     written += ops.HIDDEN_WRITES.get(base, ())
     collective = library in COLLECTIVES
-    if collective:  # whose schemas keep quiet about it
+    if collective:  # their schemas do not declare it
         written += [place for place, argument in enumerate(signature.arguments) if argument.name.startswith(RECEIVING)]
     mutable = bool(signature.is_mutable or base in ops.HIDDEN_WRITES or (collective and written))
     return OpPlan(
@@ -111,7 +111,7 @@ def _has(func: Any, key: str) -> bool:
 
 
 def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
-    """The tensors of an op's arguments or results, in order, lists of them included."""
+    """The tensors among an op's arguments or results, in order, also those in lists."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -120,7 +120,7 @@ def tensors_in(*values: Any) -> Iterator[torch.Tensor]:
 
 
 def floats_in(values: Iterable[Any], found: list[torch.Tensor]) -> list[torch.Tensor]:
-    """`found`, with the tensors of real or complex numbers among the values that are `addressable`, in order, those of lists included."""
+    """Appends to `found` the `addressable` real and complex tensors among the values, in order, also those in lists. Returns it."""
     for value in values:
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
@@ -137,7 +137,7 @@ def floats_in(values: Iterable[Any], found: list[torch.Tensor]) -> list[torch.Te
 
 
 def addressable(tensor: torch.Tensor) -> bool:
-    """Whether sizes and strides say where the tensor's numbers are: not of sparse, nested and meta tensors, nor of wrappers."""
+    """Whether sizes and strides locate the tensor's numbers in its storage. False for sparse, nested, meta and wrapper tensors."""
     return tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested and not wraps(type(tensor))
 
 
@@ -147,7 +147,7 @@ def wraps(kind: Any) -> bool:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank has of a tensor that is spread over ranks; of others, all."""
+    """This rank's shard of a DTensor. Any other tensor is returned as it is."""
     mine: torch.Tensor = getattr(tensor, "_local_tensor", tensor)
     return mine
 
@@ -165,13 +165,13 @@ def written_in(planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 class Replay:
-    """Carries calls out in `reference`: float32 for the 16-bit formats, float64 for float32."""
+    """Repeats calls in `reference`: float32 for runs in 16 bits, float64 for runs in float32."""
 
     def __init__(self, reference: torch.dtype, low: frozenset[torch.dtype]) -> None:
         self.reference, self.low = reference, low
 
     def wide(self, dtype: torch.dtype) -> torch.dtype:
-        """What a dtype of the run is in the reference program."""
+        """The dtype that stands for a dtype of the run in the reference."""
         if dtype in self.low:
             return self.reference
         if dtype.is_complex and dtype.to_real() in self.low:
@@ -179,7 +179,7 @@ class Replay:
         return dtype
 
     def lowers(self, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], floats: list[torch.Tensor]) -> bool:
-        """Whether an op reads what is low, or makes it."""
+        """Whether an op reads or makes a low format."""
         if any(tensor.dtype in self.low for tensor in floats):
             return True
         if planned.typed and any(isinstance(value, torch.dtype) and value in self.low for value in (*args, *kwargs.values())):
@@ -187,9 +187,9 @@ class Replay:
         return not floats and torch.get_default_dtype() in self.low
 
     def call(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], change: Callable[[Any], Any]) -> list[torch.Tensor]:
-        """The floating and other results of the call on changed arguments; raises what the op raises.
+        """The results of the call with each tensor replaced by `change(tensor)`. Raises what the op raises.
 
-        A float64 reference runs in float32 what has no float64 kernel (oneDNN's recurrent layers, grouped products).
+        Ops without a float64 kernel (oneDNN's recurrent layers, grouped products) run in float32 under a float64 reference.
         """
         if self.reference is not torch.float64 or planned.mutable:
             return self._call(func, planned, args, kwargs, change)
@@ -206,18 +206,18 @@ class Replay:
             results = [result] if isinstance(result, torch.Tensor) else list(tensors_in(result))
             return with_written(results, written_in(planned, again, named)) if planned.mutable else results
         if kwargs.get("found_inf") is not None:
-            named["found_inf"] = kwargs["found_inf"]  # a step that the run skips is skipped
+            named["found_inf"] = kwargs["found_inf"]  # a step that the run skips is skipped here too
         special = attention.REPLAYED.get(planned.packet)
         if special is not None:
             return list(special(planned, again, named))
-        if planned.packet == "nextafter":  # asks about the run's own format, as rounding by chance does
+        if planned.packet == "nextafter":  # depends on the run's own format; used for stochastic rounding
             return [own.to(self.wide(own.dtype)) for own in tensors_in(func(*args, **kwargs))]
-        if planned.names[2:3] == ("half_to_float",):  # a softmax that widens as it goes: its operand is wide already
+        if planned.names[2:3] == ("half_to_float",):  # a softmax that also widens: its operand is wide already
             again = (again[0], again[1], False)
         if planned.packet == "_amp_foreach_non_finite_check_and_unscale_":
             for gradient in again[0]:
                 gradient.mul_(again[2])
-            return [*again[0], args[1].clone()]  # whether a step is skipped is the run's to say, as of what a fused one takes back
+            return [*again[0], args[1].clone()]  # the run decides whether a step is skipped, as with `found_inf` above
         results = list(tensors_in(func(*again, **named)))
         if planned.mutable:
             results = with_written(results, written_in(planned, again, named))
@@ -238,14 +238,14 @@ def _single(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def with_written(results: list[torch.Tensor], written: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The results, and what was written that is not among them: foreach ops return None, batch norm keeps quiet about it."""
+    """The results, and written tensors that are not among them: foreach ops return None, and batch norm does not return its statistics."""
     return results + [tensor for tensor in written if all(tensor is not result for result in results)]
 
 
 def chosen(
     planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], shadow: torch.Tensor, own: torch.Tensor, indices: torch.Tensor
 ) -> torch.Tensor | None:
-    """The shadow's values at the run's own indices; None where the op is not understood to choose by them."""
+    """The shadow's values at the run's indices. None if it is not known how the op chooses by indices."""
     if planned.base in ops.CHOOSERS:
         if shadow.dim() == 0:
             return shadow.reshape(own.shape)

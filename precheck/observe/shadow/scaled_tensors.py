@@ -1,7 +1,7 @@
-"""Tensors that were multiplied or divided by a scale, which a quantiser may round next, and the numbers that are such scales.
+"""Keeps tensors that were multiplied or divided by a scale, which a quantiser may round next, and recognises scales.
 
-A scale is a tensor with fewer numbers than what it scales. A number is known to be a scale if it is made of nothing but extremes of data (a
-greatest magnitude) and Python's numbers, or if data has been rounded under it before.
+A scale is a tensor with fewer numbers than the tensor it scales. It is certainly a scale if it is computed only from extremes of data (such as a
+greatest magnitude) and Python numbers, or if data has been rounded under it before.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from precheck.observe.shadow.partial_writes import Region, region
 from precheck.observe.shadow.storages import Flat, Storages
 
 EXTREMES = (ops.UNROUNDED - ops.MOVING) | {"aminmax"}
-"""What picks one of many numbers, where it has fewer results than operands."""
+"""Ops that pick one of many numbers, if the result has fewer elements than the operand."""
 LOOKED_AT = 1 << 14
 LIKE = 1e-4
-"""Relative distance below which two scales are one number."""
+"""Relative distance below which two scales are the same."""
 CHAIN = 3
 
 
 @dataclasses.dataclass(slots=True)
 class Scaled:
-    """A tensor x · by. `bys` are what it was multiplied by: by the last scale, by the last two together, and so on; of its shape or smaller."""
+    """A scaled tensor. `bys` has the factors it was multiplied by: the last scale, the product of the last two, and so on."""
 
     region: Region
     bys: list[torch.Tensor]
-    added: torch.Tensor | float | None = None  # noise, or a zero point
-    unclipped: Flat | None = None  # before it was clamped
+    added: torch.Tensor | float | None = None  # noise, half a step or a zero point that was added
+    unclipped: Flat | None = None  # its content before it was clamped
 
     def by(self, place: int, tensor: torch.Tensor) -> torch.Tensor:
-        """What each element of `tensor`, a view of what was scaled, was multiplied by."""
+        """The factor number `place` for each element of `tensor`, a view of the scaled tensor."""
         if region(tensor) == self.region:
             return self.bys[place]
         flat = torch.ones(tensor.untyped_storage().nbytes() // tensor.element_size(), device=tensor.device)
@@ -42,19 +42,19 @@ class Scaled:
 
 
 class Scales:
-    """Which tensors are made of extremes alone, and what numbers data has been rounded under."""
+    """Tensors that are computed only from extremes, and numbers that data has been rounded under."""
 
     def __init__(self) -> None:
         self.made: Storages[Literal["scale", "whole"]] = Storages()
-        self.shares: Storages[bool] = Storages()  # quotients of whole numbers
+        self.shares: Storages[bool] = Storages()  # quotients of integers
         self.used: list[torch.Tensor] = []
 
     def known(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is a scale by where it comes from, or by its numbers. Extremes that were rounded to whole numbers may be zero points."""
+        """Whether a tensor is a scale, by its origin or by its numbers. Extremes that were rounded to integers may be zero points."""
         return self.made.get(tensor) == "scale" or self._among(tensor)
 
     def follow(self, base: str, inputs: list[torch.Tensor], results: list[torch.Tensor]) -> None:
-        """An op has run: whether it has made scales."""
+        """After an op: marks its results if they are computed only from extremes."""
         if base not in EXTREMES and not self.made:
             return
         floats = [each for each in inputs[base == "copy" :] if each.is_floating_point()]
@@ -69,7 +69,7 @@ class Scales:
             self.made.put(result, "whole" if rounded else "scale")
 
     def divides(self, data: torch.Tensor, by: torch.Tensor, result: torch.Tensor) -> bool:
-        """Whether this quotient is one of whole numbers. If it is cut off, that is a division with remainder, and nothing is quantised."""
+        """Whether a quotient is one of integers. If it is truncated, that is an integer division, and nothing is quantised."""
         shares = counts(by) and (counts(data) or bool(self.shares.get(data)))
         if shares:
             self.shares.put(result, True)
@@ -81,7 +81,7 @@ class Scales:
         self.used = [*self.used[-31:], torch.cat([values, 1 / values]).sort().values]
 
     def _among(self, tensor: torch.Tensor) -> bool:
-        """Whether all its numbers are scales that data has been rounded under, or inverses of such. One is no evidence."""
+        """Whether all its numbers are scales that data has been rounded under, or their inverses. The number 1 is no evidence."""
         values = torch.unique(tensor.detach().reshape(-1)[:LOOKED_AT].float().abs())
         if not self.used or bool(((values == 0) | (values == 1) | ~values.isfinite()).all()):
             return False
@@ -89,7 +89,7 @@ class Scales:
 
 
 def counts(tensor: torch.Tensor) -> bool:
-    """Whether it holds whole numbers alone."""
+    """Whether it holds only integers."""
     return not tensor.is_floating_point() or not bool((tensor.detach() % 1 != 0).any())
 
 
@@ -100,7 +100,7 @@ def _within(values: torch.Tensor, known: torch.Tensor) -> bool:
 
 
 def scale_of(left: torch.Tensor, right: torch.Tensor | float, scales: Scales, *, quotient: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Of a product or quotient, what is scaled and what by; None where neither is plainly a scale. Asks for no number of either."""
+    """The data and the scale of a product or quotient. None if neither is clearly a scale. It reads no number of them."""
     if not isinstance(right, torch.Tensor):
         return None
     if right.is_floating_point() and _fewer(right, left, scales):
@@ -118,7 +118,7 @@ def _fewer(scale: torch.Tensor, data: torch.Tensor, scales: Scales) -> bool:
 
 
 def begins(base: str, args: tuple[Any, ...]) -> bool:
-    """Whether an op may begin something to follow: a scale, or what is scaled by fewer numbers than it has, be they fewer in memory alone."""
+    """Whether an op may make a scale, or may scale a tensor by fewer numbers than it has. An expanded scale has fewer numbers in memory."""
     if base in EXTREMES:
         return True
     if base not in ("mul", "div") or not all(isinstance(each, torch.Tensor) and each.layout is torch.strided for each in args[:2]):

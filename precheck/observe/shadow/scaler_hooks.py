@@ -1,6 +1,6 @@
-"""Calls of scalers, optimizers and schedules while a block is watched, seen by hooks on their methods.
+"""Records calls of gradient scalers, optimizers and learning rate schedules while a block is watched, by wrappers of their methods.
 
-The methods are wrapped on the classes of torch, so subclasses and any loop are seen; each wrapper calls through unchanged.
+The methods are wrapped on torch's classes, so subclasses and any loop are seen. Each wrapper calls the method unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from precheck.observe.shadow.step_records import ScalerStep, ScalingEvent
 from precheck.torch_internals import found_inf, made_scale, scale_of, storage_key, version, without_modes
 
 Describe = Callable[[str], Any]
-"""Describes where the program is, as an operation of that name."""
+"""Makes an operation of that name at the program's current line."""
 
 
 class Scalers:
@@ -33,16 +33,16 @@ class Scalers:
 
     def __init__(self, where: ModuleTracker, scales: Scales, backwards: Backwards, describe: Describe) -> None:
         self.where, self.scales, self.backwards, self.describe = where, scales, backwards, describe
-        self.taken: list[ScalerStep] = []  # and skipped
+        self.taken: list[ScalerStep] = []  # steps, taken or skipped
         self.made: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # where each scaler was made
         self.restored: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers with a loaded state
         self.resumed: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers with a loaded state
-        self.skipped: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # whether an optimizer's last step was
-        self.ahead: weakref.WeakKeyDictionary[Any, tuple[int, float]] = weakref.WeakKeyDictionary()  # how often a schedule went on, and how far
+        self.skipped: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()  # whether an optimizer's last step was skipped
+        self.ahead: weakref.WeakKeyDictionary[Any, tuple[int, float]] = weakref.WeakKeyDictionary()  # a schedule's steps without an optimizer step
         self.steps: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # where each scaler last stepped
-        self.backs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # what each scaled a loss for: others' updates end theirs
+        self.backs: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # each scaler's last backward pass
         self.stepping = 0
-        self.last: weakref.WeakKeyDictionary[Any, tuple[bool, Gradients]] = weakref.WeakKeyDictionary()  # last steps
+        self.last: weakref.WeakKeyDictionary[Any, tuple[bool, Gradients]] = weakref.WeakKeyDictionary()  # of each optimizer
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
@@ -59,7 +59,7 @@ class Scalers:
             yield
 
     def _here(self, around: Callable[..., Any], call: Callable[[], Any], *given: Any) -> Any:
-        """Methods of a class are called in all threads; those of the watched one count."""
+        """Runs `around` only in the watched thread, since methods of a class are called in all threads."""
         return around(call, *given) if self.where.belongs() else call()
 
     def _init(self, call: Callable[[], Any], scaler: Any, *given: Any) -> Any:
@@ -85,7 +85,7 @@ class Scalers:
         return value
 
     def _carry(self, scaler: Any) -> None:
-        """A scale carries itself: what it multiplies is made under it."""
+        """Gives the scale its own value as its factor, so that a product with it is scaled."""
         scale = scale_of(scaler)
         if scale is not None:
             value = self.where.scale = float(scale)
@@ -110,11 +110,11 @@ class Scalers:
             skipped = self.skipped[optimizer] = found_inf(scaler, optimizer)
             scale, interval = float(scale_of(scaler)), scaler.get_growth_interval()
         if skipped:
-            self.last.pop(optimizer, None)  # a fused one ran, and did nothing
+            self.last.pop(optimizer, None)  # a fused optimizer ran and did nothing
         back, number, stepped = self.backs.get(scaler, self.backwards.now), self.where.identity(scaler), self.where.identity(optimizer)
         step = ScalerStep(number, place, scale, interval, skipped, back, stepped, self.made.get(scaler))
         both = self.taken[-2].with_next(self.taken[-1]) if len(self.taken) > 1 else None
-        if both is not None:  # the newest backward pass may still be asked for: its update comes after the step
+        if both is not None:  # the newest step stays apart, since its backward pass may still change until the update
             self.taken[-2:] = [both]
         self.taken.append(step)
         return result
@@ -145,7 +145,7 @@ class Scalers:
 
     def _resume(self, call: Callable[[], Any], optimizer: Any, state: Any = None, *given: Any) -> Any:
         if not isinstance(state, dict) or state.get("state") or (state.get("param_groups") and stateless(optimizer)):
-            self.resumed.add(optimizer)  # but not where a state is empty that would not be after a step: each fold may begin so
+            self.resumed.add(optimizer)  # an empty state that a step would fill does not count: cross-validation may reset an optimizer so
         return call()
 
     def _schedule(self, call: Callable[[], Any], schedule: Any, *given: Any) -> Any:
@@ -176,20 +176,20 @@ class Scalers:
         self.last[optimizer] = (self.stepping > 0, _gradients(optimizer))
         for parameter in parameters(optimizer) if self.scales.factors else ():
             if math.isnan(self.scales.of(parameter)):
-                self.scales.give(parameter, 1.0)  # a weight is one, whatever was not known of its gradient
+                self.scales.give(parameter, 1.0)  # a weight is never scaled, even if its gradient's factor is unknown
 
     def _repeated(self, optimizer: Any) -> None:
-        """Before an optimizer's step: whether it has taken this very step, once through a scaler and once by itself.
+        """Before an optimizer's step: notes if the same step was taken already, once through a scaler and once directly.
 
-        The same gradients, by storage and version: a backward pass, a clip or zero_grad between two steps makes others of them. Code
-        that steps twice on purpose (closures, restarts, look-ahead) calls both the same way; a wrapper is another optimizer.
+        Gradients are the same by storage and version: a backward pass, clipping or zero_grad between two steps changes these. Code that
+        steps twice on purpose (closures, restarts, look-ahead) makes both calls in the same way. A wrapper counts as another optimizer.
         """
         through, before = self.last.get(optimizer, (None, {}))
         if through is not None and through != (self.stepping > 0) and before and before == _gradients(optimizer):
             self._event("repeated")
 
     def _applied(self, optimizer: Any) -> None:
-        """Before an optimizer's step. A fused one unscales in its kernel, if the scaler called it."""
+        """Before an optimizer's step: notes gradients that still carry a scale. A fused optimizer unscales in its kernel, if a scaler called it."""
         if self.stepping and getattr(optimizer, "_step_supports_amp_scaling", False):
             return
         for group in optimizer.param_groups:
@@ -199,7 +199,7 @@ class Scalers:
                 mixture, factor = self.scales.mixture(parameter.grad), self.scales.of(parameter.grad)
                 if mixture is not None:
                     if not any(each.kind == "mixed" and each.operation.step == mixture.operation.step for each in self.scales.events):
-                        self.scales.add(mixture)  # else it comes of a sum that has been told
+                        self.scales.add(mixture)  # else it follows from a sum that is recorded already
                     return
                 if factor != 1 and not math.isnan(factor):
                     self._event("applied", factor=factor)
@@ -210,7 +210,7 @@ class Scalers:
 
 
 Gradients = dict[int, tuple[StorageWeakRef, int]]
-"""Of each gradient's storage, by the parameter's identity: its weak reference, which keeps the address its own, and the version."""
+"""Each gradient's storage and version, by the parameter's id. The weak reference keeps the storage's address from being reused."""
 
 
 def _gradients(optimizer: Any) -> Gradients:
@@ -221,11 +221,11 @@ def _gradients(optimizer: Any) -> Gradients:
 
 _MARK = "_precheck_watches"
 _lock = threading.Lock()
-_around: dict[tuple[Any, str], list[Callable[..., Any]]] = {}  # what is about each method: watches of several threads end in any order
+_around: dict[tuple[Any, str], list[Callable[..., Any]]] = {}  # the wrappers of each method; blocks in several threads may end in any order
 
 
 def _wrap(owner: Any, name: str, around: Callable[..., Any]) -> Callable[[], None]:
-    """Puts `around(call, self, ...)` about a method; `call()` is the method as it was called. Returns the way back."""
+    """Wraps a method with `around(call, self, ...)`, where `call()` calls the method. Returns a function that removes the wrapper."""
     with _lock:
         if (owner, name) not in _around:
             _install(owner, name)
@@ -252,5 +252,5 @@ def _unwrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
         _around[owner, name].remove(around)
         if not _around[owner, name]:
             del _around[owner, name]
-            if hasattr(owner.__dict__[name], _MARK):  # else somebody has wrapped the wrapper, which from now on only calls through
+            if hasattr(owner.__dict__[name], _MARK):  # else other code has wrapped the wrapper, which now only calls the method
                 setattr(owner, name, owner.__dict__[name].__wrapped__)

@@ -1,8 +1,8 @@
-"""Where an op comes from: its line, and for a backward op that of the forward op it differentiates; and the user's own line behind it.
+"""Finds the source line of an op, and the user's own line behind it. A backward op gets the line of the forward op that it differentiates.
 
-An op's line is the deepest one outside torch and precheck, and may be a framework's. The user's own line is the deepest one that is not in an
-installed package. Autograd makes an op's node just before the op is dispatched, so the newest sequence number then is that node's. In a backward
-pass the node that runs has its own number. No anomaly mode is needed.
+An op's line is the deepest line on the stack outside torch and precheck, and may be in a framework. The user's own line is the deepest one outside
+installed packages. Autograd makes an op's node just before the op is dispatched, so the newest sequence number is that node's. In a backward
+pass the running node has the same number. Anomaly mode is not needed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ PRECHECK = str(Path(__file__).resolve().parents[2]) + os.sep
 TORCH = str(Path(torch.__file__).resolve().parent) + os.sep  # torchvision lies beside it
 OPTIMIZERS = str(Path(TORCH) / "optim") + os.sep
 RUNNER = tuple(str(Path("observe") / name) for name in ("training.py", "conversion.py"))
-"""Of precheck, what converts and runs the user's model: beyond it lies the code that asked for a measurement, which is not part of the run."""
+"""Files of precheck that convert and run the user's model. The code that called them is not part of the run."""
 AUTOCAST = autocast.__file__
 INSTALLED = tuple({str(Path(path).resolve()) for name in ("purelib", "platlib", "stdlib", "platstdlib") if (path := sysconfig.get_path(name))})
 _NAMELESS = frozenset({"<lambda>", "<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 _PASSED_OVER = ("<", str(Path(contextlib.__file__)))
 REMEMBERED = 1 << 17
-"""Forward ops whose lines are remembered for the backward pass: more than any one step of a model of 10 000 layers has."""
+"""Forward ops whose lines are remembered for the backward pass: more than one step of a model of 10 000 layers has."""
 CONVERSIONS = {CONVERSION: "held", rounded.__code__: "held", copied.__code__: "given"}
 """Code that converts what a model holds, and what a measurement is given."""
 
@@ -44,7 +44,7 @@ class _Place(NamedTuple):
 
 
 class Located(NamedTuple):
-    """An op's place. `derived`: autograd's own, not user code run by it. `caller`: the user's own line that led there, "" if none is known."""
+    """An op's place. `derived`: it is autograd's own op, not user code that autograd runs. `caller`: the user's own line, "" if unknown."""
 
     backward: bool
     derived: bool
@@ -54,21 +54,21 @@ class Located(NamedTuple):
 
 
 class Function(NamedTuple):
-    """One of the user's: where it begins, and its name."""
+    """A function of the user's: its first line and its name."""
 
     start: str
     name: str
 
 
 class Frames:
-    """Tells the user's frames from torch's and precheck's; the answer for a file is remembered."""
+    """Distinguishes frames of the user, of packages, of torch and of precheck. The kind of each file is cached."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, str] = {}
         self.functions: dict[str, Function] = {}  # by line of the user's
-        self.engine = (0, -1, "")  # the frame that has called autograd's engine last, for which backward pass, and the line that led there
-        self.within = False  # whether a step of an optimizer is under way
-        self.step: str | None = None  # the line that led to it, once an op of torch's own optimizer has been located
+        self.engine = (0, -1, "")  # the frame that last called autograd's engine, the backward pass, and the line that called it
+        self.within = False  # whether an optimizer step is running
+        self.step: str | None = None  # the line that called it, once an op of torch's own optimizer has been located
 
     def kind(self, filename: str) -> str:
         known = self.kinds.get(filename)
@@ -77,9 +77,9 @@ class Frames:
         return known
 
     def line(self, depth: int, inside: bool = False) -> tuple[str, bool, bool]:
-        """The deepest line, the user's or a package's, whether autograd's engine lies between it and here, and whether a checkpoint runs it again.
+        """Returns the deepest line of the user or a package, whether autograd's engine called this op, and whether a checkpoint recomputes it.
 
-        The last is asked for `inside` a backward pass only, where it is looked for beyond the line.
+        Checkpoints are looked for only `inside` a backward pass, also above the line.
         """
         frame: Any = sys._getframe(depth)
         line, engine, recomputed, kinds = "", False, False, self.kinds
@@ -99,7 +99,7 @@ class Frames:
                 if line:
                     break  # user code that the engine runs
                 engine = not recomputed
-                if engine and called is None:  # all ops of one backward pass come from here
+                if engine and called is None:  # all ops of one backward pass have this frame
                     called = (id(frame), graph_task())
                     if called == self.engine[:2]:
                         return self.engine[2], True, False
@@ -115,11 +115,11 @@ class Frames:
         return line, engine, recomputed
 
     def steps(self, within: bool) -> None:
-        """An optimizer's step begins, or has ended."""
+        """An optimizer's step begins or has ended."""
         self.within, self.step = within, None
 
     def caller(self, depth: int) -> tuple[str, bool]:
-        """The deepest line of the user's own, "" if there is none in this run; and whether autograd's engine lies before it."""
+        """The user's own deepest line, "" if there is none in this run, and whether autograd's engine lies between it and the op."""
         frame: Any = sys._getframe(depth)
         engine = False
         while frame is not None:
@@ -145,11 +145,11 @@ class Frames:
         return line
 
     def own(self, line: str, depth: int) -> tuple[str, bool]:
-        """`caller`, for an op that is at `line`: itself, where that is the user's own."""
+        """The same as `caller`, for an op at `line`. It is `line` itself if that is the user's own."""
         return (line, False) if line and self.kind(line.rpartition(":")[0]) == "user" else self.caller(depth + 1)
 
     def converting(self, depth: int) -> str:
-        """Whether the op converts what nothing has asked for yet: what a module holds, by its `to(dtype)`, or what a measurement is given."""
+        """Returns "held" if the op converts what a module holds, as `to(dtype)` does, "given" if it converts a measurement's inputs, else ""."""
         frame: Any = sys._getframe(depth)
         while frame is not None and self.kind(frame.f_code.co_filename) not in ("user", "installed"):
             if frame.f_code in CONVERSIONS:
@@ -158,7 +158,7 @@ class Frames:
         return ""
 
     def instruction(self, depth: int) -> int:
-        """Where the frame of the deepest line is in its code."""
+        """The bytecode offset of the frame of the deepest line."""
         frame: Any = sys._getframe(depth)
         kinds = self.kinds
         while frame is not None and (kinds.get(frame.f_code.co_filename) or self.kind(frame.f_code.co_filename)) not in ("user", "installed"):
@@ -177,7 +177,7 @@ class Frames:
 
 @functools.cache
 def _kind(filename: str) -> str:
-    """Once a process: a path takes as long to resolve as ten ops to watch."""
+    """The kind of a file. Cached for the process: resolving a path takes as long as watching ten ops."""
     if filename.startswith(_PASSED_OVER):
         return "passed over"
     path = str(Path(filename).resolve())
@@ -193,15 +193,15 @@ def _kind(filename: str) -> str:
 
 
 class Lines:
-    """The place of the op being dispatched."""
+    """Locates the op that is being dispatched."""
 
     def __init__(self) -> None:
         self.frames = Frames()
         self.forward: dict[int, _Place] = {}
-        self.newest = 0  # node when forward ops were last let go
+        self.newest = 0  # newest node when forward ops were last forgotten
 
     def locate(self, module: str, depth: int = 3) -> Located:
-        """The place of an op that a module of that path carries out."""
+        """The place of an op that runs in the module with that path."""
         node = backward_node()
         line, engine, recomputed = self.frames.line(depth, node is not None)
         caller, beyond = self.frames.own(line, depth)
@@ -213,14 +213,14 @@ class Lines:
                     self._forget()
             return Located(False, False, line, module, caller)
         known = self.forward.get(sequence_number(node))
-        if known is not None and (beyond or not caller):  # a library's line that the engine runs belongs to the user's that called forward
+        if known is not None and (beyond or not caller):  # if the engine runs a library's line, the user's line is the forward op's
             caller = known.caller
-        if known is not None and (engine or not line):  # on a GPU the engine's threads have no frames of the user's beneath them
+        if known is not None and (engine or not line):  # on a GPU the engine's threads have no frames of the user
             return Located(True, True, known.line or line, known.module, known.caller or caller)
         return Located(True, engine or not line, line, module, caller)
 
     def forget(self) -> None:
-        """Lets go of the forward ops of before the last time: a backward pass comes soon after its forward pass."""
+        """Forgets forward ops from before the last call of this: a backward pass follows soon after its forward pass."""
         self.forward = {number: place for number, place in self.forward.items() if number > self.newest}
         self.newest = next_sequence_number() - 1
 
@@ -230,13 +230,13 @@ class Lines:
 
 
 def packaged(line: str) -> str:
-    """A line of an installed package by its import path: "keras/src/backend/torch/numpy.py:156"."""
+    """A line of an installed package with its import path: "keras/src/backend/torch/numpy.py:156"."""
     parts = Path(line).parts
     places = [place for place, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
     return Path(*parts[places[-1] + 1 :]).as_posix() if places else shortened(line)
 
 
 def shortened(line: str) -> str:
-    """The line as people name it: relative to the working directory where it lies in it."""
-    here = f"{os.getcwd()}{os.sep}"  # noqa: PTH109  # asked for each row of a table
+    """A line with its path relative to the working directory, if it lies in there."""
+    here = f"{os.getcwd()}{os.sep}"  # noqa: PTH109  # called for each row of a table
     return line[len(here) :] if line.startswith(here) else line

@@ -1,4 +1,4 @@
-"""Ids that stay unique while a run is watched: Python and torch reuse the addresses of what was freed."""
+"""Gives objects ids that stay unique while a run is watched. Python and torch reuse the addresses of freed objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from precheck.torch_internals import address, storage_key
 
 
 class Reference:
-    """A weak reference that can be let go of for a moment: torch swaps no tensors that are referred to weakly."""
+    """A weak reference that can be released for a moment. Torch cannot swap tensors that have weak references."""
 
     __slots__ = ("number", "weak")
 
@@ -24,15 +24,15 @@ class Reference:
         self.number = number
 
     def __call__(self) -> Any:
-        """What it refers to; None if that is gone."""
+        """The object. None if it is gone."""
         return None if self.weak is None else self.weak()
 
 
 class Identities:
-    """A number for each object, from 1 on, that no other ever gets; and which of them is kept in which storage.
+    """A unique number for each object, from 1 on, and the owner of each storage.
 
-    All weak references to parameters are here. So `torch.utils.swap_tensors` finds none while it works (FSDP2 and DTensor modules swap when they
-    are converted), nor after the block.
+    All weak references to parameters are here, so that they can be released while `torch.utils.swap_tensors` works (FSDP2 and DTensor modules swap
+    when they are converted), and after the block.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Identities:
         self._numbers = itertools.count(1)
 
     def __call__(self, thing: Any) -> int:
-        """The number of a parameter, a scaler or anything else that can be referred to weakly."""
+        """The number of a parameter, a scaler or another object that supports weak references."""
         return self.refer(thing).number
 
     def refer(self, thing: Any) -> Reference:
@@ -51,24 +51,24 @@ class Identities:
         return known
 
     def keep(self, tensor: torch.Tensor) -> None:
-        """Remembers whose the storage of a tensor is."""
+        """Remembers a tensor as the owner of its storage."""
         storage = tensor.untyped_storage()
         self._kept[address(storage)] = StorageWeakRef(storage), self.refer(tensor)
 
     def owner(self, tensor: torch.Tensor) -> int:
-        """The number of the kept tensor whose storage this one looks into; 0 if there is none."""
+        """The number of the tensor that owns this one's storage. 0 if none is known."""
         storage, kept = self._kept.get(storage_key(tensor), (None, None))
         alive = storage is not None and kept is not None and not storage.expired() and kept() is not None
         return kept.number if alive and kept is not None else 0
 
     def forget(self) -> None:
-        """Lets go of all, when the run has ended."""
+        """Releases all references at the end of the run."""
         for known in self._known.values():
             known.weak = None
 
     @contextlib.contextmanager
     def swapping(self) -> Iterator[None]:
-        """Inside, torch may swap tensors: each keeps its number."""
+        """Inside, torch can swap tensors, and each keeps its number."""
         swap: Any = torch.utils.swap_tensors
 
         def swapped(one: torch.Tensor, other: torch.Tensor) -> None:
@@ -90,5 +90,5 @@ class Identities:
 
 
 def is_parameter(tensor: Any) -> TypeGuard[torch.nn.Parameter]:
-    """As isinstance says, whose answer takes as long as a look-up of its storage."""
+    """The same as `isinstance`, but faster for plain tensors: `isinstance` takes as long as looking up a storage."""
     return type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter)

@@ -1,8 +1,8 @@
-"""Casts of weights that are kept while the weights move on, and read again.
+"""Finds casts of weights that are read after the weights have changed.
 
-Two kinds are told, both for certain. Autocast's own, which it keeps until it ends: these are read first by the very call for which they were
-made. And what a program has cast with autograd on, and reads where gradients are recorded: they reach the weight, and are those of
-what it was. Copies that are kept on purpose (a teacher, an old policy, a snapshot) are cut off from their weights.
+Two kinds are certainly wrong. One is autocast's own casts, which it caches until its context ends: they are recognised because the call that made
+them reads them first. The other is casts made and read while autograd records: their gradients reach the new weight but belong to the old one.
+Copies that are kept on purpose (a teacher, an old policy, a snapshot) are detached from their weights.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from precheck.observe.shadow.statistics import norm, ratio, sampled, share
 from precheck.torch_internals import address, storage_at, storage_key
 
 PRUNED = 256
-"""Casts from which those are looked for that are gone."""
+"""Casts from which freed ones are removed."""
 BETWEEN = frozenset(str(Path(torch.__file__).parent / place) for place in ("_compile.py", "_dynamo/eval_frame.py"))
-"""Torch's own, between an op and a dispatch mode of Python's."""
+"""Files of torch between an op and a Python dispatch mode."""
 Position = tuple[int, Any, int]
-"""A frame, its code and how far it has come: the same for all that one call of a function of torch's does."""
+"""A frame, its code and its bytecode offset. It is the same for all ops of one call of a torch function."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -38,9 +38,9 @@ class _Cast:
     dtype: torch.dtype
     operation: Operation
     name: str
-    position: Position | None  # None once it has been read
+    position: Position | None  # where it was made; None once it has been read
     implicit: bool = False
-    written: Operation | None = None  # what has changed the weight since
+    written: Operation | None = None  # the op that has changed the weight since
 
 
 class Casts:
@@ -49,11 +49,11 @@ class Casts:
     def __init__(self, mode: Any) -> None:
         self.mode = mode
         self.made: dict[int, _Cast] = {}  # by the address of the cast's storage
-        self.sources: dict[int, list[_Cast]] = {}  # by that of the weight's
+        self.sources: dict[int, list[_Cast]] = {}  # by the address of the weight's storage
         self.prune = PRUNED
 
     def cast(self, call: Any, output: torch.Tensor) -> None:
-        """A weight has been cast, if what was cast is one."""
+        """After a cast: remembers it if it casts a weight."""
         weight = call.floats[0]
         if not (weight.requires_grad and weight.is_leaf) or output.dtype == weight.dtype or storage_key(output) == storage_key(weight):
             return
@@ -66,7 +66,7 @@ class Casts:
             self._forget()
 
     def wrote(self, tensor: torch.Tensor, name: str) -> None:
-        """An op is about to write a tensor."""
+        """Before an op writes a tensor: marks the casts of this weight as out of date."""
         if not self.sources or not addressable(tensor):
             return
         for cast in self.sources.pop(storage_key(tensor), ()):
@@ -74,7 +74,7 @@ class Casts:
                 cast.written = self.mode.described(name)
 
     def read(self, call: Any) -> None:
-        """A call reads its inputs."""
+        """Before an op: sets `operation.outdated` if it reads a cast that is out of date."""
         for tensor in call.floats:
             cast = self.made.get(storage_key(tensor))
             if cast is None or cast.copy.expired():
@@ -87,7 +87,7 @@ class Casts:
                 self.made.pop(storage_key(tensor))
 
     def _beside(self, cast: _Cast) -> Outdated | None:
-        """The cast beside what the weight is now; None where that is the same, or gone."""
+        """Compares the cast with the weight as it is now. None if they are equal, or if one is gone."""
         before, now = storage_at(cast.copy.cdata), storage_at(cast.source.cdata)
         if before is None or now is None or cast.written is None:
             return None

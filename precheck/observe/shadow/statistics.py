@@ -1,7 +1,7 @@
-"""A tensor beside its shadow, in numbers.
+"""Compares a tensor with its shadow, and fills in the figures of a `Value`.
 
-Metrics cost more than re-execution. So each is taken only where the one before gives reason to, and of a large tensor on a sample. Non-finite
-values are looked for in all of it.
+Metrics cost more than the replay. So each metric is computed only if the one before makes it necessary, and a large tensor is sampled. Only
+non-finite values are looked for in the whole tensor.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from precheck.observe.shadow.operations import Value
 from precheck.torch_internals import no_dispatch
 
 SAMPLE = 1 << 16
-"""Elements looked at. A share of one in a hundred is then known to 0.04 % (one standard deviation), a relative drift to 0.4 %. Half as many
-would leave out every other column of 64 rows of 4096."""
+"""Elements of a sample. A share of 1 % is then known to 0.04 % (one standard deviation), a relative drift to 0.4 %. Half as many would
+leave out every other column of 64 rows of 4096."""
 NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
 FEW = 1 << 12
-"""Elements up to which numpy adds up on a CPU: torch takes 5 µs to be asked for a sum, as long as 2^14 elements take."""
+"""Elements up to which numpy computes sums on a CPU. A call of torch's sum costs 5 µs, as much as summing 2^14 elements."""
 HANDFUL = 1 << 6
-"""Elements up to which Python itself takes no longer than numpy is asked for."""
+"""Elements up to which plain Python takes no longer than a call of numpy."""
 _TINY = torch.finfo(torch.float32).tiny
 _AT_ONCE = 1 << 13
-_RUN = 16  # neighbouring elements taken together: a cache line of float32
+_RUN = 16  # neighbouring elements that are sampled together: a cache line of float32
 DOUBTFUL = 4.0
-"""Roundings of drift below which a tensor is not looked at closely: no single element can then be common enough to matter."""
+"""Unit roundoffs of drift below which a tensor is not examined further: too few of its elements can then be wrong to matter."""
 MASKED = 2.0**100
-"""Magnitude beyond which a number is what a mask is filled with. Beside it a norm would not see what is left, which is all that matters."""
+"""A number beyond this magnitude is the fill of a mask. It is left out of norms, since the other elements would be invisible beside it."""
 FAINT = 2.0**-50
-"""Norm below which float32 may lose the squares that it is the root of: it ends at 2^-149."""
+"""Norm below which squares may underflow in float32, which ends at 2^-149."""
 NO_DIGIT = 0.25
-"""An element off by more than a quarter of max(|itself|, root mean square) has not one decimal digit left."""
+"""An element off by more than a quarter of max(|itself|, root mean square) has no correct decimal digit."""
 WHOLES = 4096  # elements among which moved whole numbers are counted
 
 
 def sampled(tensor: torch.Tensor, limit: int = SAMPLE, run: int = _RUN) -> torch.Tensor:
-    """1-D: all elements, or `limit` of them in short runs a prime stride apart, so that no column of a matrix is favoured."""
+    """All elements, 1-D, or about `limit` of them: short runs at a prime stride, so that all columns of a matrix are sampled alike."""
     if tensor.numel() <= limit:
         return tensor if tensor.dim() == 1 else tensor.reshape(-1)
     flat = tensor.reshape(-1) if tensor.is_contiguous() else _dense(tensor).contiguous()
@@ -50,14 +50,14 @@ def sampled(tensor: torch.Tensor, limit: int = SAMPLE, run: int = _RUN) -> torch
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The elements in the order of memory where that is without gaps, else in their own order; of a column, or of what is expanded, a view."""
+    """The elements, 1-D, in the order of memory where possible."""
     order = sorted(range(tensor.dim()), key=lambda dim: tensor.stride(dim), reverse=True)
     return tensor.permute(order).reshape(-1)
 
 
 @functools.lru_cache(maxsize=4096)
 def prime_below(number: int, run: int) -> int:
-    """The greatest prime up to `number` that is above `run`, or just more than a run where there is none."""
+    """The greatest prime up to `number` that is above `run`. If there is none, `run + 1`."""
     for candidate in range(max(number, run + 1), run, -1):
         if all(candidate % divisor for divisor in range(2, math.isqrt(candidate) + 1)):
             return candidate
@@ -82,7 +82,7 @@ def _length(flat: Numbers) -> float:
 
 
 def _squares(flat: Numbers) -> float:
-    """Their sum: not finite where an element is not. So few at a time BLAS takes without threads."""
+    """The sum of squares. It is not finite if an element is not. It is computed in parts that are small enough for BLAS to use one thread."""
     if flat.size <= _AT_ONCE:
         return float(flat.dot(flat))
     return sum(float(part.dot(part)) for part in (flat[start : start + _AT_ONCE] for start in range(0, flat.size, _AT_ONCE)))
@@ -94,7 +94,7 @@ def ratio(part: float, whole: float) -> float:
 
 @numpy.errstate(all="ignore")
 def apart(run: torch.Tensor, shadow: torch.Tensor) -> float:
-    """|run - shadow| / |shadow| of two real tensors of one shape, in short a relative error; elements that are not finite in both are left out."""
+    """The relative error |run - shadow| / |shadow| of two real tensors of one shape. An element whose error is not finite counts as zero."""
     if run.numel() <= ROOM:
         dtype = torch.float64 if shadow.dtype is torch.float64 or run.numel() <= HANDFUL else torch.float32
         mine, exact = lent(run, dtype, "run"), lent(shadow, dtype, "shadow")
@@ -114,9 +114,9 @@ def share(mask: torch.Tensor) -> float:
 def compare(
     value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None = None, *, zeros: bool = False, limit: int = SAMPLE
 ) -> None:
-    """Fills in `value` for a tensor of the run and its shadow (same shape), and its perturbed shadow if it has one, from `limit` elements.
+    """Fills in `value` from `limit` elements of a tensor of the run, of its shadow (same shape), and of its perturbed shadow if it has one.
 
-    Zeros that the shadow does not have are looked for in low tensors, and where `zeros` says that they may have been handed on.
+    Zeros that the shadow does not have are counted in low tensors, and with `zeros`, if an input had some.
     """
     if run.numel() <= HANDFUL and run.dtype not in NARROW and not run.is_complex() and _compared(value, run, shadow, perturbed, zeros):
         return
@@ -124,7 +124,7 @@ def compare(
 
 
 def _compared(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: torch.Tensor | None, zeros: bool) -> bool:
-    """`compare` of a handful of real numbers. False where more than their distance is of interest."""
+    """The same as `compare` for up to `HANDFUL` real numbers. False if the full comparison is needed."""
     mine, exact = lent(run, torch.float64).tolist(), lent(shadow, torch.float64).tolist()
     off, size = math.dist(mine, exact), math.hypot(*exact)
     astray = 0.0 if perturbed is None else math.dist(lent(perturbed, torch.float64).tolist(), exact)
@@ -148,11 +148,11 @@ def _compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: t
     if run.numel() == 0:
         return
     if run.is_complex():
-        run = run.clone() if run.is_conj() else run  # carries the bit out, which arithmetic this far down does not honour
+        run = run.clone() if run.is_conj() else run  # carries out the conjugate bit, which arithmetic below dispatch ignores
         run, shadow = torch.view_as_real(run), torch.view_as_real(shadow)
         perturbed = None if perturbed is None else torch.view_as_real(perturbed)
     if run.dtype in NARROW:
-        run = run.to(shadow.dtype)  # torch promotes neither of these formats
+        run = run.to(shadow.dtype)  # torch has no type promotion for these formats
     alike = run.numel() <= limit and run.shape == shadow.shape
     low, wide = (run, shadow) if alike else (sampled(run, limit), sampled(shadow, limit))
     dtype = torch.float64 if torch.float64 in (low.dtype, wide.dtype) else torch.float32
@@ -189,25 +189,24 @@ def _compare(value: Value, run: torch.Tensor, shadow: torch.Tensor, perturbed: t
 
 
 def _dead(error: Numbers, exact: Numbers, floor: float) -> float:
-    """The share of elements without a digit: off by more than a quarter of themselves, and of `floor`."""
+    """The share of elements without a correct digit: off by more than a quarter of themselves and of `floor`."""
     kind, bound, off = exact.dtype.type, numpy.abs(exact, out=scratch(exact, "bound")), numpy.abs(error, out=scratch(error, "off"))
     numpy.multiply(bound, kind(NO_DIGIT), out=bound)
     dead = off > bound
-    dead &= off > kind(NO_DIGIT * floor)  # of both, which takes a fifth of the time that the larger of two takes
+    dead &= off > kind(NO_DIGIT * floor)  # two comparisons take a fifth of the time of `maximum`
     return int(numpy.count_nonzero(dead)) / exact.size
 
 
 def _astray(perturbed: Numbers, exact: Numbers) -> float:
-    """How far a perturbed shadow lies from the shadow, what is not finite left out."""
+    """The distance of a perturbed shadow from the shadow. Elements that are not finite are left out."""
     stray = perturbed - exact
     length = _length(stray)
     return length if math.isfinite(length) else _length(numpy.nan_to_num(stray, nan=0.0, posinf=0.0, neginf=0.0))
 
 
 def finite(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether all elements of real tensors of one device are. Asks that device once, or twice where a sum leaves the format.
-
-    A sum takes half the time that extremes take, and no Inf or NaN is lost on its way to it.
+    """Whether all elements of real tensors on one device are finite. Waits for the device once, or twice if a sum overflows.
+    A sum takes half the time of `aminmax`, and Inf and NaN always reach it.
     """
     if not tensors or bool(torch.stack([tensor.sum() for tensor in tensors]).isfinite().all()):
         return True
@@ -216,7 +215,7 @@ def finite(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def finite_everywhere(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether all elements of all tensors are. In one pass, without a tensor of their size, asking each device once."""
+    """Whether all elements of all tensors are finite. It makes no large temporary tensors and waits for each device once."""
     found: dict[torch.device, list[torch.Tensor]] = {}
     with no_dispatch(), torch.no_grad():
         for tensor in tensors:
@@ -226,8 +225,8 @@ def finite_everywhere(tensors: Iterable[torch.Tensor]) -> bool:
 
 
 def _nonfinite(value: Value, run: torch.Tensor, shadow: torch.Tensor, limit: int) -> tuple[Numbers, Numbers, Numbers]:
-    """In float64 the error, the run and the shadow where both are finite, and 0 elsewhere. Of all elements, or of a sample where both agree on
-    what is not finite, as a mask's -Inf is."""
+    """The error, the run and the shadow in float64, with 0 where they are not finite. Also counts elements that are not finite in the run only.
+    It uses a sample if both agree on what is not finite, as with the -Inf of a mask."""
     if torch.equal(run.isfinite(), shadow.isfinite()) and torch.equal(run.isnan(), shadow.isnan()):
         run, shadow = sampled(run, limit), sampled(shadow, limit)
     low, wide = run.detach().reshape(-1).to(torch.float64), shadow.detach().reshape(-1).to(torch.float64)
@@ -255,9 +254,9 @@ def _zeros(value: Value, mine: Numbers, exact: Numbers, size: float) -> None:
 
 
 def _wholes(value: Value, mine: Numbers, exact: Numbers) -> None:
-    """Whole numbers beyond 1/u that moved. A lone magnitude is a constant (a mask's -10000), not a count."""
+    """Counts whole numbers beyond 1/u that moved. A single magnitude is a constant (such as a mask's -10000), not a count."""
     if not (exact[:16] == exact[:16].round()).all() or not (exact == exact.round()).all():
         return
     peak = float(numpy.abs(exact).max())
-    if 1 / value.roundoff < peak < 2 / numpy.finfo(exact.dtype).eps:  # beyond that all numbers of the reference are whole
+    if 1 / value.roundoff < peak < 2 / numpy.finfo(exact.dtype).eps:  # beyond, all numbers of the reference are whole
         value.wholes_moved, value.peak = numpy.unique(numpy.abs(exact[mine != exact])).size, peak

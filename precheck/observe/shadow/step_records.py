@@ -1,4 +1,4 @@
-"""What a watched run's steps came to, in numbers: updates of weights and states, scaled backward passes, scalers."""
+"""The records of a watched run's steps: updates of weights and optimizer states, scaled backward passes, scaler steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScalingEvent:
-    """Something done across loss scales, or to a scaler: at which op or call, and under which factors."""
+    """A use of quantities with different loss scales, or an event of a scaler: the op or call, and the factors."""
 
     kind: str
     operation: Operation
@@ -25,26 +25,26 @@ class ScalingEvent:
 
 @dataclasses.dataclass(slots=True)
 class Backward:
-    """A backward pass under a loss scale. Magnitudes are the reference's, the scale divided out."""
+    """A backward pass under a loss scale. Magnitudes are the reference's, without the scale."""
 
-    peak: float = 0.0  # greatest gradient that a float16 tensor holds on the way
-    at: Operation | None = None  # which op made it
-    overflowed: Operation | None = None  # the first whose result is finite in the reference and not here
-    beyond: float = 0.0  # greatest magnitude among what overflowed there
-    parameter: str = ""  # the first whose gradient is finite in the reference and not here
+    peak: float = 0.0  # greatest |gradient| in a float16 tensor of the pass
+    at: Operation | None = None  # the op that made it
+    overflowed: Operation | None = None  # the first op whose result is finite in the reference only
+    beyond: float = 0.0  # greatest magnitude that overflowed in its result
+    parameter: str = ""  # the first parameter whose gradient is finite in the reference only
 
     @property
     def room(self) -> float:
-        """The largest safe loss scale: no float16 gradient on the way overflows."""
+        """The largest loss scale at which no float16 gradient overflows."""
         return FP16.max / self.peak if self.peak else math.inf
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScalerStep:
-    """An optimizer's step as a GradScaler took or skipped it; or several in a row that were taken at one scale, described by their first."""
+    """An optimizer step that a GradScaler took or skipped. Several taken in a row at one scale are one record, described by the first."""
 
     scaler: int  # identity
-    operation: Operation  # where the step was asked for
+    operation: Operation  # the call of the step
     scale: float
     interval: int  # steps without a skip after which the scale grows
     skipped: bool
@@ -52,14 +52,14 @@ class ScalerStep:
     optimizer: int = 0  # identity
     made: Operation | None = None  # where the scaler was made, if in the block
     times: int = 1
-    until: int = 0  # number of the last, where they are several
+    until: int = 0  # number of the last step, if there are several
 
     @property
     def last(self) -> int:
         return self.until or self.operation.number
 
     def with_next(self, other: ScalerStep) -> ScalerStep | None:
-        """Both as one, where the other adds nothing to what is judged but a count, and how tight its backward pass was."""
+        """One record for both steps. None if they differ in more than the count and the room of their backward passes."""
         alike = self.scaler == other.scaler and self.optimizer == other.optimizer and self.made is other.made
         if not alike or self.skipped or other.skipped or (self.scale, self.interval) != (other.scale, other.interval):
             return None
@@ -71,18 +71,18 @@ class ScalerStep:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class State:
-    """What of a low-format state tensor's displacement since the first step seen arrived."""
+    """How much of a low-format state tensor's intended displacement since the first recorded step has arrived."""
 
     steps: int
     arrived: float
-    intended: float  # |shadow's displacement| / |what it held at first|
-    moved: float  # share of elements that are not what they were
-    emptied: float = 0.0  # share of the shadow's non-zero elements that are zero here, being less than the format's smallest number
+    intended: float  # |shadow's displacement| / |content at the first step|
+    moved: float  # share of elements that have changed
+    emptied: float = 0.0  # share of the shadow's non-zero elements that are zero in the run, since they are below the format's smallest number
 
 
 @dataclasses.dataclass(slots=True)
 class Update:
-    """What of its steps arrived in one low-format parameter. What was meant is the shadow's move, over all steps so far."""
+    """How much of its steps arrived in one low-format parameter, over all steps so far. `meant` is the shadow's displacement."""
 
     parameter: str
     shape: tuple[int, ...]
@@ -91,19 +91,19 @@ class Update:
     steps: int = 0
     common: float = 0.0  # Σ ⟨moved, meant⟩ over steps
     wanted: float = 0.0  # Σ ⟨meant, meant⟩
-    arrived: float = 0.0  # of the displacement since the first step
+    arrived: float = 0.0  # share of the displacement since the first step
     size: float = 0.0  # |parameter|
-    sampled: int = 0  # elements looked at
-    gradient_drift: float = 0.0  # the worst step's
-    held: bool = False  # whether the optimizer's state holds what the parameter lacks
-    moved: int = 0  # elements, of those looked at, that are not what they were
-    absorbed: float = 0.0  # share of what should have moved at a step and did not, on average over steps
-    mass: float = 0.0  # share of Σ |meant| that lies there
+    sampled: int = 0  # elements that were measured
+    gradient_drift: float = 0.0  # of the worst step
+    held: bool = False  # whether an optimizer state holds the remainder that the parameter lost
+    moved: int = 0  # how many of these have changed
+    absorbed: float = 0.0  # of the elements that should move in a step, the share that does not, averaged over steps
+    mass: float = 0.0  # share of Σ |meant| in these elements
     rate: float = 0.0  # learning rate, at the first step
     wrote: str = ""  # the user's own line that wrote the weight, or led to it
-    aged: float | None = None  # of the displacement after `horizon` steps of the optimizer alone, where few steps did not tell
+    aged: float | None = None  # share of the displacement after `horizon` steps of the optimizer alone, if the run was too short to tell
     horizon: int = 0
-    states: dict[str, State] = dataclasses.field(default_factory=dict)  # the optimizer's low-format tensors of it, by name
+    states: dict[str, State] = dataclasses.field(default_factory=dict)  # its low-format optimizer states, by name
 
     @property
     def edq(self) -> float:
@@ -113,7 +113,7 @@ class Update:
 
 @dataclasses.dataclass(slots=True)
 class Undone:
-    """Products that left a weight as it was: how many, and what they were to change it by all together, as a share of it."""
+    """Products that left a weight unchanged: how many, and the relative change that they intended in total."""
 
     operation: Operation  # the first
     dtype: str

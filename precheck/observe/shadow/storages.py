@@ -1,4 +1,4 @@
-"""Data kept for each storage, found from any tensor that views it, and dropped when the storage is freed."""
+"""Keeps data for each storage. Any tensor that views the storage finds it, and it is dropped when the storage is freed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from precheck.torch_internals import storage_key
 
 Kept = TypeVar("Kept")
 PRUNED = 64
-"""Entries from which those of freed storages are looked for."""
+"""Entries from which those of freed storages are removed."""
 
 
 class Storages(Generic[Kept]):
-    """Something for each storage, for as long as it lives."""
+    """An entry for each storage, as long as the storage lives. `gone` is called with each entry that is dropped or replaced."""
 
     def __init__(self, gone: Callable[[Kept], None] = lambda kept: None) -> None:
         self.held: dict[int, tuple[StorageWeakRef, Kept]] = {}
@@ -60,7 +60,7 @@ class Flat:
 
     @classmethod
     def of(cls, tensor: torch.Tensor, content: torch.Tensor) -> Flat:
-        """`content` where `tensor` lies in its storage; zero elsewhere."""
+        """`content` at the place of `tensor` in its storage, and zero elsewhere."""
         elements = tensor.untyped_storage().nbytes() // tensor.element_size()
         flat = torch.zeros(elements, dtype=torch.float32, device=tensor.device)
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(content)
@@ -76,5 +76,5 @@ def whole(tensor: torch.Tensor) -> bool:
 
 
 def plain(tensor: Any) -> bool:
-    """Whether sizes and strides say where the numbers of a tensor are, and these are real."""
+    """Whether a tensor is strided and real."""
     return isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_complex()

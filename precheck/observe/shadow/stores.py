@@ -1,4 +1,4 @@
-"""Stores of a low state that are made of what was stored there a turn before: `state = (a * state.float() + x).to(dtype)`, `slot.copy_(new)`."""
+"""Finds states that are stored in a low format in each turn of a loop: `state = (a * state.float() + x).to(dtype)`, `slot.copy_(new)`."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from precheck.observe.shadow.memory import Cell
 from precheck.observe.shadow.operations import Operation, Value
 
 BEHIND = 32
-"""Values looked through for the state of the turn before."""
+"""Values that are searched for the state of the turn before."""
 PLACES = 1024
-"""Places of a program whose latest store is remembered, with a sample of it: 6 MB."""
+"""Places of a program whose latest store is remembered, with a sample: 6 MB."""
 
 Key = tuple[str, str, tuple[int, ...]]
 
 
 @dataclasses.dataclass(slots=True)
 class Stored:
-    """The latest state that a place has stored."""
+    """The latest state that a place of the program has stored."""
 
     value: Value
     samples: tuple[torch.Tensor, torch.Tensor] | None = None  # of the run and of the shadow
@@ -29,13 +29,13 @@ class Stored:
 
 
 class Stores:
-    """The latest stores of each place of a program. A place is a line in a module, and a shape."""
+    """The latest store of each place of a program. A place is a module, a line and a shape."""
 
     def __init__(self) -> None:
         self.known: dict[Key, Stored] = {}
 
     def latest(self, call: Any, value: Value) -> tuple[Stored | None, Stored] | None:
-        """What a cast has stored before, and has stored now; the former is None if this one is not made of it. None where it stores no state."""
+        """The previous and the present store at the place of a cast. None if the cast stores no state that is made from the previous one."""
         operation = call.operation
         if operation.derived or operation.in_optimizer or operation.converts or operation.plain or call.inputs[0].maker is None:
             return None
@@ -50,12 +50,12 @@ class Stores:
 
 
 def again(operation: Operation, cell: Cell | None) -> bool:
-    """Whether a copy stores what is made of what it writes over."""
+    """Whether a copy writes something computed from the content that it overwrites."""
     return cell is not None and cell.value.low and len(operation.inputs) == 2 and made_of(operation.inputs[1], cell.value)
 
 
 def made_of(value: Value, before: Value) -> bool:
-    """Whether a value is made of another by ops that keep their number of elements."""
+    """Whether `value` is computed from `before` by ops that keep the number of elements."""
     size, waiting, seen = math.prod(value.shape), [value], {value}
     while waiting and len(seen) < BEHIND:
         maker = waiting.pop(0).maker

@@ -1,7 +1,7 @@
-"""What of each step arrived in the weights: the shadow's move is what was meant, the run's own is what came.
+"""Measures how much of each optimizer step arrives in low-format weights. The shadow's displacement is the intended one.
 
-Any optimizer, foreach or fused, and any loop that writes its weights by hand: decided on the values, never on whether a hook
-fired. A step is what happens between an optimizer's hooks; of a weight that no optimizer holds, between two of its gradients.
+It covers any optimizer, also foreach and fused ones, and loops that write weights by hand, since it depends on the values.
+A step lies between an optimizer's two hooks. For a weight without an optimizer it lies between two of its gradients.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from precheck.torch_internals import storage_key
 
 Samples = tuple[torch.Tensor, torch.Tensor]
 HELD = 0.5
-"""A state tensor holds what a parameter lost if with it at most half is missing: Kahan's remainder holds all but its own rounding."""
+"""A state tensor holds the lost remainder if it explains at least half of the loss. Kahan's remainder explains all but its own rounding."""
 SAMPLE = 1 << 14
-"""Elements looked at: an arrived share is then known to 1 % where half of them move by chance."""
+"""Elements of a sample. An arrived share is then known to 1 % if half of the elements move by chance."""
 CERTAIN = 0.9
-"""Share of a move from which nobody asks where the rest is."""
-_WALK = 4096  # values looked at on the way back from a weight
+"""From this share of arrived displacement on, no further test is made."""
+_WALK = 4096  # most values on the way back from a weight
 
 
 @dataclasses.dataclass(slots=True)
 class _Seen:
-    """A parameter's update so far, with the sample's moves since the first step."""
+    """A parameter's `Update` so far, with the displacements of the sample since the first step."""
 
     update: Update
     parameter: Reference
     optimizer: weakref.ref[Any] | None = None
     moved: torch.Tensor | None = None
     meant: torch.Tensor | None = None
-    states: dict[str, tuple[torch.Tensor, torch.Tensor, int]] = dataclasses.field(default_factory=dict)  # as of the first step, and steps since
+    states: dict[str, tuple[torch.Tensor, torch.Tensor, int]] = dataclasses.field(default_factory=dict)  # at the first step, and steps since
 
     def stepped(self, gradient: Value | None, names: tuple[str, ...], *samples: torch.Tensor) -> None:
-        """Samples of the parameter and its shadow before and after a step, then of each state tensor and its shadow.
+        """Adds a step. Takes samples of the parameter and its shadow before and after the step, then of each state tensor and its shadow.
 
-        `names` are those of the state tensors, empty for one in a wide format.
+        `names` has the names of the state tensors, "" for one in a wide format.
         """
         wide = samples[3].dtype
         was, was_shadow, now, shadow, *states = (sample.to(wide) for sample in samples)
@@ -85,7 +85,7 @@ class _Seen:
                 self.kept(name, own, other)
 
     def kept(self, name: str, own: torch.Tensor, other: torch.Tensor) -> None:
-        """What of a state tensor's moves since the first step arrived; `other` is its shadow."""
+        """Measures how much of a state tensor's displacement since the first step arrived. `other` is its shadow."""
         start, start_shadow, steps = self.states.setdefault(name, (own, other, 0))
         self.states[name] = start, start_shadow, steps + 1
         moved, meant = own - start, other - start_shadow
@@ -94,7 +94,7 @@ class _Seen:
         self.update.states[name] = State(steps, arrived, ratio(wanted, norm(start)), share(moved != 0), self._vanished(own, other))
 
     def _vanished(self, own: torch.Tensor, other: torch.Tensor) -> float:
-        """Share of a state tensor's elements that its format has no number for, so small are they."""
+        """Share of a state tensor's elements that are below its format's smallest number and have become zero."""
         if int(torch.count_nonzero(own)) == own.numel():
             return 0.0
         there = other != 0
@@ -120,16 +120,16 @@ class Updates:
 
     def __init__(self, memory: Memory, later: Deferred, low: frozenset[torch.dtype], identity: Identities, another: Callable[[], Any]) -> None:
         self.memory, self.later, self.low = memory, later, low
-        self.identity, self.another = identity, another  # the latter makes a shadow of its own
+        self.identity, self.another = identity, another  # the latter makes a new shadow
         self.seen: dict[int, _Seen] = {}
-        self.idle: dict[int, _Seen] = {}  # steps under a gradient of zero, which decay alone makes
-        self.before: dict[int, _Before] = {}  # of an optimizer's parameters, while it steps
-        self.by_hand: dict[int, _Before] = {}  # of those that no optimizer was seen to hold, since their last gradient
+        self.idle: dict[int, _Seen] = {}  # steps under a gradient of zero, made by weight decay alone
+        self.before: dict[int, _Before] = {}  # parameters of an optimizer, during its step
+        self.by_hand: dict[int, _Before] = {}  # parameters without a known optimizer, since their last gradient
         self.optimized: set[int] = set()
-        self.doubtful: set[int] = set()  # whose first step may have been a master's
+        self.doubtful: set[int] = set()  # parameters whose first step may come from a master copy
 
     def begin(self, optimizer: Any, seen: int) -> None:
-        """Before a step: samples of each low parameter, and of its shadow."""
+        """Before a step: takes samples of each low parameter and of its shadow."""
         for parameter in parameters(optimizer):
             number = self.identity(parameter)
             self.optimized.add(number)
@@ -138,7 +138,7 @@ class Updates:
                 self.before[number] = self._looked_at(parameter, seen)
 
     def end(self, optimizer: Any, names: dict[int, str], operation: Operation) -> None:
-        """After it: what was meant and what came."""
+        """After a step: compares the intended and the actual displacement."""
         for parameter in parameters(optimizer):
             number = self.identity(parameter)
             was = self.before.pop(number, None)
@@ -146,7 +146,7 @@ class Updates:
                 self._stepped(parameter, was, names.get(number, ""), operation, states(optimizer, parameter), weakref.ref(optimizer))
 
     def came(self, parameter: torch.Tensor, name: str, seen: int) -> None:
-        """A parameter's gradient has come: what a loop has done to it since the last one was a step by hand."""
+        """A parameter's gradient has been accumulated. If no optimizer holds it, changes since its last gradient were a step by hand."""
         number = self.identity(parameter)
         if number in self.optimized or not self._follows(parameter):
             return
@@ -156,7 +156,7 @@ class Updates:
         self.by_hand[number] = self._looked_at(parameter, seen)
 
     def finish(self, observation: Observation, names: dict[int, str]) -> None:
-        """Tells what of all steps arrived. What few of them leave uncertain is aged."""
+        """Puts all updates into the observation. Where there were too few steps to tell, the optimizer is continued alone."""
         for number, was in self.by_hand.items():
             parameter = was.parameter()
             if parameter is not None:
@@ -200,7 +200,7 @@ class Updates:
             update.wrote = cell.value.maker.blamed if cell.value.maker is not None else ""
             seen = every[number] = _Seen(update, self.identity.refer(parameter), optimizer)
         gradient = was.gradient
-        if gradient is None and parameter.grad is not None:  # a closure's
+        if gradient is None and parameter.grad is not None:  # a closure made it during the step
             gradient = self._value(parameter.grad)
         low = [name if state.dtype in self.low else "" for name, state in states.items()]
         elsewhere = self._elsewhere(mine, was, list(states.values()))
@@ -209,16 +209,16 @@ class Updates:
         self.later([was.values, was.shadow, *self._sample(mine, whole=True), *samples], functools.partial(seen.stepped, gradient, tuple(low)))
 
     def _elsewhere(self, mine: torch.Tensor, was: _Before, known: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What else of the weight's size was written since the step began: where it mostly stood still, a remainder may lie there."""
+        """Other tensors of the weight's size that were written during the step. If the weight mostly did not move, they may hold the remainder."""
         if self.later.defers(mine) or share(sampled(mine.detach(), SAMPLE) == was.values) <= 0.5:
             return []
         seen = {storage_key(tensor) for tensor in (mine, *known)}
         return [each for each in self.memory.made_since(was.seen, mine.numel()) if storage_key(each) not in seen]
 
     def _mastered(self, between: set[Value], was: _Before) -> bool:
-        """Whether something wide and alive was made of the weight: at the first step a master that was just copied from it is one.
+        """Whether a wide tensor that is still alive was computed from the weight, as a master copy is at the first step.
 
-        From the second step on a master is made of itself, not of the weight.
+        From the second step on, a master copy is computed from itself and not from the weight.
         """
         wide = (value for value in self.memory.holding(between) if not value.low and math.prod(value.shape) >= was.values.numel())
         return any(_made_of(value, was.content, was.seen) for value in wide)
@@ -230,13 +230,13 @@ class Updates:
         mine = local(parameter)
         values, shadow = self._sample(mine, whole=True)
         gradient = self._value(parameter.grad) if parameter.grad is not None else None
-        if mine.numel() <= values.numel():  # a sample of more is a copy
+        if mine.numel() <= values.numel():  # a sample of a larger tensor is a copy already
             values, shadow = values.clone(), shadow.clone()
         return _Before(values, shadow, self._value(mine), seen, gradient, self._unused(parameter), self.identity.refer(parameter))
 
     def _unused(self, parameter: torch.Tensor) -> bool:
-        """Whether its gradient is zero: what decays it then is not what it is trained by. Asked before a step and after it, since a closure may
-        bring a gradient, and a loop may have cleared it. An accelerator is not asked."""
+        """Whether its gradient is zero, so that only weight decay moves it. Checked before and after a step, since a closure may make a gradient
+        and a loop may clear it. Always False on an accelerator, where the check would have to wait."""
         gradient = None if parameter.grad is None else local(parameter.grad)
         if gradient is None or not addressable(gradient) or self.later.defers(gradient):
             return False
@@ -247,7 +247,7 @@ class Updates:
         return cell.value if cell is not None else None
 
     def _sample(self, tensor: torch.Tensor, *, whole: bool = False) -> Samples:
-        """Of a tensor and of its shadow; of one without, zeros in the shadow's place, since all but a `whole` one may be remainder."""
+        """Samples of a tensor and its shadow. Without one, a `whole` tensor is its own shadow. Any other may be a remainder: its shadow is zero."""
         limit = LATER if self.later.defers(tensor) else SAMPLE
         values, cell = sampled(tensor.detach(), limit), self.memory.find(tensor)
         if cell is not None:
@@ -261,10 +261,10 @@ def _products(moved: torch.Tensor, meant: torch.Tensor) -> tuple[float, float]:
 
 
 def _unsure(update: Update) -> bool:
-    """Whether more steps would tell: few did not arrive, or lie in a remainder, and all together they come to few spacings.
+    """Whether the steps were too few to tell: not all arrived, or a remainder holds them, and in total they amount to few spacings.
 
-    Rounding by chance lets 1 ± √(spacing / (step · elements · steps)) arrive. Where four of these do not reach from what arrived up to 1, the loss
-    is no luck.
+    Under stochastic rounding the arrived share is 1 ± √(spacing / (step · elements · steps)). If it is more than four such deviations below 1,
+    the loss is not chance.
     """
     share = max(update.edq, update.arrived)
     if not update.wanted or (not update.held and share > CERTAIN):
@@ -275,9 +275,9 @@ def _unsure(update: Update) -> bool:
 
 
 def _made_of(new: Value, old: Value | None, seen: int) -> set[Value]:
-    """What was made since on the way from a weight's old content to its new one; empty where the new one is not made of the old.
+    """The values that were made since, on the way from a weight's old content to its new one. Empty if the new one is not computed from the old.
 
-    A gradient was made before the step, so what comes by way of it does not count; nor does what a copy writes over.
+    A gradient was made before the step, so a path through it does not count. Neither does content that a copy overwrites.
     """
     ahead, known = [new], {new}
     found = old is None or old is new
@@ -288,7 +288,7 @@ def _made_of(new: Value, old: Value | None, seen: int) -> set[Value]:
         inputs = value.maker.inputs if value.maker.base not in ops.FRESH else ()
         if value.maker.base == "copy":
             inputs = inputs[len(inputs) // 2 :]
-        elif value.maker.base == "split_with_sizes_copy":  # FSDP's, into the weights that it has gathered
+        elif value.maker.base == "split_with_sizes_copy":  # FSDP's copy into gathered weights
             inputs = inputs[:1]
         found |= old in inputs
         fresh = [each for each in inputs if each not in known]

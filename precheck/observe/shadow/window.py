@@ -1,7 +1,7 @@
-"""How much of a long run is kept: a window of its operations.
+"""Limits the memory of a long run: only a window of its operations is kept.
 
-The older half of a full window is judged and let go. The younger half stays, as the judge asks what came of a value. Of what is let go the
-operations remain that still matter: those that made what is alive or is still to be read, and those that are blamed for its errors.
+When the window is full, its older half is judged and dropped. The younger half stays, since the judge has to know how values are used later.
+Some old operations stay too: those that made values which are alive or read later, and those that caused the errors of such values.
 """
 
 from __future__ import annotations
@@ -18,54 +18,54 @@ from precheck.observe.shadow.memory import Cell, Memory
 from precheck.observe.shadow.operations import Observation, Operation, Past, Value
 
 WINDOW = 1 << 14
-"""Operations (16 384, about 16 MB) from which the older half is judged and let go, once enough turns of the loop lie behind it."""
+"""From this many operations (16 384, about 16 MB) the older half is judged and dropped, once enough turns of the loop have followed it."""
 TURNS = 4
-"""Turns of the user's loop that the younger half holds at least. What a step makes is read in that step or the next, also by two optimizers that
+"""Least number of turns of the user's loop in the younger half. Results of a step are read in that step or the next, also if two optimizers
 take turns."""
 LONGEST = 200_000
-"""Operations, about 200 MB, after which the older half goes wherever the loop is: a block may have no turns that can be told."""
+"""From this many operations (about 200 MB) the older half is dropped anyway: a block may have no recognisable turns."""
 DEPTH = 2
-"""Generations of ancestors that stay as they are behind a value: a rule that looks at how a term was made looks two ops back."""
+"""Generations of ancestors that are kept unchanged behind a value. A rule that looks at how a term was made looks two ops back."""
 
 
 class Turn(IntEnum):
-    """What a turn of the loop is told by: the greatest of these that the block has."""
+    """The event that marks a turn of the loop: the greatest of these that occurs in the block."""
 
-    CALL = 0  # of a module by no other module, without gradients
+    CALL = 0  # call of a root module, without gradients
     BACKWARD = 1
     STEP = 2  # of an optimizer
 
 
 class Judge(Protocol):
-    """Who judges operations before they are let go."""
+    """Judges operations before they are dropped."""
 
     def settle(self, observation: Observation) -> None:
-        """Judges `observation.judged`; what follows them, `observation.ahead`, is there to be looked at."""
+        """Judges the operations in `observation.judged`. Those in `observation.ahead` follow them and may be read."""
 
     def unsettled(self) -> set[Value]:
-        """Values, dead or alive, that it has not done with."""
+        """Values that it still needs, dead or alive."""
 
     def past(self, value: Value) -> Past:
-        """What a walk back from a value finds."""
+        """The result of a walk back from a value."""
 
     def origin(self, value: Value) -> Operation | None:
-        """The op that brought its error in."""
+        """The op that caused the value's error."""
 
     def keep(self, values: set[Value]) -> None:
-        """Only these can be asked about any more."""
+        """From now on, only these values can be asked about."""
 
 
 class Window:
-    """The operations of a run that are kept. Without a judge they are let go unjudged, and only at `LONGEST`."""
+    """The kept operations of a run. Without a judge, operations are dropped unjudged, and only at `LONGEST`."""
 
     def __init__(self, observation: Observation, memory: Memory, later: Deferred, judge: Judge | None) -> None:
         self.observation, self.memory, self.later, self.judge = observation, memory, later, judge
         self.kind = Turn.CALL
-        self.turns: list[int] = []  # how many ops had run at the end of each
-        self.remains: set[Operation] = set()  # operations from before the window
+        self.turns: list[int] = []  # for each turn, how many ops had run at its end
+        self.remains: set[Operation] = set()  # kept operations from before the window
 
     def turned(self, kind: Turn) -> bool:
-        """The loop has made a turn; whether operations were let go."""
+        """After a turn of the loop: drops old operations if there are enough. Returns whether it did."""
         if kind < self.kind:
             return False
         if kind > self.kind:
@@ -77,12 +77,12 @@ class Window:
         return bool(count)
 
     def grew(self) -> None:
-        """An operation has been added."""
+        """After an operation has been added: drops old ones if there are too many."""
         if len(self.observation.operations) > LONGEST:
             self._close(LONGEST // 2)
 
     def _settled(self) -> int:
-        """How many operations to let go: whole turns, with at least `TURNS` of them and half a window behind. 0 where most would have to stay."""
+        """How many operations to drop: whole turns, followed by at least `TURNS` turns and half a window. 0 if it would be too few."""
         operations = self.observation.operations
         for end in reversed(self.turns[:-TURNS]):
             count = bisect.bisect_right(operations, end, key=lambda operation: operation.number)
@@ -105,7 +105,7 @@ class Window:
         self._let_go({*gone, *self.remains}, cells)
 
     def _judged(self, judge: Judge, count: int, cells: list[Cell]) -> None:
-        """Has the oldest operations judged. Raises nothing: it is in the middle of the user's run."""
+        """Has the oldest operations judged. Never raises, since the user's run is going on."""
         observation = self.observation
         alive = [value for cell in cells for value in partial_writes.present(cell)]
         for value in alive:
@@ -121,7 +121,7 @@ class Window:
             value.alive = False
 
     def _let_go(self, old: set[Operation], cells: list[Cell]) -> None:
-        """Cuts the lineage of all that lies behind the window: what no live value and no later op hangs on is then free."""
+        """Cuts the ancestry of operations before the window, so that operations are freed that no live value and no later op needs."""
         reached = {value for cell in cells for value in partial_writes.present(cell)} | {value for _, value, _ in self.observation.gradients.values()}
         reached.update(value for operation in self.observation.operations for value in operation.inputs)
         reached |= self.judge.unsettled() if self.judge is not None else set()
@@ -141,14 +141,14 @@ class Window:
             self.judge.keep(reached | _values(self.remains))
 
     def _begun(self, cells: list[Cell]) -> Iterator[Operation]:
-        """The ops that accumulators began at."""
+        """The ops at which accumulators began."""
         yield from (cell.accumulator.first for cell in cells if cell.accumulator is not None)
         for operation in self.observation.operations:
             if operation.absorbed is not None and operation.absorbed.first is not None:
                 yield operation.absorbed.first
 
     def _remembered(self, edge: set[Operation], values: set[Value]) -> Iterator[Operation]:
-        """Writes down the past of what loses its ancestors; the ops that are blamed for errors in it and in `values`."""
+        """Sets the `past` of values that lose their ancestors. Yields the ops that caused errors in them and in `values`."""
         if self.judge is None:
             return
         for value in _values(edge):

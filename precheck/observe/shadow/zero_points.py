@@ -1,7 +1,7 @@
-"""Zero points that are taken out after a product, by sums of codes: (q - z) @ w = q @ w - z · Σ w.
+"""Follows zero points that are subtracted after a product, by sums of codes: (q - z) @ w = q @ w - z · Σ w.
 
-A product of codes with zero points in them owes corrections: one where one operand has zero points, three where both have (z · Σ w, z' · Σ q, and
-n · z · z'). What stands for the data itself stays as it was under each. As long as something is owed, nothing is said of the result.
+A product of codes that contain zero points needs corrections: one if one operand has zero points, three if both have (z · Σ w, z' · Σ q, and
+n · z · z'). The copy `plain`, which stands for the data, does not change. As long as a correction is missing, the result is not judged.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from precheck.observe.shadow.codes import Codes
 
 OWED = (0, 1, 3)
-"""Corrections, by the number of operands that have zero points in them."""
+"""Corrections, by the number of operands that contain zero points."""
 
 
 def owed(tracks: Sequence[Track]) -> int:
-    """How many corrections a product of these owes."""
+    """How many corrections a product of these tracks needs."""
     shifted = sum(track.shifted and not track.dense for track in tracks)
     return max(OWED[min(shifted, 2)], *(track.owed for track in tracks))
 
 
 def owing(codes: Codes, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> torch.Tensor | None:
-    """The operand of a sum that owes a correction, where the other is one: a sum of codes, or a number made of zero points. It has fewer elements, or
-    is spread over the others."""
+    """The operand of a sum that needs a correction, if the other operand is one. A correction is a sum of codes or a number made from zero
+    points, and has fewer elements."""
     if len(inputs) != 2:
         return None
     for product, other in (inputs, inputs[::-1]):

@@ -1,1 +1,1 @@
-"""How long steps take and how much memory they hold, with nothing of precheck's inside what is timed."""
+"""Measures the time and memory of training steps. Nothing of precheck runs inside a timed step."""

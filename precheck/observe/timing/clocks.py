@@ -1,4 +1,4 @@
-"""Clocks that time a call and count the memory that it takes: one for each kind of device."""
+"""Clocks, one for each kind of device. They measure the time and the memory of a call."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Call = Callable[[], object]
 
 
 class Clock(Protocol):
-    """Times and weighs calls on one device."""
+    """Measures calls on one device."""
 
     def seconds(self, call: Call) -> float:
-        """How long `call` takes, its work on the device included."""
+        """The time that `call` takes, including its work on the device."""
 
     def peak(self, call: Call) -> int:
-        """The most bytes that `call` holds at a time, beyond what was held before it."""
+        """The peak memory of `call` in bytes, beyond the memory that was in use before it."""
 
     def facts(self) -> dict[str, Any]:
-        """The device, in words and numbers that JSON can hold; its name is under "device"."""
+        """A description of the device for JSON. Its name is under "device"."""
 
 
 def clock_for(device: torch.device) -> Clock:
-    """The clock of a device. Raises InputError for one that nobody has taught to be timed here."""
+    """The clock of a device. Raises InputError if there is none for it."""
     if device.type == "cpu":
         return CpuClock()
     if device.type == "cuda":
@@ -43,7 +43,7 @@ def clock_for(device: torch.device) -> Clock:
 
 
 def device_of(job: Job) -> torch.device:
-    """The one device that a job runs on; a few numbers on the CPU beside it do not count. Raises InputError where there are two."""
+    """The device that a job runs on. Tensors on the CPU beside another device do not count. Raises InputError if there are two such devices."""
     held = (*job.model.parameters(), *job.model.buffers(), *(tensor for _, tensor in tensors(job.inputs)))
     found = list(dict.fromkeys(tensor.device for tensor in held if tensor.device.type != "cpu"))
     if len(found) > 1:
@@ -52,7 +52,7 @@ def device_of(job: Job) -> torch.device:
 
 
 class CpuClock:
-    """The monotonic clock, and torch's own account of what its CPU allocator hands out."""
+    """Uses Python's performance counter, and the allocations that torch's CPU allocator reports."""
 
     def seconds(self, call: Call) -> float:
         with collected():
@@ -61,7 +61,7 @@ class CpuClock:
             return time.perf_counter() - start
 
     def peak(self, call: Call) -> int:
-        """Of every block that torch's allocator gives, those of ops' own scratch included; oneDNN's, which it takes elsewhere, are not."""
+        """Counts all memory from torch's allocator, including temporary memory of ops. oneDNN allocates elsewhere and is not counted."""
         with _profiled() as records:
             call()
         return highest(records)
@@ -73,7 +73,7 @@ class CpuClock:
 
 @contextlib.contextmanager
 def _profiled() -> Iterator[list[Any]]:
-    """Gives a list that holds, after the block, the records of torch's profiler in their older form: the newer writes lines of its own to stderr."""
+    """Yields a list that holds torch's profiler records after the block. It uses the legacy profiler, since the new one writes to stderr."""
     records: list[Any] = []
     try:
         start_memory_profile()
@@ -86,7 +86,7 @@ def _profiled() -> Iterator[list[Any]]:
 
 
 def highest(records: Sequence[Any]) -> int:
-    """The highest sum of bytes given and taken back, in order of time, over the records of all threads."""
+    """The peak of allocated minus freed bytes over time, over the records of all threads."""
     start = next(record for record in records if record.name() == "__start_profile")
     moves = sorted((record for record in records if str(record.kind()) == "memory_alloc"), key=start.cpu_elapsed_us)
     return int(max(itertools.accumulate((record.cpu_memory_usage() for record in moves), initial=0)))
@@ -94,7 +94,7 @@ def highest(records: Sequence[Any]) -> int:
 
 @contextlib.contextmanager
 def collected() -> Iterator[None]:
-    """No garbage is collected inside the block, as timeit has it, so that nobody pays for another's."""
+    """Inside, garbage collection is off, as in timeit, so that no call is charged for the garbage of another."""
     enabled = gc.isenabled()
     gc.disable()
     try:

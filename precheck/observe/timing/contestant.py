@@ -1,4 +1,4 @@
-"""A plain step of a user's model under a precision: what a user's own loop would run, and nothing else."""
+"""A plain training step of a user's model under a precision, with nothing but what the user's own loop would run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from precheck.observe.training import Training
 from precheck.precisions import Precision
 
 TF32_SINCE = (8, 0)
-"""The compute capability from which tensor cores take tf32; before it, CUDA goes on in float32 whatever is allowed."""
+"""The compute capability from which tensor cores support tf32. Older devices compute in float32 even if tf32 is allowed."""
 
 
 @contextlib.contextmanager
 def borrowed(job: Job) -> Iterator[None]:
-    """Inside, contestants may put their weights under the user's model; after it, all is as it was.
-
-    A model of torch.compile is compiled for each precision. TorchScript runs op by op, since code that it compiles for one precision breaks under
+    """Inside, contestants may put their weights under the user's model. Afterwards the model is restored.
+    A torch.compile model is compiled for each precision. TorchScript runs op by op, since code that it compiles for one precision fails under
     another.
     """
     with state.preserved(job.model), undisturbed(job.device), float32.products(tf32=False), float32_parts.set_apart(job.model), interpreted():
@@ -35,7 +34,7 @@ def borrowed(job: Job) -> Iterator[None]:
 
 
 class Contestant:
-    """One precision's weights, optimizer and loss scale, for the user's own modules to run on; made inside `borrowed`."""
+    """The weights, optimizer and loss scale of one precision, on which the user's own modules run. Make it inside `borrowed`."""
 
     def __init__(self, job: Job, precision: Precision) -> None:
         self.job, self.inputs = job, job.inputs
@@ -52,13 +51,13 @@ class Contestant:
 
     @property
     def emulated(self) -> bool:
-        """Whether ops of its format are imitated here, so that their time and memory say nothing of the format's own."""
+        """Whether its format is emulated here, so that time and memory say nothing about the format."""
         native = self.precision.gemm is TF32 and self.job.device == "cuda" and torch.cuda.get_device_capability() >= TF32_SINCE
         return self.precision.gemm is not None and not native
 
     @property
     def held(self) -> int:
-        """Bytes that stay from step to step: weights, their masters, buffers, what the optimizer keeps, inputs."""
+        """Bytes that stay allocated between steps: weights, master copies, buffers, optimizer states, inputs."""
         kept = [own for _, own, _ in self.weights] + [master.data for master in self.masters.values()] + self.buffers
         kept += [tensor for _, tensor in tensors(self.inputs)]
         if self.optimizer is not None:
@@ -67,7 +66,7 @@ class Contestant:
 
     @contextlib.contextmanager
     def placed(self) -> Iterator[None]:
-        """Inside, the user's model is this one's: at its first weights, with its first random numbers, whatever steps were taken before."""
+        """Inside, the user's model has this contestant's initial weights and random state, whatever steps were made before."""
         self.restore()
         with torch.no_grad():
             for param, own, start in self.weights:
@@ -83,12 +82,12 @@ class Contestant:
             yield
 
     def step(self) -> None:
-        """Forward, loss, backward, update; where there is no loss, the forward alone with nothing kept for a backward."""
+        """One step: forward, loss, backward, update. Without a loss, only the forward pass, without gradients."""
         job = self.job
         with torch.set_grad_enabled(job.loss is not None), self.precision.autocast(job.device):
             result = call(job.model, self.inputs)
             loss = job.loss(result) if job.loss else None
-        torch.clear_autocast_cache()  # as leaving the outermost autocast does, which this one is not
+        torch.clear_autocast_cache()  # as at the end of an outermost autocast block, which this one is not
         if loss is None or not loss.requires_grad:
             return
         self.scaler.scale(loss).backward()
@@ -108,7 +107,7 @@ class Contestant:
                 param.copy_(master)
 
     def calibrated(self) -> bool:
-        """Takes a step. Whether the loss scale stayed, so that later steps will do what this one did."""
+        """Makes a step. Returns whether the loss scale did not fall, so that later steps will be like this one."""
         before = self.scaler.get_scale()
         with self.placed():
             self.step()

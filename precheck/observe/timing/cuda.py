@@ -1,4 +1,4 @@
-"""CUDA's clock: events on the stream, a cold second-level cache before each, and the allocator's own peak."""
+"""The clock for CUDA. It uses events on the stream, clears the L2 cache before each call, and reads the allocator's peak."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from precheck.observe.timing.clocks import Call, collected
 
 LEAST_FLUSHED = 256 * 2**20
-"""Bytes written before a call, as triton.testing.do_bench writes: five times the second-level cache of an H100."""
+"""Bytes that are written before a call to clear the cache, as in triton.testing.do_bench: five times the L2 cache of an H100."""
 
 
 class CudaClock:
@@ -21,7 +21,7 @@ class CudaClock:
         self._size = max(LEAST_FLUSHED, 2 * properties.L2_cache_size)
 
     def seconds(self, call: Call) -> float:
-        """Between two events, so that neither the flush before nor the wait after counts; work that the host sends too late does."""
+        """The time between two events, without the flush before and the wait after. Time in which the device waits for the host counts."""
         with torch.cuda.device(self.device), collected():
             begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             cache = torch.empty(self._size // 4, dtype=torch.int32, device=self.device)  # int32: zeroed at full bandwidth (triton#840)
@@ -31,7 +31,7 @@ class CudaClock:
             call()
             ended.record()
             ended.synchronize()
-            return float(begun.elapsed_time(ended)) / 1e3  # it counts in milliseconds
+            return float(begun.elapsed_time(ended)) / 1e3  # elapsed_time is in milliseconds
 
     def peak(self, call: Call) -> int:
         with torch.cuda.device(self.device):

@@ -1,4 +1,4 @@
-"""Contestants in turn, round after round, so that whatever else the machine does befalls all of them."""
+"""Times contestants in turn, round by round, so that other load on the machine affects all of them alike."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from precheck.observe.timing.clocks import Clock
 from precheck.observe.timing.contestant import Contestant
 
 WARM_STEPS, WARM_SECONDS = 2, 0.025
-"""Before anything counts: the first step makes the optimizer's state and picks kernels; 25 ms, as in do_bench, wake a device up."""
+"""Warm-up. The first step makes the optimizer's state and selects kernels. 25 ms, as in do_bench, bring a device up to speed."""
 CALIBRATING = 20
-"""Steps that a loss scale is given to come down to what its gradients allow; from 65536 to 1 it takes 16."""
+"""Most steps for a loss scale to fall to what the gradients allow. From 65536 to 1 it takes 16."""
 MOST_ROUNDS = 1000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timing:
-    """The cost of a contestant's step: `seconds` of each round, and the most `memory` in bytes, including the part that stays from step to step."""
+    """The cost of a contestant's step: `seconds` of each round, and the peak `memory` in bytes, including what stays allocated between steps."""
 
     seconds: tuple[float, ...]
     memory: int
@@ -29,7 +29,7 @@ class Timing:
 
 
 def interleaved(contestants: Sequence[Contestant], clock: Clock, *, min_rounds: int, max_time: float) -> list[Timing]:
-    """Times every contestant once a round, beginning with another each time: for `max_time` seconds in all, `min_rounds` rounds at least."""
+    """Times every contestant once in each round. Each round begins with another one. Takes `max_time` seconds, but at least `min_rounds` rounds."""
     for contestant in contestants:
         _warm(contestant, clock)
     peaks = [_peak(contestant, clock) for contestant in contestants]
@@ -40,7 +40,7 @@ def interleaved(contestants: Sequence[Contestant], clock: Clock, *, min_rounds: 
             turn = (place + done) % len(contestants)
             taken[turn].append(_timed(contestants[turn], clock))
         done += 1
-        if done == min_rounds:  # by now it is known what a round takes
+        if done == min_rounds:  # the time of a round is known now
             each = sum(statistics.median(seconds) for seconds in taken)
             rounds = max(min_rounds, min(MOST_ROUNDS, int(max_time / each) if each > 0 else MOST_ROUNDS))
     return [Timing(tuple(seconds), peak) for seconds, peak in zip(taken, peaks, strict=True)]
