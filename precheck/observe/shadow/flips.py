@@ -84,7 +84,12 @@ def recut(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], ru
     moved = run.isfinite() & shadow.isfinite() & ((became < step(shadow - slack)) | (became > step(shadow + slack)))
     if bool(moved.any()):
         first = int(moved.reshape(-1).nonzero()[0])
-        operation.recut = Recut(int(moved.sum()), moved.numel(), float(step(shadow)[first]), float(became[first]))
+        operation.recut = Recut(int(moved.sum()), moved.numel(), float(step(shadow)[first]), float(became[first]), _size(shadow))
+
+
+def _size(numbers: torch.Tensor) -> float:
+    finite = numbers[numbers.isfinite()]
+    return float(finite.abs().mean()) if finite.numel() else 0.0
 
 
 def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor, stored: torch.Tensor) -> None:
