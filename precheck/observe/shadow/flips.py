@@ -11,7 +11,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow import draws, masks
-from precheck.observe.shadow.op_notes import Recut, Renumbered, Wrapped
+from precheck.observe.shadow.op_notes import LetThrough, Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Flips, Operation
 from precheck.observe.shadow.replay import OpPlan, chosen, continuous
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
@@ -23,6 +23,7 @@ NARROW = 32
 """Bits of the integer types whose ends are looked at; what leaves 64 bits is no number of anything."""
 EQUAL = 0.5
 """Share of a sorted row's neighbours that are equal, from which the row is in the order of its places and not of its numbers."""
+BOUNDING = frozenset({"lt", "le", "gt", "ge"})
 CHANCE = 10.0
 """Bits of evidence that numbers are whole because they count something: by chance they would be once in a thousand casts."""
 NEARLY = 8.0
@@ -33,6 +34,11 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
     """Of an op that makes no floats."""
     if not outputs:
         return
+    if call.plan.base in BOUNDING and len(call.floats) == 1 and call.inputs[0].roundoff and call.operation.phase != "backward":
+        bound = next((abs(float(each)) for each in call.args[1:2] if isinstance(each, (int, float))), 0.0)
+        pair = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES)]
+        if bound:
+            call.mode.later(pair, functools.partial(let_through, call.operation, bound))
     asked = call.plan.base in ops.ASKING and outputs[0].numel() <= WHOLES and any(value.zeros for value in call.inputs)
     if call.plan.base in ops.PLACES or asked:
         counted(call, outputs)
@@ -87,6 +93,16 @@ def recut(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], ru
     if bool(moved.any()):
         first = int(moved.reshape(-1).nonzero()[0])
         operation.recut = Recut(int(moved.sum()), moved.numel(), float(step(shadow)[first]), float(became[first]), _size(shadow))
+
+
+def let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: torch.Tensor) -> None:
+    """Writes down numbers that lie above a bound in the run and below it in the reference, and of these the one that does so most clearly."""
+    here, there = run.to(shadow.dtype).abs().reshape(-1), shadow.abs().reshape(-1)
+    apart = torch.where((here > bound) & (there < bound), torch.minimum(here / bound, bound / there), 0.0)
+    if bool(apart.any()):
+        most = int(apart.argmax())
+        count, was, became = int(torch.count_nonzero(apart)), float(there[most]), float(here[most])
+        operation.let_through = LetThrough(count, apart.numel(), bound, was, became, float(apart[most]))
 
 
 def _size(numbers: torch.Tensor) -> float:

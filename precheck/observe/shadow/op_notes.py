@@ -44,6 +44,18 @@ class Recut:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class LetThrough:
+    """Numbers that lie above a bound here and below it in the reference: how many, and the one that is so most clearly, by so many times at least."""
+
+    count: int
+    total: int
+    bound: float
+    was: float
+    became: float
+    apart: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Outdated:
     """A cast of a weight that was read after the weight had moved."""
 

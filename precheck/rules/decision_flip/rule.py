@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from precheck import ops
-from precheck.analysis import causes, choices, decisions
+from precheck.analysis import causes, choices, decisions, guards
 from precheck.analysis.choices import BLUR, BLURRED, ROWS
 from precheck.analysis.decisions import CHANCE, Place
 from precheck.analysis.decisions import SHARE as OF_DECISIONS
@@ -44,7 +44,7 @@ SKEWED = Limit(
 
 class DecisionFlip(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED)
+    limits: ClassVar[tuple[Limit, ...]] = (ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED, guards.CLEAR)
 
     def among(self, part: Part) -> Iterator[Candidate]:
         """A choice among scores that the format made equal, or whose differences it made noise; draws by sums that stand still."""
@@ -52,6 +52,9 @@ class DecisionFlip(Rule):
             flips, skew = operation.flips, operation.skew
             if skew is not None and _its_own(skew) and part.spoiled.isdisjoint(operation.inputs):
                 yield _skewed(operation, skew)
+            divided = guards.divided_by(operation, part.readers)
+            if divided is not None and part.spoiled.isdisjoint(operation.inputs):
+                yield _let_through(operation, divided)
             if flips is None or operation.phase == "backward" or not operation.inputs or (flips.changed < ROWS and not _replaced(operation, flips)):
                 continue
             if not part.spoiled.isdisjoint(operation.outputs) or (operation.base in ops.ORDERED and not choices.ordered_by_place(operation)):
@@ -81,6 +84,15 @@ def _skewed(operation: Operation, skew: Skew) -> Candidate:
     text = (f"{placed(operation)} draws from this cumulative sum, and {100 * skew.apart:.2g} % of its draws differ (limit {100 * limit:.2g} %): "
             f"{skew.empty} of {skew.steps} steps have no width in {dtype}, and are never drawn")  # fmt: skip
     return Candidate("decision-flip", skew.summed, text, skew.apart, limit)
+
+
+def _let_through(operation: Operation, divided: Operation) -> Candidate:
+    """A comparison that says no to what is next to nothing in the reference."""
+    seen = operation.let_through
+    assert seen is not None
+    text = (f"{seen.became:.2g} here is {seen.was:.2g} in the reference, and this asks which of them is beyond {seen.bound:.2g}: {seen.count} of "
+            f"{seen.total} numbers pass here that are rounding noise, and {placed(divided)} divides by them")  # fmt: skip
+    return Candidate("decision-flip", operation, text, seen.apart, guards.CLEAR)
 
 
 def _tied(operation: Operation, flips: Flips) -> Candidate:
