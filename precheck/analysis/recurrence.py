@@ -115,7 +115,7 @@ def residual_stream(state: State) -> bool:
 
 
 @exempts(
-    "accumulated-drift", needed_by=("compensated_total",),
+    "accumulated-drift", needed_by=("losses_added_up_wide", "signed_terms"),
     reason="Kahan summation's remainder is nothing in float32, and gives back what the sum lost",
 )  # fmt: skip
 def carries_a_remainder(state: State) -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from precheck import ops
 from precheck.observe.shadow import draws, masks
-from precheck.observe.shadow.op_notes import Recut, Renumbered, Wrapped
+from precheck.observe.shadow.op_notes import LetThrough, Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Flips, Operation
 from precheck.observe.shadow.replay import OpPlan, chosen, continuous
 from precheck.observe.shadow.statistics import WHOLES, norm, ratio, sampled, share
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 NARROW = 32
 """Bits of the widest integer type that is checked for overflow. No real quantity overflows 64 bits."""
+EQUAL = 0.5
+"""The share of a sorted row's neighbours that are equal from which the row's order comes from places and not from numbers."""
+BOUNDING = frozenset({"lt", "le", "gt", "ge"})
 CHANCE = 10.0
 """Bits of evidence that numbers are integers because they count something. By chance they would be so in one of a thousand casts."""
 NEARLY = 8.0
@@ -31,6 +34,11 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
     """After an op whose results are not floats: counts its flips, and checks its casts to integers."""
     if not outputs:
         return
+    if call.plan.base in BOUNDING and len(call.floats) == 1 and call.inputs[0].roundoff and call.operation.phase != "backward":
+        bound = next((abs(float(each)) for each in call.args[1:2] if isinstance(each, (int, float))), 0.0)
+        pair = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES)]
+        if bound:
+            call.mode.later(pair, functools.partial(let_through, call.operation, bound))
     asked = call.plan.base in ops.ASKING and outputs[0].numel() <= WHOLES and any(value.zeros for value in call.inputs)
     if call.plan.base in ops.PLACES or asked:
         counted(call, outputs)
@@ -84,7 +92,22 @@ def recut(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], ru
     moved = run.isfinite() & shadow.isfinite() & ((became < step(shadow - slack)) | (became > step(shadow + slack)))
     if bool(moved.any()):
         first = int(moved.reshape(-1).nonzero()[0])
-        operation.recut = Recut(int(moved.sum()), moved.numel(), float(step(shadow)[first]), float(became[first]))
+        operation.recut = Recut(int(moved.sum()), moved.numel(), float(step(shadow)[first]), float(became[first]), _size(shadow))
+
+
+def let_through(operation: Operation, bound: float, run: torch.Tensor, shadow: torch.Tensor) -> None:
+    """Writes down numbers that lie above a bound in the run and below it in the reference, and of these the one that does so most clearly."""
+    here, there = run.to(shadow.dtype).abs().reshape(-1), shadow.abs().reshape(-1)
+    apart = torch.where((here > bound) & (there < bound), torch.minimum(here / bound, bound / there), 0.0)
+    if bool(apart.any()):
+        most = int(apart.argmax())
+        count, was, became = int(torch.count_nonzero(apart)), float(there[most]), float(here[most])
+        operation.let_through = LetThrough(count, apart.numel(), bound, was, became, float(apart[most]))
+
+
+def _size(numbers: torch.Tensor) -> float:
+    finite = numbers[numbers.isfinite()]
+    return float(finite.abs().mean()) if finite.numel() else 0.0
 
 
 def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor, stored: torch.Tensor) -> None:
@@ -107,6 +130,8 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
         return
     if inputs is call.shadows:
         call.mode.observation.led += 1
+        if call.plan.base in ops.ORDERED:
+            call.mode.places.cast(call.operation, outputs[1])
         _choice(call, outputs[1], shadows[1])
     if not call.mode.later.defers(outputs[1]) and torch.equal(outputs[1], shadows[1]):
         return
@@ -180,6 +205,8 @@ def of_choice(
         return of_values(mine, theirs) if mine.shape == theirs.shape else Flips(0, mine.numel())
     given = planned.argument("dim", args, kwargs)
     dim = None if given is None and planned.base in ops.PLACES else int(given if given is not None else -1)
+    if planned.base in ops.ORDERED:
+        return _of_order(scores, shadow, mine, theirs, dim)
     kept = mine.dim() == scores.dim()
     rows = (mine.sort(dim).values != theirs.sort(dim).values).any(dim) if dim is not None and kept else mine != theirs
     changed = int(rows.sum())
@@ -187,6 +214,20 @@ def of_choice(
         return Flips(0, rows.numel())
     ties = _tied(planned, args, kwargs, scores, mine, rows, dim)
     return Flips(changed, rows.numel(), ties, _blur(scores, shadow, dim), _swapped(mine, theirs, rows, dim) if ties and dim is not None else 1.0)
+
+
+def _of_order(scores: torch.Tensor, shadow: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor, dim: int | None) -> Flips:
+    """Flips of a full sort: rows whose order is another. `ties`: of these, rows half of whose elements are equal to a neighbour here, and not in the
+    shadow. Every long row has some neighbours that a rounding swaps, so that `blur` has to tell whether an order is left."""
+    dim = -1 if dim is None else dim
+    elsewhere = mine != theirs
+    rows = elsewhere.any(dim)
+    changed, blur = int(rows.sum()), _blur(scores, shadow, dim)
+    if not changed or mine.shape[dim] < 2:
+        return Flips(changed, rows.numel(), 0, blur)
+    equal = [(each.detach().sort(dim).values.diff(dim=dim) == 0).to(torch.float32).mean(dim) for each in (scores, shadow)]
+    ties = rows & (equal[0] >= EQUAL) & (equal[1] < EQUAL / 2)
+    return Flips(changed, rows.numel(), int(ties.sum()), blur, share(elsewhere.movedim(dim, -1)[rows]))
 
 
 def _swapped(mine: torch.Tensor, theirs: torch.Tensor, rows: torch.Tensor, dim: int) -> float:

@@ -40,6 +40,19 @@ class Recut:
     total: int
     was: float
     became: float
+    size: float = 0.0  # mean |number|: rounded once to u, so many times u of them become another whole number
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LetThrough:
+    """Numbers that lie above a bound here and below it in the reference: how many, and the one that is so most clearly, by so many times at least."""
+
+    count: int
+    total: int
+    bound: float
+    was: float
+    became: float
+    apart: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from precheck.findings import Binades, Loss
 from precheck.observe.shadow.code_notes import Clipped, Late, Skewed, Uncancelled
-from precheck.observe.shadow.op_notes import Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
+from precheck.observe.shadow.op_notes import LetThrough, Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.step_records import ScalerStep, ScalingEvent, Undone, Update
 from precheck.ops import names_of
@@ -118,6 +118,7 @@ class Operation:
     flips: Flips | None = None
     renumbered: Renumbered | None = None
     recut: Recut | None = None
+    let_through: LetThrough | None = None
     bits: int = 0  # of the integers, for a cast from floats
     taken: Literal["", "amount", "place"] = ""  # how the program uses these integers; "": nothing has read them
     drawn: bool = False  # whether it reads random numbers from a wide format

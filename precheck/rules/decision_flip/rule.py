@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from precheck.analysis import choices, decisions
+from precheck import ops
+from precheck.analysis import causes, choices, decisions, guards
 from precheck.analysis.choices import BLUR, BLURRED, ROWS
 from precheck.analysis.decisions import CHANCE, Place
 from precheck.analysis.decisions import SHARE as OF_DECISIONS
@@ -43,7 +44,7 @@ SKEWED = Limit(
 
 class DecisionFlip(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED)
+    limits: ClassVar[tuple[Limit, ...]] = (ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED, guards.CLEAR)
 
     def among(self, part: Part) -> Iterator[Candidate]:
         """A choice among scores that the format made equal, or whose differences it made noise; draws by sums that stand still."""
@@ -51,9 +52,12 @@ class DecisionFlip(Rule):
             flips, skew = operation.flips, operation.skew
             if skew is not None and _its_own(skew) and part.spoiled.isdisjoint(operation.inputs):
                 yield _skewed(operation, skew)
+            divided = guards.divided_by(operation, part.readers)
+            if divided is not None and part.spoiled.isdisjoint(operation.inputs):
+                yield _let_through(operation, divided)
             if flips is None or operation.phase == "backward" or not operation.inputs or (flips.changed < ROWS and not _replaced(operation, flips)):
                 continue
-            if not part.spoiled.isdisjoint(operation.outputs):
+            if not part.spoiled.isdisjoint(operation.outputs) or (operation.base in ops.ORDERED and not choices.ordered_by_place(operation)):
                 continue
             if operation.inputs[0].low and (flips.ties >= ROWS or _replaced(operation, flips)) and flips.ties / flips.total >= SHARE:
                 yield _tied(operation, flips)
@@ -82,10 +86,22 @@ def _skewed(operation: Operation, skew: Skew) -> Candidate:
     return Candidate("decision-flip", skew.summed, text, skew.apart, limit)
 
 
+def _let_through(operation: Operation, divided: Operation) -> Candidate:
+    """A comparison that says no to what is next to nothing in the reference."""
+    seen = operation.let_through
+    assert seen is not None
+    text = (f"{seen.became:.2g} here is {seen.was:.2g} in the reference, and this asks which of them is beyond {seen.bound:.2g}: {seen.count} of "
+            f"{seen.total} numbers pass here that are rounding noise, and {placed(divided)} divides by them")  # fmt: skip
+    return Candidate("decision-flip", operation, text, seen.apart, guards.CLEAR)
+
+
 def _tied(operation: Operation, flips: Flips) -> Candidate:
+    """Of a full sort the op is named that stored the scores, as it is there that the format took their order."""
     text = f"{_changed(flips)}, {100 * flips.ties / flips.total:.1f} % because {operation.inputs[0].dtype} makes distinct scores equal"
+    cause = (causes.moved(operation.inputs[0]).maker if operation.base in ops.ORDERED else None) or operation
+    text = f"what is stored here decides {placed(operation)}: {text}" if cause is not operation else text
     severity: Severity = "error" if flips.swapped >= SWAPPED else "note"
-    return Candidate("decision-flip", operation, text, flips.ties / flips.total, SHARE, severity)
+    return Candidate("decision-flip", cause, text, flips.ties / flips.total, SHARE, severity)
 
 
 def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:
