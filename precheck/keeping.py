@@ -1,4 +1,4 @@
-"""The verb `layers_to_keep`: which layers to keep out of a recipe, for the loss or the gradient to stay within what a user states."""
+"""The function `layers_to_keep`: which layers to keep out of a recipe, for the loss or the gradient to stay within what a user states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `quantised`: a quantised model beside the model that it was made of. Is the difference quantisation, or a bug?"""
+"""The function `quantised`: a quantised model beside the model that it was made of. Is the difference quantisation, or a bug?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `record`: what a run gave, written to a file that `compare` takes as `other`."""
+"""The function `record`: what a run gave, written to a file that `compare` takes as `other`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `survey`: what each recipe leaves of each layer's three products, from one float32 run."""
+"""The function `survey`: what each recipe leaves of each layer's three products, from one float32 run."""
 
 from __future__ import annotations
 
