@@ -1,4 +1,4 @@
-"""Who is told what a measurement is doing, and what the verdict of a check is. Nobody is, unless someone asks for it for the length of a block, as the
+"""Who is told what a run is doing, and what the verdict of a check is. Nobody is, unless someone asks for it for the length of a block, as the
 plugin does.
 
 Imports neither torch nor numpy, so that a listener need not either.
