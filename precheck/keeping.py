@@ -1,4 +1,4 @@
-"""The verb `layers_to_keep`: finds the layers that must not be quantised for the loss or gradient error to stay within a given bound."""
+"""The function `layers_to_keep`: finds the layers that must not be quantised for the loss or gradient error to stay within a given bound."""
 
 from __future__ import annotations
 

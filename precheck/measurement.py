@@ -111,7 +111,7 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
     if optimizer is not None and loss is None:
         raise InputError("an optimizer was given without a loss; pass loss=lambda out: ... too, since there is nothing to step on otherwise")
     if optimizer is not None and not callable(optimizer):
-        raise InputError(f"optimizer is a {type(optimizer).__name__}; pass what makes one, as in optimizer={EXAMPLE}")
+        raise InputError(f"optimizer is made already ({type(optimizer).__name__}); pass a function that makes one, as in optimizer={EXAMPLE}")
     if steps > 1 and optimizer is None:
         raise InputError(f"steps={steps} without an optimizer; pass optimizer={EXAMPLE}, or steps=1")
     check_inputs(model, inputs)

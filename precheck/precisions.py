@@ -165,8 +165,8 @@ def resolve(name: object, *, policy: Policy = "cuda") -> Precision:
     if word not in PRECISIONS:
         nearest = "; its fp8 is of layers of its own, and nearest to it is DelayedScaling" if word.startswith("transformer-engine") else ""
         raise PrecisionError(
-            f"unknown precision {name!r}{nearest}; known are {', '.join(PRECISIONS)}, the aliases {', '.join(ALIASES)}, "
-            f"and words of Keras and transformers, such as mixed_bfloat16{_meant(name)}"
+            f"unknown precision {name!r}{nearest}; {_meant(name)}known are {', '.join(PRECISIONS)}, the aliases {', '.join(ALIASES)}, "
+            "and words of Keras and transformers, such as mixed_bfloat16"
         )
     return dataclasses.replace(PRECISIONS[word], policy=policy)
 
@@ -175,7 +175,7 @@ def _meant(name: Any) -> str:
     import difflib
 
     close = difflib.get_close_matches(name, [*ALIASES, *PRECISIONS], n=1) if isinstance(name, str) else []
-    return f"; do you mean {close[0]}?" if close else ""
+    return f"do you mean {close[0]}? All that are " if close else ""
 
 
 def _said(name: Any) -> str:

@@ -1,4 +1,4 @@
-"""The verb `quantised`: compares a quantised model with the original layer by layer, and says whether the difference is rounding or a bug."""
+"""The function `quantised`: compares a quantised model with the original layer by layer, and says whether the difference is rounding or a bug."""
 
 from __future__ import annotations
 

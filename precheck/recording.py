@@ -1,4 +1,4 @@
-"""The verb `record`: runs a model and writes its results to a file, which `compare` takes in place of a second model."""
+"""The function `record`: runs a model and writes its results to a file, which `compare` takes in place of a second model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `survey`: measures the signal to quantisation noise of each layer's products under each recipe, in one float32 run."""
+"""The function `survey`: measures the signal to quantisation noise of each layer's products under each recipe, in one float32 run."""
 
 from __future__ import annotations
 

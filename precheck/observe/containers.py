@@ -69,16 +69,25 @@ def call(model: Callable[..., Any], inputs: Any) -> Any:
             return model(*inputs)
         return model(inputs)
     except TypeError as refused:
-        _note_form(refused, inputs)
+        kind = type(inputs).__name__
+        _note(refused, f"inputs is a {kind}; a tuple is passed as positional arguments, a dict as keyword arguments, anything else as one argument")
         raise
 
 
-def _note_form(refused: TypeError, inputs: Any) -> None:
-    """Adds a note on how arguments are passed, if the call did not fit the model's signature."""
+def scored(loss: Callable[[Any], torch.Tensor], result: Any) -> torch.Tensor:
+    """Calls `loss` with the model's result, and returns what it gives."""
+    try:
+        return loss(result)
+    except TypeError as refused:
+        _note(refused, "loss is called with what the model returns, alone; with targets write loss=lambda out: criterion(out, targets)")
+        raise
+
+
+def _note(refused: TypeError, words: str) -> None:
+    """Adds `words` to the error, if the call itself did not fit the signature of what was called."""
     frames, outside = traceback.walk_tb(refused.__traceback__), (__file__, torch.nn.modules.module.__file__)
     if all(frame.f_code.co_filename in outside for frame, _ in frames) and hasattr(refused, "add_note"):  # from Python 3.11
-        kind = type(inputs).__name__
-        refused.add_note(f"inputs is a {kind}; a tuple is passed as positional arguments, a dict as keyword arguments, anything else as one argument")
+        refused.add_note(words)
 
 
 def leaves(loss: torch.Tensor) -> Iterator[torch.Tensor]:

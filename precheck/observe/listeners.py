@@ -1,4 +1,4 @@
-"""Tells listeners what a verb is doing, and the report of each check. The plugin sets listeners for a block. By default there are none.
+"""Tells listeners what a run is doing, and the report of each check. The plugin sets listeners for a block. By default there are none.
 
 Imports neither torch nor numpy, so that a listener does not have to either.
 """

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from precheck.observe import state
-from precheck.observe.containers import call, leaves, mapped, tensors
+from precheck.observe.containers import call, leaves, mapped, scored, tensors
 from precheck.observe.decision_modes import undecided
 from precheck.observe.decision_replay import DecisionReplay
 from precheck.observe.decisions import Recording
@@ -123,7 +123,7 @@ class Training:
                 if not self.trace.records and not (self.boundaries.witness is not None and any(True for _ in tensors(result))):
                     nothing_to_compare(result)  # a witness accepts integers too
                 return None
-            loss = job.loss(result)
+            loss = scored(job.loss, result)
         check_loss(loss)
         if self.recorded:
             self.recorder.add("loss", "loss", step, loss)

@@ -87,7 +87,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
         torch = "not installed"
     mixed = any(precision.autocasts for precision in settings.precisions)
     policy = f" ({'CUDA' if settings.policy == 'cuda' else 'the CPU'}'s autocast op policy)" if mixed else ""
-    kept = f"{shown(settings.golden_dir, config.rootpath)}/ ({counted(len(files), 'file')})" if files is not None else "none yet"
+    folder = f"{shown(settings.golden_dir, config.rootpath)}/"
+    kept = f"{folder} ({counted(len(files), 'file')})" if files is not None else f"none yet in {folder}"
     names = ", ".join(precision.name for precision in settings.precisions)
     return f"precheck: {names}{policy}, device {settings.device}, torch {torch}, tf32 off in references; goldens: {kept}"
 

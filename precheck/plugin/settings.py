@@ -143,7 +143,8 @@ def settings_of(config: pytest.Config) -> Settings:
     named = config.getoption("precision")
     if named is None and not refresh:  # goldens serve all precisions, so the ini file does not matter
         named = config.getini("precision") or None
-    precisions = _precisions(named, policy)
+    source = "--precision" if config.getoption("precision") is not None else "the ini file's precision"
+    precisions = _precisions(named, policy, source)
     if refresh and config.getoption("precheck_selftest"):
         raise pytest.UsageError("--precheck-selftest plants faults into checks, and --golden-refresh makes none; refresh first, then run without it")
     if refresh and [precision.name for precision in precisions] != ["32-true"]:
@@ -182,11 +183,11 @@ def _either(config: pytest.Config, name: str) -> Any:
     return config.getini(name) if value is None else value
 
 
-def _precisions(named: str | None, policy: Policy) -> tuple[Precision, ...]:
+def _precisions(named: str | None, policy: Policy, source: str) -> tuple[Precision, ...]:
     try:
         return resolve_all("32-true" if named is None else named, policy=policy)
     except PrecisionError as error:
-        raise pytest.UsageError(f"--precision: {error}") from None
+        raise pytest.UsageError(f"{source}: {error}") from None
 
 
 def model_ids(config: pytest.Config) -> tuple[str, ...]:

@@ -12,9 +12,10 @@ _STANDARD = str(Path(os.__file__).parent) + os.sep
 
 
 def users_frames(error: BaseException) -> TracebackType | None:
-    """Returns a traceback with the frames of the user's code or of model libraries. With all frames if there are none.
+    """Returns a traceback with the frames of the user's code or of model libraries.
 
-    A frame is not the user's if it belongs to precheck, torch or the standard library.
+    A frame is not the user's if it belongs to precheck, torch or the standard library. Where none is the user's, the traceback is empty if a
+    layer of torch or a loss of torch raised the error: pytest then shows the user's call and the message. Else it has all frames.
     """
     frames = []
     each = error.__traceback__
@@ -25,11 +26,22 @@ def users_frames(error: BaseException) -> TracebackType | None:
     foreign = (_PRECHECK, *([str(Path(torch.__file__).parent) + os.sep] if torch and torch.__file__ else []))
     kept = [frame for frame in frames if _is_users(frame.tb_frame.f_code.co_filename, foreign)]
     if not kept:
-        return error.__traceback__
+        return None if any(_called_by_precheck(frame) for frame in frames) and not _in_precheck(frames[-1]) else error.__traceback__
     chain = None
     for frame in reversed(kept):
         chain = TracebackType(chain, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return chain
+
+
+def _in_precheck(frame: TracebackType) -> bool:
+    return frame.tb_frame.f_code.co_filename.startswith(_PRECHECK)
+
+
+def _called_by_precheck(frame: TracebackType) -> bool:
+    """Whether this frame calls what the user gave: a model, or a loss."""
+    from precheck.observe.containers import call, scored
+
+    return frame.tb_frame.f_code in (call.__code__, scored.__code__)
 
 
 def _is_users(file: str, foreign: tuple[str, ...]) -> bool:

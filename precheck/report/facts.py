@@ -69,7 +69,7 @@ def followed(report: Report) -> str:
     if not isinstance(shadowed, int) or not isinstance(ops, int):
         return ""
     end = f", {100 * covered:.1f} % of them to the end" if isinstance(covered, (int, float)) and covered != 1 else ""
-    return f"{shadowed} of {ops} ops followed in {report.facts.get('reference', 'float32')}{end}"
+    return f"{shadowed} of {ops} ops compared with {report.facts.get('reference', 'float32')}{end}"
 
 
 def told(report: Report) -> list[tuple[str, str]]:

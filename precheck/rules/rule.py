@@ -23,6 +23,7 @@ from precheck.findings import Rule as About
 from precheck.observe.records import Record, Trace
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.precisions import Precision
+from precheck.words import of_norm, percents
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -82,7 +83,7 @@ class Rule:
         if isinstance(fact, Missed):
             return f"{fact.zero.largest_zeroed:.3g} in the reference became zero here; {fact.then}"
         if isinstance(fact, Broken):  # moved onto a pole
-            return f"this rounding moves an argument of {fact.where} onto its pole: {fact.what}"
+            return f"this rounding gives {fact.where} a number that it has no finite result for: {fact.what}"
         if isinstance(fact, OwnError):
             return fact.found + self.own_error(fact)
         if isinstance(fact, Misrounded):  # a difference, of terms that were rounded before it
@@ -121,9 +122,8 @@ HEALED = "; every result computed from it here is right to a few roundings"
 def difference(fact: Misrounded) -> str:
     """A difference of near-equals, in words."""
     value = fact.value
-    before = max(fact.shown.drift_in / value.roundoff, 0.42)
     what = "a sum whose few terms cancel" if fact.shown.base in ops.REDUCTIONS else "a difference of nearly equal numbers"
-    text = f"{what}: off by {value.drift / value.roundoff:.0f} roundings, its terms by {before:.1f}"
+    text = f"{what}: off by {of_norm(value.drift)}, its terms by {percents(max(fact.shown.drift_in, 0.42 * value.roundoff))}"
     return text + (HEALED if fact.healed else "")
 
 

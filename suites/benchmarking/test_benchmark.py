@@ -142,7 +142,7 @@ def test_all_of_it_goes_into_json(trained: Benchmark) -> None:
         ({"precisions": "bf16"}, InputError, r'precisions=\'bf16\' is one word; pass a list of names, as in precisions=\["bf16"\]'),
         ({"precisions": []}, InputError, r"precisions=\[\] names none to hold beside 32-true; pass some, as in"),
         ({"precisions": ["32"]}, InputError, r"precisions=\['32'\] names none to hold beside 32-true"),
-        ({"precisions": ["bf17"]}, PrecisionError, "unknown precision 'bf17'; known are"),
+        ({"precisions": ["bf17"]}, PrecisionError, r"unknown precision 'bf17'; do you mean bf16\? All"),
         ({"min_rounds": 0}, InputError, "min_rounds=0; pass a whole number from 1"),
         ({"min_rounds": 2.5}, InputError, "min_rounds=2.5; pass a whole number from 1"),
         ({"max_time": -1}, InputError, "max_time=-1; pass seconds, as in max_time=1.0"),

@@ -11,7 +11,7 @@ from precheck.observe.shadow.step_records import ScalingEvent
 from precheck.rules.scaler_order.rule import AHEAD
 
 KINDS = {
-    "mixed": ("error", "scaled by 1024 is added to one scaled by 1:"), "compared": ("error", "scaled by 1024 is compared with, or clipped by, one"),
+    "mixed": ("error", "is added to one that is not scaled:"), "compared": ("error", "times larger is compared with"),
     "applied": ("error", "gradients still scaled by 1024"), "rescaled": ("warning", "divided by another scale, 1:"),
     "read": ("warning", "Python reads a number that is scaled by 1024"), "half": ("error", "1024 parameters are float16"),
     "fresh": ("error", "load_state_dict"), "scheduled": ("error", "went on 1024 times"), "refused": ("error", "refuses (unscale_ was called)"),

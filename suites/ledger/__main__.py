@@ -8,6 +8,7 @@ The second form makes the rows of these names, and of what the page does not hav
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -111,4 +112,8 @@ def _changes(before: Errors, after: Errors, healthy: set[str]) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    parser = argparse.ArgumentParser(prog="python suites/ledger", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", type=Path, help="the page to write; takes hours without names")
+    parser.add_argument("names", nargs="*", help="limits and exemptions whose rows are made again")
+    asked = parser.parse_args()
+    main(asked.page, asked.names)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,8 @@ def test_rows_that_are_named_or_missing_are_made_again_and_others_kept(tmp_path:
     assert kept["unread"] == ("unread", "integer-rounding", "a table that nobody reads", "absolute-keys")
     assert kept["`OWN` (analysis/calls.py)"] == ("`OWN` (analysis/calls.py)", "0.75 share", "–", "1 accused")
     assert not any(name in label for label in kept for name in ("drawn", "MOST", "SEEN"))
+
+
+def test_help_is_shown_and_nothing_is_run() -> None:
+    told = subprocess.run([sys.executable, str(Path(__file__).parent), "--help"], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert told.startswith("usage: python suites/ledger")

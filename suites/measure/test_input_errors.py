@@ -32,7 +32,7 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "steps without an optimizer": ({"loss": mean, "steps": 2}, "steps=2 without an optimizer; pass optimizer=lambda params: torch.optim.AdamW"),
     "an optimizer without a loss": ({"optimizer": sgd}, "an optimizer was given without a loss; pass loss=lambda out:"),
     "an optimizer that is made already": (
-        {"loss": mean, "optimizer": sgd(STRANGER.parameters())}, "optimizer is a SGD; pass what makes one, as in optimizer=lambda params:"),
+        {"loss": mean, "optimizer": sgd(STRANGER.parameters())}, "optimizer is made already (SGD); pass a function that makes one,"),
     "something else than an optimizer": ({"loss": mean, "optimizer": list}, "optimizer returned list; it must return a torch.optim.Optimizer, as in"),
     "an optimizer over other parameters": (
         {"loss": mean, "optimizer": lambda params: sgd(STRANGER.parameters())},

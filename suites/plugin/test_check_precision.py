@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,37 @@ def test_breaks(check_precision, request):
     frames = re.findall(r"^(\S+):\d+: in (\w+)$", text, re.MULTILINE)
     assert frames == [("test_it.py", "test_breaks"), ("test_it.py", "forward"), ("test_it.py", "inner")]
     result.stdout.fnmatch_lines(["E   RuntimeError: *mat1 and mat2 shapes cannot be multiplied*"])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("torch.nn.Linear(4, 4), torch.ones(2, 5)", "E *RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x5 and 4x4)"),
+        ("torch.nn.Linear(4, 4), torch.ones(2, 4).long()", "E *RuntimeError: mat1 and mat2 must have the same dtype*"),
+        ("torch.nn.Embedding(4, 4), torch.ones(2, 4)", "E *RuntimeError: Expected tensor for argument #1 'indices' *"),
+        ("torch.nn.Linear(4, 4), torch.ones(2, 4), loss=torch.nn.MSELoss()", "E *TypeError: *forward() missing 1 required positional argument*"),
+    ],
+)
+def test_what_a_layer_of_torch_raises_is_shown_at_the_users_call(pytester: pytest.Pytester, project: Project, call: str, message: str) -> None:
+    """No frame is the user's, and those of torch and precheck say nothing of the mistake."""
+    project(f"def test_it(check_precision):\n    check_precision({call})", record=False)
+    result = pytester.runpytest_inprocess("--golden-refresh", "--tb=short")
+    assert re.findall(r"^(\S+):\d+: in (\w+)$", result.stdout.str(), re.MULTILINE) == [("test_it.py", "test_it")]
+    result.stdout.fnmatch_lines([message])
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="an exception takes notes from Python 3.11")
+def test_a_loss_that_wants_targets_is_told_how_to_be_called(pytester: pytest.Pytester, project: Project) -> None:
+    project("def test_it(check_precision):\n    check_precision(torch.nn.Linear(4, 4), torch.ones(2, 4), loss=torch.nn.MSELoss())", record=False)
+    told = "*loss is called with what the model returns, alone; *loss=lambda out: criterion(out, targets)"
+    pytester.runpytest_inprocess("--golden-refresh").stdout.fnmatch_lines([told])
+
+
+def test_a_type_error_inside_a_loss_gets_no_such_advice(pytester: pytest.Pytester, project: Project) -> None:
+    project("def test_it(check_precision):\n    check_precision(torch.nn.Linear(4, 4), torch.ones(2, 4), loss=lambda out: out + 'a')", record=False)
+    result = pytester.runpytest_inprocess("--golden-refresh")
+    result.stdout.fnmatch_lines(["E *TypeError: *"])
+    result.stdout.no_fnmatch_line("*loss is called with what*")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_several_names_make_several_tests(pytester: pytest.Pytester, project: Pr
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("bf17", "*unknown precision 'bf17'; known are 32-true, 64-true, bf16-mixed*"),
+        ("bf17", "*unknown precision 'bf17'; do you mean bf16? All that are known are 32-true, 64-true, bf16-mixed*"),
         ("bfloat16", "*precision bfloat16 means two things: bf16-mixed*and bf16-true*write --precision=bf16-mixed or --precision=bf16-true*"),
         (",", "*no precision named in ','*"),
         ("", "*no precision named in ''*"),
@@ -63,6 +63,19 @@ def test_the_ini_twin_and_that_the_command_line_wins(pytester: pytest.Pytester, 
     result = pytester.runpytest_inprocess("-v", "--precision=tf32")
     result.stdout.fnmatch_lines(["*[[]tf32] PASSED*"])
     result.assert_outcomes(passed=1)
+
+
+def test_a_wrong_name_in_the_ini_file_is_said_to_be_there(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY, record=False)
+    pytester.makeini("[pytest]\nprecision = bf61\n")
+    result = pytester.runpytest_inprocess()
+    result.stderr.fnmatch_lines(["*the ini file's precision: unknown precision 'bf61'; do you mean bf16? *"])
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_the_header_says_where_goldens_were_looked_for(pytester: pytest.Pytester, project: Project) -> None:
+    project(HEALTHY, record=False)
+    pytester.runpytest_inprocess("--precision=bf16", "--golden-dir=goldne").stdout.fnmatch_lines(["precheck: *; goldens: none yet in goldne/"])
 
 
 def test_the_header_names_the_policy(pytester: pytest.Pytester, project: Project) -> None:

@@ -54,4 +54,4 @@ def test_warnings_are_counted_in_the_headline() -> None:
     findings = [Finding("headroom", "warning", "close"), Finding("nan", "warning", "odd"), Finding("overflow", "note", "no matter")]
     assert summary(Report("bf16-mixed", findings)).startswith("no errors, 2 warnings under bf16-mixed: 0 tensors compared\nwarning: headroom: close")
     watched = Report("bf16-mixed", findings[:1], facts={"ops": 4, "shadowed": 3, "covered": 1})
-    assert summary(watched).startswith("no errors, 1 warning under bf16-mixed: 3 of 4 ops followed")
+    assert summary(watched).startswith("no errors, 1 warning under bf16-mixed: 3 of 4 ops compared")

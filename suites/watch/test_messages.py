@@ -116,7 +116,7 @@ def test_json_says_the_same(rule: str) -> None:
     ("precision", "said"),
     [(None, 'no errors: nothing to compare, none of 1 ops computed in a low format; watch(precision="32-true") follows float32 beside float64'),
      ("bf16-mixed", "no errors under bf16-mixed: nothing to compare, none of 1 ops computed in a low format"),
-     ("32-true", "no errors under 32-true: 1 of 1 ops followed in float64")],
+     ("32-true", "no errors under 32-true: 1 of 1 ops compared with float64")],
 )  # fmt: skip
 def test_a_block_without_low_formats_is_said_to_have_been_compared_with_nothing(precision: str | None, said: str) -> None:
     x = torch.ones(3)

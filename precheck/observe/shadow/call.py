@@ -235,11 +235,8 @@ class Call:
             return tensor.to(self.mode.replay.wide(tensor.dtype))  # a sparse gradient, with the run's numbers
         if not addressable(tensor):
             raise TypeError(f"a {'nested' if tensor.is_nested else tensor.layout} tensor has no shadow")
-        if self.plan.base in ops.PAYLOADS and tensor.dtype == torch.uint8:
-            payload: torch.Tensor | None = self.mode.memory.payload(tensor)
-            if payload is None:
-                raise RuntimeError("the forward kernel's workspace has no replayed twin")
-            return payload
+        if measuring.is_workspace(self, tensor):
+            return measuring.workspace(self, tensor)
         return tensor.clone() if self.plan.mutable and any(tensor is written for written in self.written) else tensor
 
     def _same_draw(self, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:

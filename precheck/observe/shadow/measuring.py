@@ -183,7 +183,22 @@ def among(call: Call, known: dict[int, torch.Tensor], tensor: torch.Tensor) -> t
     """The operand to use in a replay: from `known`, or the run's own in the reference precision if it has no shadow, such as a sparse one."""
     if id(tensor) in known:
         return known[id(tensor)]
+    if is_workspace(call, tensor):
+        return workspace(call, tensor)
     return tensor.to(call.mode.replay.wide(tensor.dtype)) if tensor.dtype in call.mode.low else tensor
+
+
+def is_workspace(call: Call, tensor: torch.Tensor) -> bool:
+    """Whether it is the bytes that a kernel has left for its derivative."""
+    return call.plan.base in ops.PAYLOADS and tensor.dtype == torch.uint8
+
+
+def workspace(call: Call, tensor: torch.Tensor) -> torch.Tensor:
+    """What the forward kernel left in the reference precision. The run's own is shorter: on it the kernel would write past the end of the memory."""
+    payload: torch.Tensor | None = call.mode.memory.payload(tensor)
+    if payload is None:
+        raise RuntimeError("the forward kernel's workspace has no replayed twin")
+    return payload
 
 
 def exact(call: Call, place: int = 0) -> torch.Tensor:

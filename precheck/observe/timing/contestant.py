@@ -11,7 +11,7 @@ import torch
 from precheck import float32
 from precheck.formats import TF32
 from precheck.observe import float32_parts, state
-from precheck.observe.containers import call, mapped, tensors
+from precheck.observe.containers import call, mapped, scored, tensors
 from precheck.observe.job import Job
 from precheck.observe.module_hooks import Boundaries, interpreted
 from precheck.observe.records import Trace
@@ -86,7 +86,7 @@ class Contestant:
         job = self.job
         with torch.set_grad_enabled(job.loss is not None), self.precision.autocast(job.device):
             result = call(job.model, self.inputs)
-            loss = job.loss(result) if job.loss else None
+            loss = scored(job.loss, result) if job.loss else None
         torch.clear_autocast_cache()  # as at the end of an outermost autocast block, which this one is not
         if loss is None or not loss.requires_grad:
             return

@@ -22,6 +22,7 @@ from precheck.analysis.rounding import AMPLIFICATION, DEAD, FELT, PLAIN, PLAIN_R
 from precheck.analysis.steep_functions import Steep
 from precheck.rules.amplified_rounding.about import ABOUT
 from precheck.rules.rule import HEALED, Candidate, Rule, repeated
+from precheck.words import of_norm, percents
 
 MISSING = Limit(
     8, "numbers",
@@ -57,24 +58,24 @@ class AmplifiedRounding(Rule):
         if isinstance(fact, Steep):
             return _steep(fact)
         if isinstance(fact, Repeated):
-            return f"its rounding ({fact.own:.2g} relative) is one of a factor that {repeated(fact)}"
+            return f"its rounding ({percents(fact.own)}) is one of a factor that {repeated(fact)}"
         if not isinstance(fact, Misrounded) or fact.how not in ("digits lost", "amplified"):
             return super().words(fact)
         value = fact.value
-        text = f"its rounding ({fact.shown.drift_in:.2g} relative) is amplified {fact.gain:.0f} times by {placed(fact.shown)}: "
+        text = f"its rounding ({percents(fact.shown.drift_in)}) is amplified {fact.gain:.0f} times by {placed(fact.shown)}: "
         lost = f"{100 * value.dead:.0f} % of the elements have no correct digit"
-        text += lost if fact.how == "digits lost" else f"off by {value.drift / value.roundoff:.0f} roundings"
+        text += lost if fact.how == "digits lost" else f"off by {of_norm(value.drift)}"
         return text + (HEALED if fact.healed else "")
 
     def own_error(self, fact: OwnError) -> str:
         rounded = fact.operation.outputs[0].dtype
-        return f"a rounding to {rounded} here ({fact.own:.2g} relative) is amplified {fact.off / fact.own:.0f} times by {placed(fact.shown)}"
+        return f"a rounding to {rounded} here ({percents(fact.own)}) is amplified {fact.off / fact.own:.0f} times by {placed(fact.shown)}"
 
 
 def _steep(fact: Steep) -> str:
     """What a function makes of a cast, or of a table that the conversion of the model has rounded."""
-    what = (f"this computes with a tensor that the conversion of the model to {fact.dtype} has rounded ({fact.own:.2g} relative), which" if fact.table
-            else f"a rounding to {fact.dtype} here ({fact.own:.2g} relative)")  # fmt: skip
+    what = (f"this computes with a tensor that the conversion of the model to {fact.dtype} has rounded ({percents(fact.own)}), which" if fact.table
+            else f"a rounding to {fact.dtype} here ({percents(fact.own)})")  # fmt: skip
     cure = "; keep that tensor in float32: override _apply, or make it anew after the conversion" if fact.table else ""
     return (f"{what} is amplified {fact.off / fact.own:.0f} times by {placed(fact.shown)}: {fact.measured:.0f} unit roundoffs, most of them of this "
             f"one rounding{cure}")  # fmt: skip

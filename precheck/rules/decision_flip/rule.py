@@ -6,6 +6,7 @@ that with how many differ between float32 and its noise runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
@@ -108,8 +109,8 @@ def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:
     """Noise that the cast of a weight brought in can be kept out by not casting it, and is an error. What computing brings in may be all that the
     differences ever were, as in a model that has learnt nothing yet, and is a warning."""
     scores = operation.inputs[0]
-    text = (f"{_changed(flips)}: the error is {100 * flips.blur:.2g} % of the difference between the scores, where one rounding is "
-            f"{100 * scores.rounded:.1g} %")  # fmt: skip
+    share = f"{100 * flips.blur:.2g} % of the difference between the scores" if math.isfinite(flips.blur) else "beyond any difference of the scores"
+    text = f"{_changed(flips)}: the error is {share}, where one rounding is {100 * scores.rounded:.1g} %"
     cause = origins.of(scores) or operation
     text = f"the rounding here decides {placed(operation)}: {text}" if cause is not operation else text
     severity: Severity = "error" if cause.base == "_to_copy" and cause.parameter else "warning"

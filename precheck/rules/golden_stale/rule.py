@@ -24,7 +24,7 @@ from precheck.observe.sketch import distance
 from precheck.precisions import PRECISIONS
 from precheck.rules.golden_stale.about import ABOUT
 from precheck.rules.rule import Rule
-from precheck.words import counted, one_line
+from precheck.words import counted, of_norm, one_line
 
 UNLIKE = Limit(
     0.5, "share of an update",
@@ -52,7 +52,7 @@ def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Fi
             return [_stale(f"{name} has shape {record.shape}, and {before.shape} was recorded", phase="data", tensor=name)]
         moved = distance(before.sketch, record.sketch)
         if moved > noise.REASSOCIATED * before.norm:
-            share = f"by {100 * moved / before.norm:.2g} % of its norm" if before.norm else "which were all zero"
+            share = f"by {of_norm(moved / before.norm)}" if before.norm else "which were all zero"
             return [_stale(f"{name} differs from the recorded values, {share}", phase="data", tensor=name)]
     gone = [name for name in recorded if name not in now]
     return [_stale(f"{one_line(gone[0])} was among the inputs it was recorded with, and is not now", phase="data", tensor=gone[0])] if gone else []
@@ -102,7 +102,7 @@ def moved(rows: Sequence[Comparison], recorded: Trace, now: Trace, *, weights_di
     cause = "the weights are not those recorded" if weights_differ else "weights and inputs are those recorded, so the code or a library changed"
     return [
         _stale(
-            f"in float32 {_the(first.record)} moved by {first.relative:.2g} of its norm since ({len(changed)} of "
+            f"in float32 {_the(first.record)} moved by {of_norm(first.relative)} since ({len(changed)} of "
             f"{len(rows)} tensors moved); {cause}",
             phase=phase_of(first.record.kind), tensor=first.record.name, measured=first.r, limit=first.allowed,
         )

@@ -70,19 +70,19 @@ def _next(step: ScalerStep) -> float:
 
 
 def _order(event: ScalingEvent) -> Candidate:
-    scale, other, severity = _told(event.factor), _told(event.other), "error"
+    scale, scaled, other, severity = _told(event.factor), _scaled(event.factor), _scaled(event.other), "error"
     if event.kind == "mixed" and event.text == "number":
-        text = f"a number that is not scaled is added to a quantity scaled by {scale}: divide that by scaler.get_scale() first"
+        text = f"a number that is not scaled is added to one that {scaled}: divide that by scaler.get_scale() first"
     elif event.kind == "mixed" and event.text == "function":
-        text = f"an exponential is taken of a quantity scaled by {scale}: divide that by scaler.get_scale() first"
+        text = f"an exponential is taken of a number that {scaled}: divide that by scaler.get_scale() first"
     elif event.kind == "mixed":
-        text = f"a quantity scaled by {scale} is added to one scaled by {other}: pass every loss through scaler.scale, or unscale_ first"
+        text = f"a number that {scaled} is added to one that {other}: pass every loss through scaler.scale, or unscale_ first"
     elif event.kind == "compared":
-        text = f"a quantity scaled by {scale} is compared with, or clipped by, one scaled by {other}: call scaler.unscale_(optimizer) first"
+        text = f"a number that {scaled} is compared with, or clipped by, one that {other}: call scaler.unscale_(optimizer) first"
     elif event.kind == "applied":
         text = f"a step on gradients still scaled by {scale}: use scaler.step(optimizer), and scaler.update() only after every optimizer's step"
     elif event.kind == "rescaled":
-        text = f"a quantity scaled by {scale} is divided by another scale, {other}: read the scale before scaler.update()"
+        text = f"a number that {scaled} is divided by another scale, {_told(event.other)}: read the scale before scaler.update()"
         severity = "error" if event.text else "warning"
     elif event.kind == "read":
         text, severity = f"Python reads a number that is scaled by {scale}", "warning"
@@ -104,3 +104,10 @@ def _order(event: ScalingEvent) -> Candidate:
 def _told(factor: float) -> str:
     """A factor as people say it: 1024, 1/1024."""
     return f"1/{1 / factor:g}" if 0 < factor < 1 else f"{factor:g}"
+
+
+def _scaled(factor: float) -> str:
+    """What the loss scale has done to a number: the end of "a number that …"."""
+    if factor == 1:
+        return "is not scaled"
+    return f"the loss scale has made {1 / factor:g} times smaller" if 0 < factor < 1 else f"the loss scale has made {factor:g} times larger"

@@ -19,6 +19,7 @@ from precheck.analysis.zeros import LOST, Flooded
 from precheck.observe.shadow.step_records import Update
 from precheck.rules.rule import HEALED, Candidate, Rule
 from precheck.rules.underflow.about import ABOUT
+from precheck.words import of_norm
 
 EMPTIED = Limit(
     0.01, "share of the elements", "of a moment that is flushed to zero. One element in a hundred then steps by m / eps instead of m / √v."
@@ -50,8 +51,7 @@ class Underflow(Rule):
         if isinstance(fact, Misrounded) and fact.how == "flushed":
             return f"flushed or subnormal here; {100 * fact.value.dead:.0f} % of the elements of {placed(fact.shown)} have no correct digit"
         if isinstance(fact, Misrounded) and fact.how == "subnormal":
-            off = fact.value.drift / fact.value.roundoff
-            return f"subnormal here, where {fact.value.dtype} has few bits: off by {off:.0f} roundings{HEALED if fact.healed else ''}"
+            return f"subnormal here, where {fact.value.dtype} has few bits: off by {of_norm(fact.value.drift)}{HEALED if fact.healed else ''}"
         return super().words(fact)
 
     def own_error(self, fact: OwnError) -> str:

@@ -1,0 +1,51 @@
+"""Bytes that a kernel leaves for its derivative: each run in another precision has its own, since a kernel trusts their length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import precheck
+from precheck.observe.run import trains_recurrent
+from precheck.observe.shadow.replay import Replay
+
+
+class Amplified(nn.Module):
+    """An op before the recurrent layer amplifies rounding, so that the disturbed numbers are followed from there on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.lstm = nn.Linear(8, 16), nn.LSTM(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.lstm((self.before(x) * 300).sin())[0]
+        return made
+
+
+@pytest.mark.skipif(not trains_recurrent(torch.bfloat16), reason="oneDNN has no LSTM in bfloat16 for this processor")
+def test_a_backward_kernel_in_float32_gets_a_workspace_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's own workspace is shorter, and oneDNN wrote past the end of it: the user's process ended by a segmentation fault."""
+    lengths: dict[str, list[int]] = {"mkldnn_rnn_layer": [], "mkldnn_rnn_layer_backward": []}
+    real = Replay.call
+
+    def call(self: Any, func: Any, planned: Any, args: Any, kwargs: Any, change: Any) -> list[torch.Tensor]:
+        if planned.packet == "mkldnn_rnn_layer_backward":
+            lengths[planned.packet].append(change(args[-1]).numel())
+        made = real(self, func, planned, args, kwargs, change)
+        if planned.packet == "mkldnn_rnn_layer":
+            lengths[planned.packet].append(made[-1].numel())
+        return made
+
+    monkeypatch.setattr(Replay, "call", call)
+    torch.manual_seed(0)
+    model, x = Amplified(), torch.randn(64, 2, 8)
+    with precheck.watch(model) as report:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(x).float().square().mean()
+        loss.backward()
+    assert len(lengths["mkldnn_rnn_layer_backward"]) >= 2, "the disturbed numbers were not followed"
+    assert set(lengths["mkldnn_rnn_layer_backward"]) == set(lengths["mkldnn_rnn_layer"])
+    assert not any("rnn" in name for name in report.facts.get("opaque", {}))
