@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.findings import Severity
-from precheck.observe.shadow.code_notes import Clipped, Late, Skewed, Uncancelled
+from precheck.observe.shadow.code_notes import Clipped, Late, Skewed, Uncancelled, Unturned
 from precheck.observe.shadow.operations import Observation, Operation
 
 CANCELLED = Limit(
@@ -36,12 +36,14 @@ MOST = 64
 """Records that are told apart. A hundred thousand calls have 30 or more with less than the probability of `GROWS`."""
 BY_CHANCE = Limit(6.0, "standard errors", "of a mean error that chance explains: of 10^9 tensors, one has more")
 
+Remark = Uncancelled | Unturned | Clipped | Skewed | Late
+
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Miscoded(Fact):
     """What a quantiser does wrong."""
 
-    remark: Uncancelled | Clipped | Skewed | Late
+    remark: Remark
 
 
 def facts(observation: Observation) -> Iterator[Miscoded]:
@@ -50,6 +52,8 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
         remark = operation.coded
         if isinstance(remark, Uncancelled) and remark.off > CANCELLED:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED, "warning" if remark.whole else "error")
+        elif isinstance(remark, Unturned) and remark.off > CANCELLED:
+            yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
         elif isinstance(remark, Clipped):
             yield from _clipping(operation, remark)
         elif isinstance(remark, Late):
@@ -90,6 +94,6 @@ def _numbers_of_records(calls: int) -> list[float]:
 
 
 def _fact(
-    mechanism: str, operation: Operation, remark: Uncancelled | Clipped | Skewed | Late, measured: float, limit: float, severity: Severity = "error"
+    mechanism: str, operation: Operation, remark: Remark, measured: float, limit: float, severity: Severity = "error"
 ) -> Miscoded:
     return Miscoded(mechanism=mechanism, operation=operation, measured=measured, limit=float(limit), remark=remark, severity=severity)

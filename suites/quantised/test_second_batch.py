@@ -22,7 +22,7 @@ RULES = {
     "turned_after_amax": "clipping", "window_emptied": "underflow", "scale_of_the_first_shard": "wrong-scale", "heads_repeated": "wrong-scale",
 }  # fmt: skip
 MISSED = {
-    "turn_not_orthonormal": "a turn by a matrix is no scale, and is not followed; one factor for a whole product may be meant",
+    "turn_not_orthonormal": "the turns cancel but for one factor for the whole product, which may be meant",
     "seed_reused": "each step's rounding has no mean; that steps share their noise is not looked at",
     "order ignored": "the scales of groups are those of other columns, without a pattern in rows, columns or groups of neighbours",
 }

@@ -19,6 +19,15 @@ class Uncancelled:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Unturned:
+    """Turns by Hadamard matrices that do not cancel: those of a product's two operands, or one that is applied again instead of back."""
+
+    turned: str  # where the left operand was turned
+    other: str  # and the right one; "" where one tensor was turned twice, "nowhere" where it was not turned
+    off: float  # |result - c result without turns| / |result|, for the best factor c
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Clipped:
     """Codes that ended at the largest number. Shares are relative: of the Euclidean norm, and of the elements."""
 
