@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.findings import Severity
-from precheck.observe.shadow.code_notes import Clipped, Late, Skewed, Uncancelled, Unturned
+from precheck.observe.shadow.code_notes import Clipped, Late, Repeated, Skewed, Uncancelled, Unturned
 from precheck.observe.shadow.operations import Observation, Operation
 
 CANCELLED = Limit(
@@ -34,9 +34,15 @@ GROWS = Limit(
 )  # fmt: skip
 MOST = 64
 """Records that are told apart. A hundred thousand calls have 30 or more with less than the probability of `GROWS`."""
+REPEATED = Limit(
+    2.0, "times the square of independent errors",
+    """that the sum of some calls' errors may have. Independent errors have 1. With the same noise n calls have up to n, and (n + 1) / 2 where they
+    round other numbers.""",
+)  # fmt: skip
+AGAIN = Limit(4, "calls", "with the same noise: two are an estimate by differences, which takes the same random numbers on purpose")
 BY_CHANCE = Limit(6.0, "standard errors", "of a mean error that chance explains: of 10^9 tensors, one has more")
 
-Remark = Uncancelled | Unturned | Clipped | Skewed | Late
+Remark = Uncancelled | Unturned | Clipped | Skewed | Repeated | Late
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -60,6 +66,8 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
             yield from _late(operation, remark)
         elif isinstance(remark, Skewed) and abs(remark.mean) > max(SKEWED, BY_CHANCE * remark.chance):
             yield _fact("biased-rounding", operation, remark, abs(remark.mean), SKEWED)
+        elif isinstance(remark, Repeated) and remark.calls >= AGAIN and remark.grown > REPEATED:
+            yield _fact("biased-rounding", operation, remark, remark.grown, REPEATED)
 
 
 def _clipping(operation: Operation, remark: Clipped) -> Iterator[Miscoded]:

@@ -50,6 +50,14 @@ class Skewed:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Repeated:
+    """Codes that several calls have rounded with the same noise."""
+
+    calls: int
+    grown: float  # the square of the sum of their errors, over the sum of the squares
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Late:
     """What scales of the calls before cost an operand of a product. Of its calls the worst is told; errors are relative to the operand's norm."""
 

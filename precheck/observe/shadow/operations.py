@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from precheck.findings import Binades, Loss
-from precheck.observe.shadow.code_notes import Clipped, Late, Skewed, Uncancelled, Unturned
+from precheck.observe.shadow.code_notes import Clipped, Late, Repeated, Skewed, Uncancelled, Unturned
 from precheck.observe.shadow.op_notes import Outdated, Recut, Refused, Renumbered, Skew, Summed, Tail, Wrapped
 from precheck.observe.shadow.source import Function, shortened
 from precheck.observe.shadow.step_records import ScalerStep, ScalingEvent, Undone, Update
@@ -126,7 +126,7 @@ class Operation:
     tail: Tail | None = None
     skew: Skew | None = None
     summed: Summed | None = None
-    coded: Uncancelled | Unturned | Clipped | Skewed | Late | None = None
+    coded: Uncancelled | Unturned | Clipped | Skewed | Repeated | Late | None = None
     mixed: bool = False  # whether its tensors, those of one number aside, are of several formats
     autocast: bool = False  # whether the block has switched autocast on, or off again
     impossible: tuple[int, int] = (0, 0)  # indices drawn that have no probability, of so many

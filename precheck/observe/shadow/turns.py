@@ -57,7 +57,7 @@ class Turns:
         self.codes = codes
         self.held: Storages[Turned] = Storages()
         self.matrices: Storages[tuple[int, bool]] = Storages()  # by version
-        self.quantised: Storages[bool] = Storages()  # codes, and what was dequantised
+        self.quantised: Storages[str] = Storages()  # codes and what was dequantised, by the line that rounded
         self.forward: list[torch.Tensor] = []  # matrices that forward passes have multiplied by
 
     def begins(self, base: str, args: tuple[Any, ...]) -> bool:
@@ -66,8 +66,12 @@ class Turns:
 
     def follow(self, planned: OpPlan, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
         """An op has run."""
-        if self._rounded(planned.base, inputs, result):
-            self.quantised.put(result, True)
+        rounded = self._rounded(planned.base, inputs, result)
+        if rounded is not None:
+            self.quantised.put(result, rounded)
+        elif planned.base in ops.ADDITIONS and self.quantised:
+            for line in filter(None, map(self.quantised.get, inputs)):
+                self.codes.casts.added_up(line)
         if planned.base in FACTORS:
             left, right = (args[place] for place in FACTORS[planned.base])
             self._product(planned, left, right, result)
@@ -76,10 +80,11 @@ class Turns:
         elif self.held:
             self._kept(planned, args, inputs, result)
 
-    def _rounded(self, base: str, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> bool:
-        tracks = self.codes.tracks
-        dequantised = base in ("mul", "div") and any(tracks.get(each) is not None for each in inputs)
-        return dequantised or tracks.get(result) is not None or (base in KEPT and bool(inputs) and bool(self.quantised.get(inputs[0])))
+    def _rounded(self, base: str, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> str | None:
+        """The line that rounded a result, or what it was dequantised from."""
+        tracks = [self.codes.tracks.get(each) for each in (result, *inputs)] if base in ("mul", "div") else [self.codes.tracks.get(result)]
+        line = next((track.rounded for track in tracks if track is not None), None)
+        return line or (self.quantised.get(inputs[0]) if base in KEPT and inputs else None)
 
     def _turns(self, tensor: torch.Tensor) -> bool:
         """Whether a matrix is a Hadamard matrix, or one of blocks that are, times any number."""
