@@ -151,7 +151,10 @@ def resolve(name: object, *, policy: Policy = "cuda") -> Precision:
     """
     if isinstance(name, Precision):
         return name
-    recipe = recipes.recipe_of(name, recipes.RECIPES)
+    try:
+        recipe = recipes.recipe_of(name, recipes.RECIPES)
+    except recipes.UnknownOptionError as error:
+        raise PrecisionError(str(error)) from error
     if recipe is not None:
         return dataclasses.replace(PRECISIONS[recipe.name], gemm=recipe, policy=policy)
     word = _said(name).strip().removeprefix("torch.")

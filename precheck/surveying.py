@@ -29,11 +29,16 @@ class Survey:
 
     def rows(self) -> list[dict[str, Any]]:
         """A row for each layer and product: "layer", "product", "outlier" (an input channel, or None), decibels by precision (None where a recipe
-        leaves it alone), and "flushed": by precision, the share of each operand that is rounded to zero."""
+        leaves it alone), and "flushed": by precision, the share of each operand that is rounded to zero.
+
+        "blocks" has by precision and operand how many blocks there are that share a scale, and by step the shares of blocks ("clipping",
+        "flushing") and of elements ("clipped", "flushed") that are clipped or rounded to zero.
+        """
         return [
             {"layer": place.layer, "product": place.product, "outlier": place.channel}
             | {name: _finite(place.decibels(name)) for name in self.precisions}
             | {"flushed": {name: {kind: round(share, 4) for kind, share in place.flushed(name).items()} for name in self.precisions}}
+            | {"blocks": {name: place.shares(name) for name in self.precisions}}
             for place in self.places
         ]
 
@@ -53,7 +58,22 @@ class Survey:
         width = max((len(place.layer) for place in self.places), default=5)
         head = f"{'layer':{width}}  {'product':15}  " + "  ".join(f"{name:>10.10}" for name in self.precisions) + "  outlier"
         lines = [f"{_line(place, width)}  {self._cells(place)}  {_outlier(place)}".rstrip() for place in self.places]
-        return "\n".join([head, *lines, *self._medians(width)])
+        return "\n".join([head, *lines, *self._medians(width), *self._blocks()])
+
+    def blocks(self, precision: str) -> list[tuple[str, str, str, dict[str, Any]]]:
+        """Layer, product, operand and shares of blocks by step; those that clip most come first, then those that flush most."""
+        rows = [(place.layer, place.product, kind, found) for place in self.places for kind, found in place.shares(precision).items()]
+        return sorted(rows, key=lambda row: (-max(row[3]["clipping"]), -max(row[3]["flushing"])))
+
+    def _blocks(self) -> list[str]:
+        """For each precision the operand that clips or flushes in most blocks."""
+        lines = []
+        for name in self.precisions:
+            for layer, product, kind, found in self.blocks(name)[:1]:
+                clip, flush = (100 * max(found[what]) for what in ("clipping", "flushing"))
+                what = f"{found['blocks']} blocks of the {kind} of {layer or 'the model'} ({product})"
+                lines.append(f"{name}: of {what}, {clip:.3g} % clip and {flush:.3g} % round something to zero; no operand has more")
+        return lines
 
     def _cells(self, place: Place) -> str:
         return "  ".join(f"{place.decibels(name):10.1f}" for name in self.precisions)
@@ -87,15 +107,21 @@ def survey(
     precisions: Iterable[str],
     *,
     loss: Callable[[Any], torch.Tensor] | None = None,
+    optimizer: Callable[[list[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
+    steps: int = 1,
     seed: int = 0,
 ) -> Survey:
     """Runs `model` once in float32, and also computes each product of a layer under each recipe.
+
+    Decibels are those of the first step. Blocks that clip or round something to zero are counted in each step.
 
     Args:
         model: A module or a function of tensors. It comes back as it was.
         inputs: A tensor is one argument, a tuple positional arguments, a dict keyword arguments.
         precisions: Names of recipes ("mxfp8", "nvfp4").
         loss: Takes the model's output, gives a scalar. With it the two products of the backward pass are surveyed too.
+        optimizer: Takes the parameters, gives an optimizer. With it `steps` steps are made.
+        steps: How many.
         seed: Of torch's random numbers.
 
     Returns:
@@ -108,7 +134,7 @@ def survey(
     chosen: Mapping[str, Recipe] = {name: _recipe(name) for name in precisions}
     if not chosen:
         raise InputError(f"no precision was named; pass names of recipes, as in survey(model, inputs, ['mxfp8']); known are {', '.join(RECIPES)}")
-    found = surveyed(job_of(model, inputs, loss=loss, seed=seed), chosen.values())
+    found = surveyed(job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), chosen.values())
     return Survey(tuple(dict.fromkeys(recipe.name for recipe in chosen.values())), tuple(found))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.findings import Severity
-from precheck.observe.shadow.code_notes import Clipped, Late, Skewed, Uncancelled
+from precheck.observe.shadow.code_notes import Clipped, Late, Repeated, Skewed, Uncancelled, Unturned
 from precheck.observe.shadow.operations import Observation, Operation
 
 CANCELLED = Limit(
@@ -34,14 +34,22 @@ GROWS = Limit(
 )  # fmt: skip
 MOST = 64
 """Records that are told apart. A hundred thousand calls have 30 or more with less than the probability of `GROWS`."""
+REPEATED = Limit(
+    2.0, "times the square of independent errors",
+    """that the sum of some calls' errors may have. Independent errors have 1. With the same noise n calls have up to n, and (n + 1) / 2 where they
+    round other numbers.""",
+)  # fmt: skip
+AGAIN = Limit(4, "calls", "with the same noise: two are an estimate by differences, which takes the same random numbers on purpose")
 BY_CHANCE = Limit(6.0, "standard errors", "of a mean error that chance explains: of 10^9 tensors, one has more")
+
+Remark = Uncancelled | Unturned | Clipped | Skewed | Repeated | Late
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Miscoded(Fact):
     """What a quantiser does wrong."""
 
-    remark: Uncancelled | Clipped | Skewed | Late
+    remark: Remark
 
 
 def facts(observation: Observation) -> Iterator[Miscoded]:
@@ -50,12 +58,16 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
         remark = operation.coded
         if isinstance(remark, Uncancelled) and remark.off > CANCELLED:
             yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED, "warning" if remark.whole else "error")
+        elif isinstance(remark, Unturned) and remark.off > CANCELLED:
+            yield _fact("wrong-scale", operation, remark, remark.off, CANCELLED)
         elif isinstance(remark, Clipped):
             yield from _clipping(operation, remark)
         elif isinstance(remark, Late):
             yield from _late(operation, remark)
         elif isinstance(remark, Skewed) and abs(remark.mean) > max(SKEWED, BY_CHANCE * remark.chance):
             yield _fact("biased-rounding", operation, remark, abs(remark.mean), SKEWED)
+        elif isinstance(remark, Repeated) and remark.calls >= AGAIN and remark.grown > REPEATED:
+            yield _fact("biased-rounding", operation, remark, remark.grown, REPEATED)
 
 
 def _clipping(operation: Operation, remark: Clipped) -> Iterator[Miscoded]:
@@ -90,6 +102,6 @@ def _numbers_of_records(calls: int) -> list[float]:
 
 
 def _fact(
-    mechanism: str, operation: Operation, remark: Uncancelled | Clipped | Skewed | Late, measured: float, limit: float, severity: Severity = "error"
+    mechanism: str, operation: Operation, remark: Remark, measured: float, limit: float, severity: Severity = "error"
 ) -> Miscoded:
     return Miscoded(mechanism=mechanism, operation=operation, measured=measured, limit=float(limit), remark=remark, severity=severity)

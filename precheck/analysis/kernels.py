@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from precheck.analysis.limit import Limit
-from precheck.formats import E4M3FN, integers, mx, scaled
+from precheck.formats import E2M1, E2M3, E3M2, E4M3FN, integers, mx, nvfp4, scaled
 from precheck.formats.tiles import ROW, TENSOR
 
 KERNEL = Limit(
     3.0, "times what rounding explains",
     "of a layer's error beside float32: that of storing its result, and of quantising its input, each as large as measured on this very input",
 )  # fmt: skip
+MODES: tuple[mx.Mode, ...] = ("floor", "ceil", "even", "rceil")
 OUTPUT = 0.42
 """Root mean square error of one rounding, in unit roundoffs."""
 
@@ -26,6 +29,30 @@ def expected(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, roun
     quantised = [*_integers(wide), *_floats(wide)]
     coarse = max(float(((each - wide) @ weight.t()).norm() / norm) for each in quantised)
     return result, stored, (stored**2 + coarse**2) ** 0.5
+
+
+def reproduced(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, made: torch.Tensor, roundoff: float) -> bool:
+    """Whether a result is that of an input in a format of 4 or 6 bits, up to the rounding of what is stored.
+
+    Such an input loses far more than `expected` allows. So it is let off only where a format makes this very result.
+    """
+    wide, made = given.float(), made.float()
+    norm, stored = made.norm().clamp_min(1e-30), OUTPUT * roundoff * 3**0.5
+    return any(float((each @ weight.t() + bias - made).norm() / norm) <= KERNEL * stored for each in _narrow(wide))
+
+
+def _narrow(wide: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The input in formats of 4 and 6 bits, as inference libraries scale them."""
+    for element in (E2M1, E2M3, E3M2):
+        for mode in MODES:
+            yield mx.dequantised(*mx.quantised(wide, element, mode=mode))
+    for over in (nvfp4.tensor_scale(wide.abs().amax()), None):
+        elements, scales = nvfp4.quantised(wide, over=over)
+        yield nvfp4.dequantised(elements, scales, over)
+    for tile in (ROW, integers.group(mx.BLOCK)):
+        for symmetric in (True, False):
+            scale, zero = integers.parameters(wide, integers.INT4, tile=tile, symmetric=symmetric)
+            yield integers.dequantised(integers.quantised(wide, integers.INT4, scale, zero, tile), scale, zero, tile)
 
 
 def _integers(wide: torch.Tensor) -> list[torch.Tensor]:

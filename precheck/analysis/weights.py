@@ -1,7 +1,8 @@
 """A quantised weight beside the weight that it was made of: rounding, or a wrong scale, zero point, order.
 
 Rounding leaves errors that neither follow the weight nor have a mean. A wrong scale makes an error that follows the weight. A wrong zero point
-makes one with a mean, in the blocks that share it. Codes in a wrong order leave nothing of the weight, except what a permutation brings back.
+makes one with a mean, in the blocks that share it. Codes in a wrong order leave nothing of the weight, except what a permutation brings back. A turn
+of the columns that the input lacks leaves the angles between rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ BLOCKS = (16, 32, 64, 128)
 UNLIKE = Limit(
     0.6, "cosine", "between a weight and what was quantised, below which it is another. Ternary weights of a Gaussian reach 0.9, binary ones 0.8."
 )  # fmt: skip
-FOUND = Limit(0.8, "cosine", "from which a permutation has brought a weight back")
+FOUND = Limit(
+    0.8, "cosine", "from which a permutation has brought a weight back, or the angles between a weight's rows are those of the other's"
+)  # fmt: skip
 FEWEST = 6
 """Elements that count, from which a block is judged."""
 FACTOR = Limit(
@@ -35,7 +38,7 @@ SHARE = Limit(1 / 16, "share of the blocks", "that must be off: single blocks th
 class Misfit:
     """What is wrong with a quantised weight."""
 
-    what: str  # "order", "scale", "zero point"
+    what: str  # "order", "turn", "scale", "zero point"
     detail: str
     measured: float
     limit: float
@@ -156,5 +159,17 @@ def _paired(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def _other(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit:
-    alike = likeness(weight, quantised)
+    alike, turned = likeness(weight, quantised), _angles(weight, quantised)
+    if turned > FOUND:
+        detail = f"the angles between its rows are the weight's ({100 * turned:.0f} %), and its numbers are not ({100 * max(alike, 0.0):.0f} %)"
+        return Misfit("turn", detail, alike, float(UNLIKE))
     return Misfit("order", f"{100 * max(alike, 0.0):.0f} % of it is the weight, and no common order of packing brings it back", alike, float(UNLIKE))
+
+
+def _angles(weight: torch.Tensor, quantised: torch.Tensor) -> float:
+    """The cosine between two matrices' products of different rows, which a turn of the columns by an orthogonal matrix leaves as they are."""
+    if len(weight) < FEWEST:
+        return 0.0
+    first, second = (each @ each.t() for each in (weight, quantised))
+    first, second = (each - torch.diag(each.diagonal()) for each in (first, second))
+    return float((first * second).sum() / (first.norm() * second.norm()).clamp_min(1e-300))

@@ -17,6 +17,7 @@ _EXPONENT = 0x7F800000
 _MANTISSA = 23
 _BIAS = 127
 HALF_VARIANCE = 0.5**0.5
+"""The error of rounding to nearest over that of rounding by chance: min(f, 1 - f)² has a mean of 1/12 where f (1 - f) has one of 1/6."""
 SMALLEST = -126 + 24
 """The least exponent of a format's smallest number for which division in float32 is exact."""
 
@@ -27,25 +28,37 @@ def cast(
     """`values` rounded to numbers of `fmt`, as float32 of the same shape.
 
     "nearest" ties to even. "stochastic" takes the number above with the probability that the place between the two neighbours says, drawn from
-    `generator`; its mean error is zero. "noise" adds to each element a random error of the size that rounding to nearest makes. That is the error
-    of "stochastic" over √2, since the mean of f (1 - f) is 1/6 where that of min(f, 1 - f)² is 1/12. The results are no numbers of the format then,
-    but numbers of the format stay. What lies beyond `fmt.max` becomes that with `saturate`, or where the format has no Inf; otherwise Inf, from
+    `generator`; its mean error is zero. What lies beyond `fmt.max` becomes that with `saturate`, or where the format has no Inf; otherwise Inf, from
     half a spacing beyond it on. NaN stays NaN.
+
+    "noise" makes errors as rounding to nearest does, and others: each element is rounded to nearest on a grid of its own, which is that of `fmt`
+    times a number drawn between 2^-1/2 and 2^1/2. Where the grid lies is as good as drawn, since a scale puts it there. Such errors have the size of
+    those of rounding, and follow the elements as those do: what is far below the smallest number becomes zero on every grid. Independent errors would
+    cancel in a sum of thousands, where what was rounded to zero is missing. The results are no numbers of the format then, but numbers of the format
+    stay.
 
     Raises ValueError for a format that float32 does not hold with room to spare (bf16, fp32, fp64, tf32).
     """
     step = spacing(values, fmt)
     wide = values.float()
-    if rounding == "nearest":
-        rounded = (wide / step).round_().mul_(step)
-    else:
+    if rounding == "stochastic":
         rounded = by_chance(wide.abs().div_(step), generator).mul_(step).copysign_(wide)
+    else:
+        rounded = (wide / step).round_().mul_(step)
     if rounding == "noise":
-        held = wide.clamp(-fmt.max, fmt.max)
-        return (rounded.clamp_(-fmt.max, fmt.max).sub_(held)).mul_(HALF_VARIANCE).add_(held)
+        return _on_other_grids(wide, rounded, fmt, generator)
     if saturate or fmt.saturates:
         return rounded.clamp_(-fmt.max, fmt.max)
     return torch.where(rounded.abs() > fmt.max, torch.full_like(rounded, float("inf")).copysign_(rounded), rounded)
+
+
+def _on_other_grids(wide: torch.Tensor, rounded: torch.Tensor, fmt: Format, generator: torch.Generator | None) -> torch.Tensor:
+    """Each element rounded to nearest on a grid by chance, but for those that `rounded` has left as they were. None ends beyond the largest."""
+    factor = torch.rand(wide.shape, device=wide.device, generator=generator).sub_(0.5).exp2_()
+    moved = wide * factor
+    step = spacing(moved, fmt)
+    other = moved.div_(step).round_().mul_(step).div_(factor).clamp_(-fmt.max, fmt.max)
+    return torch.where(rounded == wide, wide.clamp(-fmt.max, fmt.max), other)
 
 
 def by_chance(steps: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:

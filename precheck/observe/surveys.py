@@ -15,9 +15,11 @@ from precheck.recipes.survey import Place, Survey
 
 
 def surveyed(job: Job, recipes: Iterable[Recipe]) -> list[Place]:
-    """The products of one float32 run of a job's first step, by place. Layers that are kept in float32 are left out."""
+    """The places of the products in one float32 run of a job's steps. Layers that are kept in float32 are left out."""
     mode = Survey(job.model, recipes)
-    run(dataclasses.replace(job, optimizer=None, steps=1), Setting(torch.float32, beside=mode))
+    make = job.optimizer
+    followed = None if make is None or job.steps == 1 else lambda parameters: mode.follow(make(parameters))
+    run(dataclasses.replace(job, optimizer=followed, steps=job.steps if followed else 1), Setting(torch.float32, beside=mode))
     apart = {id(module) for kept in float32_parts.kept(job.model) for module in kept.modules()}
     left = {name for name, module in job.model.named_modules() if id(module) in apart}
     return [place for place in mode.places.values() if place.layer not in left]

@@ -11,13 +11,14 @@ from precheck.recipes import (
     mx_block_scaling,
     nvfp4_block_scaling,
     torchao_float8,
+    torchao_floats,
     torchao_integers,
     transformer_engine_fp8,
 )
-from precheck.recipes.objects import recipe_of
+from precheck.recipes.objects import UnknownOptionError, recipe_of
 from precheck.recipes.recipe import Quantiser, Recipe
 
-_FILES = (transformer_engine_fp8, float8_block_scaling, mx_block_scaling, nvfp4_block_scaling, torchao_float8, torchao_integers)
+_FILES = (transformer_engine_fp8, float8_block_scaling, mx_block_scaling, nvfp4_block_scaling, torchao_float8, torchao_integers, torchao_floats)
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for file in _FILES for recipe in file.RECIPES}
 ALIASES: dict[str, str] = {
     "fp8-delayed": "DelayedScaling", "fp8-current": "Float8CurrentScaling", "fp8-block": "Float8BlockScaling", "mxfp8": "MXFP8BlockScaling",
@@ -25,4 +26,4 @@ ALIASES: dict[str, str] = {
     "int8-dynamic": "Int8DynamicActivationInt8WeightConfig", "8da4w": "Int8DynamicActivationIntxWeightConfig",
 }  # fmt: skip
 
-__all__ = ["ALIASES", "RECIPES", "Quantiser", "Recipe", "recipe_of"]
+__all__ = ["ALIASES", "RECIPES", "Quantiser", "Recipe", "UnknownOptionError", "recipe_of"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from precheck.recipes.blocks import Blocks, shares
 from precheck.recipes.products import PRODUCTS, Operand, Product, RecipeProducts, is_plain
 from precheck.recipes.recipe import Recipe
 from precheck.torch_internals import TorchDispatchMode, storage_key
@@ -27,7 +28,7 @@ class Place:
     signal: float = 0.0
     noise: dict[str, float] = dataclasses.field(default_factory=dict)
     lost: dict[str, float] = dataclasses.field(default_factory=dict)  # energy of what elements that are rounded to zero would have added
-    zeros: dict[str, dict[str, list[int]]] = dataclasses.field(default_factory=dict)  # of each operand: elements rounded to zero, and all
+    blocks: dict[str, dict[str, dict[int, Blocks]]] = dataclasses.field(default_factory=dict)  # of each operand, by step
     channel: int | None = None  # of the layer's input, the one that is much greater than the others
     excess: float = 1.0  # its greatest magnitude over the median channel's
 
@@ -41,26 +42,34 @@ class Place:
         return self.lost.get(recipe, 0.0) / self.signal if self.signal else 0.0
 
     def flushed(self, recipe: str) -> dict[str, float]:
-        """Of each operand's elements, over all calls, the share that the recipe rounds to zero."""
-        return {kind: lost / max(every, 1) for kind, (lost, every) in self.zeros.get(recipe, {}).items()}
+        """Of each operand's elements, over all calls and steps, the share that the recipe rounds to zero."""
+        steps = {kind: found.values() for kind, found in self.blocks.get(recipe, {}).items()}
+        return {kind: sum(each.flushed for each in found) / max(sum(each.elements for each in found), 1) for kind, found in steps.items()}
 
-    def count(self, recipe: str, operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Counts what one call rounds to zero."""
+    def shares(self, recipe: str) -> dict[str, dict[str, Any]]:
+        """Of each operand, its blocks and the shares of them that clip or flush something, by step."""
+        return {kind: shares(found[step] for step in sorted(found)) for kind, found in self.blocks.get(recipe, {}).items()}
+
+    def count(self, recipe: str, operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.Tensor], step: int) -> None:
+        """Counts what one call clips and rounds to zero."""
         for operand, result in zip(operands, made, strict=True):
             if operand.how is not None:
-                counts = self.zeros.setdefault(recipe, {}).setdefault(operand.kind, [0, 0])
-                counts[0] += max(int(operand.matrix.count_nonzero()) - int(result.count_nonzero()), 0)
-                counts[1] += operand.matrix.numel()
+                steps = self.blocks.setdefault(recipe, {}).setdefault(operand.kind, {})
+                steps.setdefault(step, Blocks()).add(operand.matrix, result, operand.how, operand.call.scales.get(operand.kind))
 
 
 def by_layer(places: Iterable[Place], recipe: str) -> list[dict[str, Any]]:
-    """A row for each layer, the worst first: "layer", decibels by product (None where the recipe leaves it alone), "outlier" (a channel or None),
-    "flushed" (the largest share of an operand that is rounded to zero)."""
+    """A row for each layer, the worst first.
+
+    It has "layer", decibels by product (None where the recipe leaves it alone), "outlier" (a channel or None), "flushed" (the largest share of an
+    operand that is rounded to zero), and "blocks": of each operand how many there are, and by step the shares that clip or flush.
+    """
     rows: dict[str, dict[str, Any]] = {}
     for place in places:
-        row, value = rows.setdefault(place.layer, {"layer": place.layer, "outlier": None, "flushed": 0.0}), place.decibels(recipe)
+        row, value = rows.setdefault(place.layer, {"layer": place.layer, "outlier": None, "flushed": 0.0, "blocks": []}), place.decibels(recipe)
         row[place.product] = round(value, 2) if math.isfinite(value) else None
         row["flushed"] = round(max([row["flushed"], *place.flushed(recipe).values()]), 4)
+        row["blocks"] += [{"product": place.product, "operand": kind} | found for kind, found in place.shares(recipe).items()]
         row["outlier"] = place.channel if place.product == "forward" else row["outlier"]
     return sorted(rows.values(), key=lambda row: min((row[name] for name in PLACES if row.get(name) is not None), default=math.inf))
 
@@ -77,17 +86,23 @@ def _missing(operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.
 
 
 class Survey(TorchDispatchMode):
-    """Watches the products of a float32 run of `model`, and carries each out as every recipe would beside it."""
+    """Watches the products of a float32 run of `model`, and carries each out as every recipe would beside it.
+
+    What is noise and what is lost is measured in the first step. Blocks are counted in all steps.
+    """
 
     def __init__(self, model: torch.nn.Module, recipes: Iterable[Recipe]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.model, self.modes = model, [RecipeProducts(recipe) for recipe in recipes]
         self.names: dict[int, str] = {}
+        self.step, self.stepping = 1, False  # which step is run, and whether its optimizer is at work
         self.places: dict[tuple[str, Product], Place] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         operands = PRODUCTS.get(func)
+        if self.stepping:
+            return result
         if operands is not None and self.modes:
             left, right = (args[place] for place in operands)
             if is_plain(left) and is_plain(right) and result.numel():
@@ -97,7 +112,7 @@ class Survey(TorchDispatchMode):
         return result
 
     def _beside(self, left: torch.Tensor, right: torch.Tensor) -> None:
-        exact, place = (left.float() @ right.float()).double(), None
+        exact, place = (left.float() @ right.float()).double() if self.step == 1 else None, None
         for mode in self.modes:
             found = mode.operands(left, right)
             if found is None:
@@ -105,15 +120,29 @@ class Survey(TorchDispatchMode):
             product, (first, second) = found
             if place is None:
                 place = self._place(first.site, product)
-                place.signal += float(exact.square().sum())
+                place.signal += float(exact.square().sum()) if exact is not None else 0.0
                 if product == "forward":
                     self._channels(place, first.matrix if first.kind == "input" else second.matrix)
             quantised, name = mode.quantised(product, (first, second)), mode.recipe.name
             if quantised is not None:
+                place.count(name, (first, second), quantised, self.step)
+            if quantised is not None and exact is not None:
                 made = mode.summed((first, second), quantised)
                 place.noise[name] = place.noise.get(name, 0.0) + float((made.double() - exact).square().sum())
-                place.count(name, (first, second), quantised)
                 place.lost[name] = place.lost.get(name, 0.0) + _missing((first, second), quantised)
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """Its steps end those of the run, and its own products are no layer's."""
+
+        def begun(*_: Any) -> None:
+            self.stepping = True
+
+        def ended(*_: Any) -> None:
+            self.step, self.stepping = self.step + 1, False
+
+        optimizer.register_step_pre_hook(begun)
+        optimizer.register_step_post_hook(ended)
+        return optimizer
 
     def _place(self, site: int, product: Product) -> Place:
         if not self.names:

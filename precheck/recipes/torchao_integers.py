@@ -10,6 +10,7 @@ _CHANNEL = Quantiser(INT8, "symmetric", 1)
 
 RECIPES = (
     Recipe("Int8WeightOnlyConfig", (None, _CHANNEL), source=SOURCE),
+    Recipe("IntxWeightOnlyConfig", (None, _CHANNEL), source=SOURCE),
     Recipe("Int4WeightOnlyConfig", (None, Quantiser(UINT4, "affine", 1, 128)), source=SOURCE),
     Recipe("Int8DynamicActivationInt8WeightConfig", (_CHANNEL, _CHANNEL), source=SOURCE),
     Recipe(

@@ -65,7 +65,7 @@ def signs_differ(bug: bool) -> torch.Tensor:
     signs, others = torch.sign(normal(64, 1, seed=2)), torch.sign(normal(64, 1, seed=3))
     g, x = turn @ (signs * g), turn @ ((others if bug else signs) * x)
     scale, other = g.abs().amax(0, keepdim=True) / 448, x.abs().amax(0, keepdim=True) / 448
-    product = (g / scale).to(E4M3).float().t() @ (x / other).to(E4M3).float()
+    product = (g / scale).to(E4M3).float().t() @ (x / other).to(E4M3).float()  # culprit: signs-differ
     return (product * scale.t() * other).to(LOW)  # culprit: signs-differ
 
 

@@ -9,6 +9,7 @@ import torch
 from blocks_by_hand import hadamard
 from float8_by_hand import E4M3, E5M2, LOW, channels, normal
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 def scales_in_bfloat16() -> torch.Tensor:
@@ -91,6 +92,47 @@ def bias_among_the_sums() -> torch.Tensor:
     return torch.relu((codes @ given.t() - zero * given.sum(1) + bias) * scale * sw.t()).to(LOW)
 
 
+def dither_of_one_seed() -> torch.Tensor:
+    """The same noise for every frame, taken off again after rounding."""
+    still, frames = normal(64, 64), []
+    for frame in range(8):
+        x = still + 0.01 * normal(64, 64, seed=frame)
+        scale = x.abs().amax(1, keepdim=True) / 7
+        noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(1000))
+        frames.append((torch.floor(x / scale + noise) - (noise - 0.5)) * scale)
+    return torch.stack(frames).mean(0).to(LOW)
+
+
+def recomputed() -> torch.Tensor:
+    """Rounding by chance in a checkpoint, which draws the same numbers again in the backward pass."""
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        scale = x.detach().abs().amax(1, keepdim=True) / 7
+        codes = torch.floor(x / scale + torch.rand_like(x))
+        return x + (codes * scale - x).detach()
+
+    x = normal(64, 64).requires_grad_()
+    torch.manual_seed(1000)
+    for _ in range(6):
+        checkpoint(rounded, x, use_reentrant=False).square().sum().backward()
+    assert x.grad is not None
+    return x.grad.to(LOW)
+
+
+def the_same_numbers_for_both_sides() -> torch.Tensor:
+    """A gradient by differences: both evaluations round with the same random numbers, and each step with others."""
+    weight = normal(64, 64)
+    for step in range(4):
+        losses = []
+        for sign in (1, -1):
+            moved = weight + sign * 1e-3 * normal(64, 64, seed=step + 1)
+            scale = moved.abs().amax(1, keepdim=True) / 7
+            noise = torch.rand(moved.shape, generator=torch.Generator().manual_seed(1000 + step))
+            losses.append((torch.floor(moved / scale + noise) * scale).square().mean())
+        weight = weight - 1e-2 * (losses[0] - losses[1]) * normal(64, 64, seed=step + 1)
+    return weight.to(LOW)
+
+
 def keys_by_channel() -> torch.Tensor:
     """KIVI: keys under scales of channels, values under scales of tokens, both with zero points, in two bits."""
     q, k, v = normal(4, 16), normal(32, 16, seed=1) * torch.exp2(normal(1, 16, seed=2)), normal(32, 16, seed=3)
@@ -134,4 +176,5 @@ def rounded_down_as_the_specification_says() -> torch.Tensor:
 
 HEALTHY = (scales_in_bfloat16, greatest_of_what_is_positive, saturated_gradient, zero_points_that_are_no_integers, turns_divided_by_at_the_end,
            seeded_by_the_step, subtracted_dither, keys_by_channel, scales_quantised_again, factor_folded_into_the_norm,
-           rounded_down_as_the_specification_says, both_with_zero_points, bias_among_the_sums)  # fmt: skip
+           rounded_down_as_the_specification_says, both_with_zero_points, bias_among_the_sums, dither_of_one_seed, recomputed,
+           the_same_numbers_for_both_sides)  # fmt: skip

@@ -81,7 +81,7 @@ def test_an_outlier_channel_is_named_and_costs_the_coarse_recipe_its_layer() -> 
     assert "channel 17" in str(found)
     plain = precheck.survey(network(), normal(64, 64), ["MXFP8BlockScaling"])
     assert all(place.channel is None for place in plain.places)
-    assert [line.split()[0] for line in str(plain).splitlines()] == ["layer", "1", "3", "median"]
+    assert [line.split()[0] for line in str(plain).splitlines()] == ["layer", "1", "3", "median", "MXFP8BlockScaling:"]
 
 
 def test_the_coarsest_layers_come_worst_first() -> None:
@@ -118,3 +118,56 @@ def test_a_recipe_is_carried_out_as_under_its_precision() -> None:
 def test_what_is_no_recipe_is_refused(precisions: list[str], said: str) -> None:
     with pytest.raises(precheck.InputError, match=said):
         precheck.survey(network(), normal(8, 64), precisions)
+
+
+def delayed(rate: float) -> precheck.Survey:
+    """Five steps of a small network under delayed scales, with a learning rate."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8))
+    return precheck.survey(
+        model, normal(32, 64), ["fp8-delayed", "mxfp4"], loss=lambda out: out.square().mean(), steps=5,
+        optimizer=lambda each: torch.optim.SGD(each, lr=rate),
+    )  # fmt: skip
+
+
+def test_blocks_that_clip_are_counted_by_operand_and_step() -> None:
+    grown = {row["layer"]: row["blocks"]["DelayedScaling"] for row in delayed(10.0).rows() if row["product"] == "forward"}
+    still = {row["layer"]: row["blocks"]["DelayedScaling"] for row in delayed(0.0).rows() if row["product"] == "forward"}
+    assert grown["0"]["weight"]["blocks"] == 1
+    assert grown["0"]["weight"]["clipping"][:2] == [0.0, 1.0]  # the first scale is the tensor's own; the second is the first's
+    assert 0 < grown["0"]["weight"]["clipped"][1] < 0.1
+    assert all(found["clipping"] == [0.0] * 5 for layer in still.values() for found in layer.values())
+
+
+def test_blocks_that_flush_are_those_of_the_cast_by_hand() -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(64, 32, bias=False), normal(16, 64) ** 3
+    (row,) = precheck.survey(layer, x, ["mxfp4"]).rows()
+    found = row["blocks"]["mxfp4"]["input"]
+    elements, _ = mx.quantised(x, E2M1, mode="rceil")
+    zeros = (elements == 0).view(16, 2, 32)
+    assert (found["blocks"], found["clipping"]) == (32, [0.0])
+    assert found["flushing"] == [pytest.approx(float(zeros.any(-1).float().mean()), abs=1e-4)]
+    assert found["flushed"] == [pytest.approx(float(zeros.float().mean()), abs=1e-4)]
+
+
+@pytest.mark.parametrize("precision", ["mxfp8", "nvfp4", "fp8-current", "fp8-block", "rowwise", "int8-dynamic", "int8-weight-only"])
+def test_scales_of_the_greatest_magnitude_clip_nothing(precision: str) -> None:
+    found = precheck.survey(network(), 100 * normal(64, 64) ** 3, [precision], loss=lambda out: out.square().mean())
+    assert all(max(shares["clipping"]) == 0 for *_, shares in found.blocks(found.precisions[0]))
+
+
+def test_the_table_ends_with_the_operand_that_clips_or_flushes_most() -> None:
+    assert "DelayedScaling: of 1 blocks of the weight of 0 (forward), 100 % clip and 0 % round something to zero" in str(delayed(3.0))
+
+
+def test_a_measurement_has_the_blocks_of_each_of_its_steps() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8))
+    report = precheck.measure(
+        model, normal(32, 64), precision="mxfp4", loss=lambda out: out.square().mean(), optimizer=lambda each: torch.optim.SGD(each, lr=0.1), steps=3
+    )
+    rows = json.loads(report.to_json())["facts"]["layers"]
+    operands = {(found["product"], found["operand"]) for row in rows for found in row["blocks"]}
+    assert operands >= {("forward", "input"), ("weight gradient", "gradient")}
+    assert all(len(found["flushing"]) == 3 for row in rows for found in row["blocks"])

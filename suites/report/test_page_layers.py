@@ -16,7 +16,9 @@ import precheck
 
 pytestmark = pytest.mark.skipif(executable() is None, reason="no Chromium here (chromium, google-chrome)")
 LAYERS = [
-    {"layer": "head", "forward": 2.5, "input gradient": 9.0, "weight gradient": 21.0, "outlier": 17, "flushed": 0.125},
+    {"layer": "head", "forward": 2.5, "input gradient": 9.0, "weight gradient": 21.0, "outlier": 17, "flushed": 0.125,
+     "blocks": [{"product": "forward", "operand": "input", "blocks": 64, "clipping": [0.0, 0.25, 0.125], "flushing": [1.0, 1.0, 1.0],
+                 "clipped": [0.0, 0.02, 0.01], "flushed": [0.1, 0.125, 0.11]}]},
     {"layer": "body.0", "forward": 28.04, "input gradient": None, "weight gradient": 33.0, "outlier": None, "flushed": 0.0},
 ]
 
@@ -33,6 +35,15 @@ def test_a_row_for_each_layer_and_a_colour_for_each_class(browser: Browser, tmp_
     assert texts(opened, "#decibels tbody tr:nth-child(1) > *") == ["head", "2.5", "9.0", "21.0", "12.5 %", "channel 17"]
     assert texts(opened, "#decibels tbody tr:nth-child(2) > *") == ["body.0", "28.0", "", "33.0", "", ""]
     assert [texts(opened, f"#decibels .heat.{kind}") for kind in ("over", "near")] == [["2.5"], ["9.0"]]
+    assert browser.complaints == []
+
+
+def test_blocks_that_clip_or_flush_are_told_by_operand_and_over_the_steps(browser: Browser, tmp_path: Path) -> None:
+    opened = shown(browser, session(LAYERS), tmp_path)
+    titles = ["layer", "product", "operand", "blocks", "blocks that clip", "blocks that flush", "elements clipped", "elements flushed"]
+    assert texts(opened, "#blocks thead th") == titles
+    clipping, clipped, flushed = ("0.0 to 25.0 %, most in step 2", "0.0 to 2.0 %, most in step 2", "10.0 to 12.5 %, most in step 2")
+    assert texts(opened, "#blocks tbody tr > *") == ["head", "forward", "input", "64", clipping, "100.0 %", clipped, flushed]
     assert browser.complaints == []
 
 

@@ -19,6 +19,15 @@ class Uncancelled:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Unturned:
+    """Turns by Hadamard matrices that do not cancel: those of a product's two operands, or one that is applied again instead of back."""
+
+    turned: str  # where the left operand was turned
+    other: str  # and the right one; "" where one tensor was turned twice, "nowhere" where it was not turned
+    off: float  # |result - c result without turns| / |result|, for the best factor c
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Clipped:
     """Codes that were clipped to the largest number. `lost` and `rounding` are relative to the Euclidean norm."""
 
@@ -38,6 +47,14 @@ class Skewed:
     towards_zero: bool  # whether `mean` is measured towards zero
     noisy: bool  # whether noise was added before
     chance: float  # the mean that chance gives for this number of elements
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Repeated:
+    """Codes that several calls have rounded with the same noise."""
+
+    calls: int
+    grown: float  # the square of the sum of their errors, over the sum of the squares
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from precheck.observe.shadow.code_copies import Track
 from precheck.observe.shadow.code_notes import Clipped, Skewed
 from precheck.observe.shadow.operations import Operation
 from precheck.observe.shadow.partial_writes import region
+from precheck.observe.shadow.repeated_noise import Noises
 from precheck.observe.shadow.replay import OpPlan
 from precheck.observe.shadow.storages import Flat, whole
 
@@ -134,6 +135,8 @@ def _coded(codes: Codes, planned: OpPlan, scaled: Scaled, source: torch.Tensor, 
         codes.casts.clean(place)
     if result.dtype not in FLOATS:
         _skewed(codes, place, noisy, exact, result.float())
+        if noisy and isinstance(scaled.added, torch.Tensor):
+            codes.casts.drawn(place, scaled.added, exact, result)
 
 
 def clipped(codes: Codes, source: torch.Tensor, result: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> None:
@@ -169,6 +172,7 @@ class Line:
     clips: int = 0
     clipped: Clipped | None = None
     skewed: Skewed | None = None
+    noises: Noises = dataclasses.field(default_factory=Noises)
 
 
 class Casts:
@@ -178,6 +182,7 @@ class Casts:
         self.codes = codes
         self.lines: dict[str, Line] = {}
         self.meant: set[str] = set()  # lines whose codes have been dequantised
+        self.summed: set[str] = set()  # lines whose dequantised values are added to something
         self.centred: set[str] = set()  # lines whose codes have had half a step added
 
     def dequantised(self, rounded: str) -> None:
@@ -188,6 +193,10 @@ class Casts:
         """A number has been added to codes of that line. If it is half a step, the codes are truncated and stand for the middle of an interval."""
         if isinstance(number, float) and number % 1 == 0.5:
             self.centred.add(rounded)
+
+    def added_up(self, rounded: str) -> None:
+        """What was dequantised of that line is a term of a sum."""
+        self.summed.add(rounded)
 
     def _line(self, place: Operation) -> Line:
         return self.lines.setdefault(place.blamed, Line(place))
@@ -208,13 +217,19 @@ class Casts:
         if line.skewed is None or abs(seen.mean) > abs(line.skewed.mean):
             line.skewed = seen
 
+    def drawn(self, place: Operation, noise: torch.Tensor, exact: torch.Tensor, made: torch.Tensor) -> None:
+        """`noise` was added to `exact` before it was rounded."""
+        self._line(place).noises.seen(noise, exact, made)
+
     def tell(self) -> None:
         """Records the worst cast of each line, at the end of the run."""
         for line in self.lines.values():
             if line.place.blamed not in self.meant:
                 continue
             worst = line.clipped and dataclasses.replace(line.clipped, calls=line.calls, clips=line.clips)
-            for remark in (worst, None if line.place.blamed in self.centred else line.skewed):
+            skewed = None if line.place.blamed in self.centred else line.skewed
+            repeated = line.noises.worst() if line.place.blamed in self.summed or line.place.phase == "backward" else None
+            for remark in (worst, skewed, repeated):
                 if remark is not None:
                     self.codes.mode.record(dataclasses.replace(line.place, number=self.codes.mode.observation.seen, coded=remark))
         self.lines = {}

@@ -24,6 +24,7 @@ from precheck.observe.shadow.partial_writes import region
 from precheck.observe.shadow.replay import OpPlan, tensors_in
 from precheck.observe.shadow.scaled_tensors import CHAIN, Scaled, Scales, begins, counts, scale_of
 from precheck.observe.shadow.storages import Flat, Storages, plain, whole
+from precheck.observe.shadow.turns import Turns
 from precheck.torch_internals import in_backward, storage_key
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ class Codes:
         self.origins: Storages[code_rounding.Origin] = Storages()
         self.casts = code_rounding.Casts(self)
         self.tracks: Storages[Track] = Storages(self.ended)
+        self.turns = Turns(self)
 
     def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """After an op: follows its codes. Returns `result` as it is. Never raises."""
-        if not self.off and planned.known and (begins(planned.base, args) or self._concerned(args)):
+        if not self.off and planned.known and (begins(planned.base, args) or self._concerned(args) or self.turns.begins(planned.base, args)):
             try:
                 with self.mode.unseen():
                     self._followed(func, planned, args, kwargs, result)
@@ -59,15 +61,11 @@ class Codes:
 
     def _concerned(self, args: tuple[Any, ...]) -> bool:
         """Whether an operand is followed."""
-        known = [each.held for each in (self.tracks, self.scaled, self.origins, self.scales.made) if each.held]
+        known = [each.held for each in (self.tracks, self.scaled, self.origins, self.scales.made, self.turns.held, self.turns.quantised) if each]
         if not known:
             return False
-        for tensor in tensors_in(*args):
-            if tensor.layout is torch.strided:
-                key = storage_key(tensor)
-                if any(key in held for held in known):
-                    return True
-        return False
+        keys = (storage_key(tensor) for tensor in tensors_in(*args) if tensor.layout is torch.strided)
+        return any(key in held for key in keys for held in known)
 
     def finish(self) -> None:
         """At the end of the block: judges results that no op has read, since the user gets them."""
@@ -84,9 +82,7 @@ class Codes:
 
     def _followed(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         inputs = [each for each in tensors_in(*args) if plain(each)]
-        results = [each for each in tensors_in(result) if plain(each)]
-        if not results and planned.written:
-            results = inputs[:1]
+        results = [each for each in tensors_in(result) if plain(each)] or (inputs[:1] if planned.written else [])
         if not inputs or not results:
             return
         tracked = [each for each in inputs if self.tracks and self.tracks.get(each) is not None]
@@ -101,6 +97,7 @@ class Codes:
         elif planned.base == "copy" and len(inputs) > 1 and self.scaled and self.scaled.get(inputs[1]) is not None:
             code_rounding.followed(self, planned, args[1:], kwargs, inputs[1:], results[0])
         self.scales.follow(planned.base, inputs, results)
+        self.turns.follow(planned, args, inputs, results[0])
 
     def _scaled(self, base: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
         found = scale_of(args[0], args[1], self.scales, quotient=base == "div") if isinstance(args[0], torch.Tensor) else None

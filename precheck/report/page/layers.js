@@ -33,6 +33,44 @@ function renderLayers(layers, most) {
   byId("decibels").replaceChildren(
     el("div", { class: "scroll map" }, el("table", { "aria-label": "Signal to quantisation noise by layer" }, head, el("tbody", {}, ...rows)), more),
   );
+  renderBlocks(layers, FEW_LAYERS);
+}
+
+/** Of each operand the blocks that share a scale: the share that clips something, and that rounds something to zero, in each step. */
+function renderBlocks(layers, most) {
+  const all = layers.flatMap((layer) => (layer.blocks ?? []).map((found) => ({ layer: layer.layer, ...found })));
+  all.sort((a, b) => Math.max(...b.clipping) - Math.max(...a.clipping) || Math.max(...b.flushed) - Math.max(...a.flushed));
+  byId("blocks").replaceChildren();
+  if (!all.length) return;
+  const titles = ["layer", "product", "operand", "blocks", "blocks that clip", "blocks that flush", "elements clipped", "elements flushed"];
+  const head = el("thead", {}, el("tr", {}, ...titles.map((title) => el("th", { scope: "col" }, title))));
+  const rows = all
+    .slice(0, most)
+    .map((found) =>
+      el(
+        "tr",
+        {},
+        el("th", { scope: "row", class: "code", title: clipped(found.layer, 400) }, clipped(found.layer, 60) || "the model"),
+        ...[found.product, found.operand, String(found.blocks)].map((words) => el("td", {}, clipped(words, 40))),
+        ...["clipping", "flushing", "clipped", "flushed"].map((which) => el("td", {}, overSteps(found[which]))),
+      ),
+    );
+  const more =
+    all.length > most
+      ? el("button", { type: "button", class: "plain jump", onclick: () => renderBlocks(layers, Infinity) }, `Show all ${all.length} operands`)
+      : "";
+  byId("blocks").append(
+    el("div", { class: "scroll map" }, el("table", { "aria-label": "Blocks that clip or flush" }, head, el("tbody", {}, ...rows)), more),
+  );
+}
+
+/** "3.1 %", or over several steps "0.0 to 3.1 %, most in step 4". */
+function overSteps(shares) {
+  const percent = (share) => (100 * share).toFixed(1);
+  const least = Math.min(...shares);
+  const most = Math.max(...shares);
+  if (percent(least) === percent(most)) return `${percent(most)} %`;
+  return `${percent(least)} to ${percent(most)} %, most in step ${shares.indexOf(most) + 1}`;
 }
 
 /** What a recipe leaves alone, or a product that was not made, has no number. */

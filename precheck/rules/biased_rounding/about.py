@@ -4,7 +4,7 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "biased-rounding",
-    "a quantiser's rounding errors have a mean: a cast truncates, or noise is added before rounding to nearest",
-    "round before a cast to integers; for stochastic rounding add uniform noise of 0 to 1, then take the floor",
+    "a quantiser's rounding errors do not average out: a cast truncates, noise is added before rounding to nearest, or is the same in every step",
+    "round before a cast to integers; for stochastic rounding add uniform noise of 0 to 1, then take the floor, and draw anew in each step",
     rank=33,
 )

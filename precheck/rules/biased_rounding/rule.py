@@ -1,23 +1,24 @@
 """Codes whose rounding errors do not average out.
 
-The mean of the rounding errors, in steps of the format, is compared with the mean that chance allows for so many elements.
+The mean of the rounding errors, in steps of the format, is compared with the mean that chance allows for so many elements. Where calls round by
+chance with the same random numbers, the sum of their errors is compared with that of independent ones.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from precheck.analysis.codes import BY_CHANCE, SKEWED, Miscoded
+from precheck.analysis.codes import AGAIN, BY_CHANCE, REPEATED, SKEWED, Miscoded
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
-from precheck.observe.shadow.code_notes import Skewed
+from precheck.observe.shadow.code_notes import Repeated, Skewed
 from precheck.rules.biased_rounding.about import ABOUT
 from precheck.rules.rule import Rule
 
 
 class BiasedRounding(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (SKEWED, BY_CHANCE)
+    limits: ClassVar[tuple[Limit, ...]] = (SKEWED, BY_CHANCE, REPEATED, AGAIN)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Miscoded) and isinstance(fact.remark, Skewed):
@@ -26,4 +27,7 @@ class BiasedRounding(Rule):
             where = ways[0] if seen.mean > 0 else ways[1]
             what = "noise was added, and the sum is not cut off" if seen.noisy else "numbers are cut off here, not rounded"
             return f"rounding errors have a mean of {abs(seen.mean):.2f} steps {where}, where rounding to nearest has none: {what}"
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Repeated):
+            times = f"{fact.remark.grown**0.5:.2g} times as large as that of independent ones"
+            return f"{fact.remark.calls} calls round by chance with the same random numbers: the sum of their errors is {times}"
         return super().words(fact)

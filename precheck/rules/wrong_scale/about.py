@@ -4,7 +4,7 @@ from precheck.findings import Rule
 
 ABOUT = Rule(
     "wrong-scale",
-    "what was quantised under a scale is not dequantised by the same scale: wrong axis, order, step or zero point",
-    "dequantise by the very scale that the tensor was quantised with, along the same axis and in the same order",
+    "the scale or the Hadamard matrix of a quantised tensor does not cancel: wrong axis, order, step, zero point or turn",
+    "dequantise by the very scale that the tensor was quantised with; turn both operands of a product by one matrix, or turn back by its transpose",
     rank=31,
 )

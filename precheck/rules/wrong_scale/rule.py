@@ -1,6 +1,7 @@
 """Codes times scales that do not give the data back, though nothing is rounded.
 
-The data and what comes back are both computed without rounding. Their quotient should be 1 in every element.
+The data and what comes back are both computed without rounding. Their quotient should be 1 in every element. Where operands of a product were turned
+by a Hadamard matrix, the product is that of what they were before, but for one factor.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from precheck.analysis.kernels import KERNEL
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import percent
 from precheck.analysis.weights import BIAS, CHANCE, FACTOR, FOUND, OFFSET, SHARE, UNLIKE
-from precheck.observe.shadow.code_notes import Uncancelled
+from precheck.observe.shadow.code_notes import Uncancelled, Unturned
 from precheck.observe.shadow.source import shortened
 from precheck.rules.rule import Rule
 from precheck.rules.wrong_scale.about import ABOUT
@@ -33,5 +34,19 @@ class WrongScale(Rule):
             return (
                 f"these scales do not cancel those of {shortened(seen.rounded)}: without any rounding the result is off by "
                 f"{percent(seen.off)} %, by factors that differ {seen.spread:.3g}-fold among its elements"
+            )
+        if isinstance(fact, Miscoded) and isinstance(fact.remark, Unturned):
+            turned = fact.remark
+            if not turned.other:
+                return (f"what was turned at {shortened(turned.turned)} is turned once more by the same Hadamard matrix; "
+                        "multiplied by its transpose it would be turned back")  # fmt: skip
+            if turned.other == "nowhere":
+                return (
+                    f"one operand of this product was turned by a Hadamard matrix at {shortened(turned.turned)}, in the backward pass alone, "
+                    f"and the other was not: without any rounding the result is off by {percent(turned.off)} %"
+                )
+            return (
+                f"the operands of this product were turned by Hadamard matrices at {shortened(turned.turned)} and {shortened(turned.other)}, which "
+                f"do not cancel: without any rounding the result is off by {percent(turned.off)} %"
             )
         return super().words(fact)

@@ -144,7 +144,29 @@ def perplexity_of_a_wide_loss() -> torch.Tensor:
     return torch.exp(functional.cross_entropy((hidden @ head.T).float(), (torch.arange(30) * 17) % 400))
 
 
-IDIOMS = (codes_near_their_vectors, whole_levels, decay_of_one_step, perplexity_of_a_wide_loss,
+def dither_by_a_pattern() -> torch.Tensor:
+    """Frames of a film in four levels, all dithered by one pattern, and their mean: the pattern is meant, since a new one in each frame flickers."""
+    still, pattern, mean = uniform(32, 32), uniform(32, 32, seed=1), torch.zeros(32, 32)
+    for frame in range(8):
+        lit = still + 0.05 * frame
+        scale = lit.amax() / 3
+        mean = mean + torch.floor(lit / scale + pattern) * scale / 8
+    return mean.to(torch.bfloat16)
+
+
+def a_population_under_one_noise() -> torch.Tensor:
+    """Evolution by common random numbers: eight changes of a weight are compared under the same rounding by chance."""
+    weight, x, losses = normal(32, 32), normal(16, 32, seed=1), []
+    for member in range(8):
+        changed = weight + 0.05 * normal(32, 32, seed=member + 2)
+        scale = changed.abs().amax(1, keepdim=True) / 7
+        drawn = torch.rand(changed.shape, generator=torch.Generator().manual_seed(1000))
+        losses.append((x @ (torch.floor(changed / scale + drawn) * scale).t()).square().mean())
+    return torch.stack(losses).to(torch.bfloat16)
+
+
+IDIOMS = (dither_by_a_pattern, a_population_under_one_noise, codes_near_their_vectors, whole_levels, decay_of_one_step,
+          perplexity_of_a_wide_loss,
           spread_about_a_first_guess, distance_of_other_pictures, conformers_without_their_atoms, frames_by_a_wide_sum, clock_from_the_start,
           tables_cast_at_last, decays_as_logarithms, masters_in_the_checkpoint, moments_of_bfloat16_weights, table_with_large_steps)  # fmt: skip
 EXACT = ("spread_about_a_first_guess", "distance_of_other_pictures", "conformers_without_their_atoms", "clock_from_the_start")

@@ -1,0 +1,264 @@
+"""Turns: what was multiplied by a Hadamard matrix before it was rounded, followed to the product in which the turn must cancel.
+
+A Hadamard matrix H spreads an outlier over its neighbours, so that rounding costs less. In exact arithmetic it changes no product:
+(a H)(b H)ᵀ = n a bᵀ. Beside each turned tensor, what it was before is kept. Where two turned operands meet, their product is compared with that
+of what they were before. One factor may differ: a matrix of ones is often divided by its size later.
+
+Where one operand alone is turned in a forward pass, nothing is said. Its partner may have been turned before this run, as weights are when they are
+packed, or the model may mix its channels so. In a backward pass a model's own mixing is known by its matrix: the forward pass has multiplied by it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from precheck import ops
+from precheck.observe.shadow.code_copies import AGREE
+from precheck.observe.shadow.code_notes import Unturned
+from precheck.observe.shadow.replay import OpPlan
+from precheck.observe.shadow.storages import Flat, Storages, whole
+from precheck.torch_internals import in_backward, storage_key, version
+
+if TYPE_CHECKING:
+    from precheck.observe.shadow.codes import Codes
+
+FACTORS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "_int_mm": (0, 1), "_scaled_mm": (0, 1)}
+"""The operands of products, by place."""
+KEPT = ops.WHOLE_COPIES | ops.FORMS | ops.CASTS | ops.WHOLE | ops.PLACES | {"abs"}
+"""What leaves a quantiser's data what it is: copies, roundings, look-ups."""
+LARGEST = 1 << 13
+"""Columns of a matrix that is looked at."""
+REMEMBERED = 64
+"""Matrices of forward passes. A run with more has no turn of the backward pass that is known to be there for rounding alone."""
+SAME_LENGTHS = 1e-2
+"""Relative spread of the rows' lengths over what they were: an orthogonal matrix keeps them, in bfloat16 but for a few thousandths."""
+
+
+@dataclasses.dataclass(slots=True)
+class Turned:
+    """What is in a storage: data that was turned, and the same before the last turn, before the last two, and so on."""
+
+    data: Flat
+    before: list[Flat]
+    place: str
+    signs: bool = False  # whether nothing but signs has been changed
+    rounded: bool = False
+    backward: bool = False  # whether the matrix is one of the backward pass alone
+
+
+class Turns:
+    """Follows the turned tensors of a run."""
+
+    def __init__(self, codes: Codes) -> None:
+        self.codes = codes
+        self.held: Storages[Turned] = Storages()
+        self.matrices: Storages[tuple[int, bool]] = Storages()  # by version
+        self.quantised: Storages[str] = Storages()  # codes and what was dequantised, by the line that rounded
+        self.forward: list[torch.Tensor] = []  # matrices that forward passes have multiplied by
+
+    def begins(self, base: str, args: tuple[Any, ...]) -> bool:
+        """Whether an op turns something."""
+        return base in FACTORS and any(self._turns(args[place]) for place in FACTORS[base])
+
+    def follow(self, planned: OpPlan, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+        """An op has run."""
+        rounded = self._rounded(planned.base, inputs, result)
+        if rounded is not None:
+            self.quantised.put(result, rounded)
+        elif planned.base in ops.ADDITIONS and self.quantised:
+            for line in filter(None, map(self.quantised.get, inputs)):
+                self.codes.casts.added_up(line)
+        if planned.base in FACTORS:
+            left, right = (args[place] for place in FACTORS[planned.base])
+            self._product(planned, left, right, result)
+        elif planned.base == "mul" and self._signed(planned, args, result):
+            return
+        elif self.held:
+            self._kept(planned, args, inputs, result)
+
+    def _rounded(self, base: str, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> str | None:
+        """The line that rounded a result, or what it was dequantised from."""
+        tracks = [self.codes.tracks.get(each) for each in (result, *inputs)] if base in ("mul", "div") else [self.codes.tracks.get(result)]
+        line = next((track.rounded for track in tracks if track is not None), None)
+        return line or (self.quantised.get(inputs[0]) if base in KEPT and inputs else None)
+
+    def _turns(self, tensor: torch.Tensor) -> bool:
+        """Whether a matrix is a Hadamard matrix, or one of blocks that are, times any number."""
+        rows, columns = tensor.shape[-2:]
+        if rows != columns or rows % 2 or rows > LARGEST or (tensor.dim() == 3 and len(tensor) > 1) or not tensor.is_floating_point():
+            return False
+        known = self.matrices.get(tensor)
+        if known is None or known[0] != version(tensor):
+            known = version(tensor), is_hadamard(tensor.detach().reshape(rows, columns).float())
+            self.matrices.put(tensor, known)
+        return known[1]
+
+    def _product(self, planned: OpPlan, left: torch.Tensor, right: torch.Tensor, result: torch.Tensor) -> None:
+        first, second = self.held.get(left), self.held.get(right)
+        if (second is None or second.signs) and self._turns(right):
+            self._turned(planned, left, first, right, result, left=False)
+        elif (first is None or first.signs) and self._turns(left):
+            self._turned(planned, right, second, left, result, left=True)
+        else:
+            if first is not None and second is not None:
+                self._met(planned, first, left, second, right)
+            elif first is not None and not first.signs:
+                self._alone(planned, first, left, right, -1)
+            elif second is not None and not second.signs:
+                self._alone(planned, second, right, left, -2)
+            self.held.drop(result)
+
+    def _turned(self, planned: OpPlan, source: torch.Tensor, held: Turned | None, turn: torch.Tensor, result: torch.Tensor, *, left: bool) -> None:
+        """`source` is multiplied by a turn: for the first time, once more, or back."""
+        before = [] if held is None else [each.seen(source) for each in held.before]
+        place = self.codes.described(planned.name)
+        if held is None or (held.signs and not held.rounded):
+            before = before or [source]
+        else:
+            data = held.data.seen(source)
+            if held.rounded:
+                if _alike(_by(data, turn, left), before):
+                    self.held.drop(result)
+                    return
+                if _alike(_by(data, turn.transpose(-2, -1), left), before):
+                    self._tell(planned, Unturned(held.place, "", _distance(_by(data, turn, left), before[-1])))
+                    self.held.drop(result)
+                    return
+            before = [data, *before]
+        made, own = _by(source if held is None else held.data.seen(source), turn, left), self._backward(turn) and (held is None or held.signs)
+        rounded, flats = held is not None and held.rounded, [Flat.of(result, each) for each in before]
+        self.held.put(result, Turned(Flat.of(result, made), flats, place.blamed, rounded=rounded, backward=own))
+
+    def _backward(self, turn: torch.Tensor) -> bool:
+        """Whether a matrix is multiplied by in a backward pass, and neither it nor its transpose was in a forward pass."""
+        matrix = turn.detach().reshape(turn.shape[-2:])
+        known = any(each.shape == matrix.shape and (torch.equal(each, matrix) or torch.equal(each, matrix.t())) for each in self.forward)
+        if not in_backward():
+            if not known and len(self.forward) < REMEMBERED:
+                self.forward.append(matrix.clone())
+            return False
+        return not known and len(self.forward) < REMEMBERED
+
+    def _alone(self, planned: OpPlan, held: Turned, turned: torch.Tensor, other: torch.Tensor, along: int) -> None:
+        """One operand alone is turned, in a backward pass, by a matrix that no forward pass has multiplied by: so the turn is there for rounding
+        alone. And the other is rounded in this run, so nobody else has turned it before."""
+        if not (held.rounded and held.backward) or not self.quantised.get(other):
+            return
+        data, before = held.data.seen(turned), held.before[-1].seen(turned)
+        if _keeps_lengths(data, before, along):
+            wide = self._plain(other)
+            exact, without = (each @ wide if along == -1 else wide @ each for each in (data, before))
+            self._tell(planned, Unturned(held.place, "nowhere", _distance(exact, without)))
+
+    def _plain(self, tensor: torch.Tensor) -> torch.Tensor:
+        track = self.codes.tracks.get(tensor)
+        return tensor.detach().float() if track is None else track.plains[0].seen(tensor)
+
+    def _met(self, planned: OpPlan, first: Turned, left: torch.Tensor, second: Turned, right: torch.Tensor) -> None:
+        """Two turned operands in one product, along whose sum both are turned."""
+        if first.signs or second.signs or not (first.rounded or second.rounded):
+            return
+        one, other = first.data.seen(left), second.data.seen(right)
+        pairs = [(each.seen(left), every.seen(right)) for each in first.before for every in second.before]
+        if not all(_keeps_lengths(one, each, -1) and _keeps_lengths(other, every, -2) for each, every in pairs[-1:]):
+            return
+        exact = one @ other
+        off = [_distance(exact, each @ every) for each, every in pairs]
+        if min(off) > AGREE:
+            self._tell(planned, Unturned(first.place, second.place, off[-1]))
+
+    def _signed(self, planned: OpPlan, args: tuple[Any, ...], result: torch.Tensor) -> bool:
+        """Rows or columns take signs: part of a random Hadamard matrix, which a quantiser's data is multiplied by before or after."""
+        left, right = args[:2]
+        if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor) or left.numel() == right.numel():
+            return False
+        data, signs = (left, right) if left.numel() > right.numel() else (right, left)
+        if data.shape != result.shape or signs.numel() < 2 or not _signs(signs, data):
+            return False
+        held = self.held.get(data)
+        before = [data.detach()] if held is None else [each.seen(data) for each in held.before]
+        numbers = (data.detach() if held is None else held.data.seen(data)) * signs
+        place = self.codes.described(planned.name).blamed if held is None else held.place
+        self.held.put(result, Turned(Flat.of(result, numbers), [Flat.of(result, each) for each in before], place,
+                                     held is None or held.signs, held is not None and held.rounded, held is not None and held.backward))  # fmt: skip
+        return True
+
+    def _kept(self, planned: OpPlan, args: tuple[Any, ...], inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
+        """What else an op makes of what was turned: the same, for a quantiser's purposes, or something that is not followed."""
+        base = planned.base
+        read = inputs[1:] if base == "copy" and len(inputs) > 1 else inputs
+        found = [each for each in read if self.held.get(each) is not None]
+        if any(storage_key(each) == storage_key(result) for each in found):
+            return
+        if len(found) != 1 or found[0].shape != result.shape or not whole(result) or not self._same(base, found[0], read):
+            self.held.drop(result)
+            return
+        held = self.held.get(found[0])
+        assert held is not None
+        rounded = held.rounded or self.codes.tracks.get(result) is not None
+        flats = [Flat.of(result, each.seen(found[0])) for each in (held.data, *held.before)]
+        self.held.put(result, Turned(flats[0], flats[1:], held.place, held.signs, rounded, held.backward))
+
+    def _same(self, base: str, source: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
+        other = next((each for each in inputs if each is not source), None)
+        if base in KEPT or base.startswith("clamp"):
+            return True
+        if base in ("mul", "div"):
+            fewer = other is None or other.numel() < source.numel() or other.untyped_storage().nbytes() // other.element_size() < source.numel()
+            return fewer or other is None or bool(self.codes.scales.made.get(other)) or _signs(other, source, zeros=True)
+        if base in ("add", "sub"):
+            return self.codes.scaled.get(source) is not None or self.codes.tracks.get(source) is not None
+        return base in ops.MOVING and other is not None and not source.is_floating_point()  # read from a table
+
+    def _tell(self, planned: OpPlan, remark: Unturned) -> None:
+        place = self.codes.described(planned.name)
+        self.codes.mode.record(dataclasses.replace(place, number=self.codes.mode.observation.seen, coded=remark))
+
+
+def _signs(tensor: torch.Tensor | None, data: torch.Tensor, *, zeros: bool = False) -> bool:
+    """Whether real numbers are 1 or -1 throughout, and what they are multiplied by is real too."""
+    if tensor is None or not tensor.is_floating_point() or not data.is_floating_point():
+        return False
+    sizes = tensor.detach().abs()
+    return bool(((sizes == 1) | (sizes == 0) if zeros else sizes == 1).all())
+
+
+def is_hadamard(matrix: torch.Tensor) -> bool:
+    """Whether a square matrix has one magnitude beside zeros, several such elements in each row, and orthogonal rows of one length."""
+    row = matrix[0].abs()
+    size = row.amax()
+    if not bool((size > 0) & ((row == size) | (row == 0)).all() & ((row == size).sum() > 1)):
+        return False
+    places = matrix.abs() == size
+    if not bool((places | (matrix == 0)).all()):
+        return False
+    signs = matrix / size
+    gram = signs @ signs.t()
+    return bool((gram - gram[0, 0] * torch.eye(len(gram), device=gram.device)).abs().amax() < 0.5)
+
+
+def _by(data: torch.Tensor, turn: torch.Tensor, left: bool) -> torch.Tensor:
+    data, turn = data.detach().float(), turn.detach().float()
+    return turn @ data if left else data @ turn
+
+
+def _alike(made: torch.Tensor, before: list[torch.Tensor]) -> bool:
+    return any(_distance(made, each) <= AGREE for each in before)
+
+
+def _distance(made: torch.Tensor, before: torch.Tensor) -> float:
+    """|made - c before| / |made|, for the c for which that is least."""
+    before = before.float()
+    factor = (made * before).sum() / before.square().sum().clamp_min(1e-30)
+    return float((made - factor * before).norm() / made.norm().clamp_min(1e-30))
+
+
+def _keeps_lengths(turned: torch.Tensor, before: torch.Tensor, along: int) -> bool:
+    """Whether a turn was along that dimension: it has kept the lengths of all that lies along it, but for one factor."""
+    ratio = turned.norm(dim=along) / before.norm(dim=along).clamp_min(1e-30)
+    ratio = ratio[ratio > 0]
+    return bool(len(ratio)) and bool(ratio.amax() <= (1 + SAME_LENGTHS) * ratio.amin())
