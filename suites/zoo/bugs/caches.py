@@ -133,5 +133,6 @@ BUGS = (
     Bug("long-context-output", "ggml-org/llama.cpp#13975", ("overflow", "absorption", "accumulated-drift"), "aten.add.Tensor",
         lambda: long_context(HALF), lambda: long_context(WIDE)),
     Bug("mixed-streams", "Blaizzy/mlx-vlm#2053", ("amplified-rounding",), "aten._to_copy.default", lambda: decoded(()),
-        lambda: decoded(("scale", "base"))),
+        lambda: decoded(("scale", "base")),
+        expected_miss="each rounding of a logit costs a share about 1 %, as rounding costs anywhere; twenty layers make 4 % of it"),
 )  # fmt: skip

@@ -49,14 +49,15 @@ def fused_adam(weight: torch.Tensor, gradient: torch.Tensor, states: dict[str, t
     mean = 0.9 * states["mean"] + 0.1 * gradient.float()
     square = 0.999 * states["square"] + 0.001 * gradient.float() ** 2
     move = mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
-    weight.copy_((weight.float() - 1e-3 * move).to(weight.dtype))
+    states["master"] -= 1e-3 * move
+    weight.copy_(states["master"].to(weight.dtype))
     states["mean"].copy_(mean.to(stored))
     states["square"].copy_(square.to(stored))  # culprit: stored-by-kernel
 
 
 def optimised(stored: torch.dtype) -> torch.Tensor:
     """The second moments, as they go into a checkpoint, after 400 steps whose gradients have grown and faded."""
-    weight, states = normal(12, 12).to(LOW), {"mean": torch.zeros(12, 12), "square": torch.zeros(12, 12)}
+    weight, states = normal(12, 12).to(LOW), {"mean": torch.zeros(12, 12), "square": torch.zeros(12, 12), "master": normal(12, 12)}
     for step in range(1, 401):
         strength = 1.0 if step < 60 else 0.4
         fused_adam(weight, (strength * normal(12, 12, seed=step)).to(LOW), states, step, stored)
@@ -107,12 +108,12 @@ def rewarded(eps: float) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("head-in-chunks", "axolotl-ai-cloud/axolotl#1601", ("absorption", "accumulated-drift"), "aten.add_.Tensor", lambda: head_gradient(LOW),
+    Bug("head-in-chunks", "axolotl-ai-cloud/axolotl#1601", ("accumulated-drift", "absorption"), "aten.add_.Tensor", lambda: head_gradient(LOW),
         lambda: head_gradient(WIDE)),
-    Bug("stored-by-kernel", "databricks/flashoptim#2", ("absorption", "accumulated-drift"), "aten.copy_.default", lambda: optimised(LOW),
+    Bug("stored-by-kernel", "databricks/flashoptim#2", ("accumulated-drift", "absorption"), "aten._to_copy.default", lambda: optimised(LOW),
         lambda: optimised(WIDE)),
-    Bug("institutions", "rusty1s/pytorch_sparse#128", ("absorption", "accumulated-drift"), "aten.add_.Tensor", lambda: institutions(HALF),
+    Bug("institutions", "rusty1s/pytorch_sparse#128", ("accumulated-drift", "absorption"), "aten.add_.Tensor", lambda: institutions(HALF),
         lambda: institutions(WIDE)),
-    Bug("unused-words", "CambioML/pykoi#69", ("vanished-constant", "nan", "overflow"), "aten.add_.Scalar", lambda: rewarded(1e-8),
-        lambda: rewarded(1e-4)),
+    Bug("unused-words", "CambioML/pykoi#69", ("vanished-constant", "nan", "overflow"), "aten.add_.Tensor", lambda: rewarded(1e-8),
+        lambda: rewarded(1e-4), phase="optimizer"),
 )  # fmt: skip

@@ -47,7 +47,7 @@ def voxel_grid_filter(points: torch.Tensor, leaf: float, about_the_corner: bool)
         sums = torch.zeros(len(count), 3).index_add_(0, voxel, points - corner)
         return sums / count[:, None], corner
     sums = torch.zeros(len(count), 3).index_add_(0, voxel, points)  # culprit: voxel-centroids
-    return sums / count[:, None] - corner, corner
+    return sums / count[:, None] - corner, corner  # culprit: voxel-centroids
 
 
 def downsampled(about_the_corner: bool) -> torch.Tensor:
@@ -113,12 +113,14 @@ def fired(in_steps: bool) -> torch.Tensor:
 
 
 BUGS = (
-    Bug("standing-world", "dimforge/nphysics#252", ("absorption", "accumulated-drift"), "aten.add.Tensor", lambda: six_days_later(WIDE),
-        lambda: six_days_later(DOUBLE), precision="32-true"),
-    Bug("voxel-centroids", "autowarefoundation/autoware#1729", ("accumulated-drift", "absorption", "amplified-rounding", "cancellation"),
-        "aten.index_add_.default", lambda: downsampled(False), lambda: downsampled(True), precision="32-true"),
-    Bug("gripper-down", "mani-skill/ManiSkill#1090", ("nan", "amplified-rounding"), "aten.asin.default", lambda: pointing_down(False),
-        lambda: pointing_down(True), precision="32-true"),
+    Bug("standing-world", "dimforge/nphysics#252", ("amplified-rounding", "absorption", "accumulated-drift"), "aten.add.Tensor",
+        lambda: six_days_later(WIDE), lambda: six_days_later(DOUBLE), precision="32-true"),
+    Bug("voxel-centroids", "autowarefoundation/autoware#1729", ("cancellation", "accumulated-drift", "absorption", "amplified-rounding"),
+        "aten.sub.Tensor", lambda: downsampled(False), lambda: downsampled(True), precision="32-true"),
+    Bug("gripper-down", "mani-skill/ManiSkill#1090", ("cancellation", "amplified-rounding", "nan"), "aten.rsub.Scalar",
+        lambda: pointing_down(False), lambda: pointing_down(True), precision="32-true",
+        wrong_line="of nine numbers that are stacked to a matrix one is read; the rounding of another of them is larger, and is named"),
     Bug("resting-neurons", "genn-team/genn#183", ("cancellation", "decision-flip", "amplified-rounding", "integer-rounding"), "aten.sub.Tensor",
-        lambda: fired(False), lambda: fired(True), precision="32-true"),
+        lambda: fired(False), lambda: fired(True), precision="32-true",
+        expected_miss="times are only compared, and what a comparison decides is followed: the reference rests as long as the run does"),
 )  # fmt: skip
