@@ -157,6 +157,11 @@ def moved(value: Value) -> Value:
     return value
 
 
+def sources(value: Value) -> set[Value]:
+    """The tensors that were moved about, cast, chosen from or joined to become the value, of the nearest `BEHIND` that are met on the way."""
+    return _roots(value)
+
+
 def _joined(value: Value) -> bool:
     """Whether several tensors were joined to become the value."""
     return len(_roots(value)) > 1

@@ -13,12 +13,21 @@ BLUR = Limit(
     """of rounding error over the spread of a row's scores: four bits of what a choice can see are lost, as when an offset common to all scores takes
     them. Healthy routers and classifiers lose about one.""",
 )  # fmt: skip
-BY_DIFFERENCE = ops.EXTREMES
+BY_DIFFERENCE = ops.EXTREMES | ops.ORDERED
 
 
 def blurred(operation: Operation) -> bool:
     """A choice that came out otherwise since rounding hides what tells its scores apart."""
     flips = operation.flips
-    if flips is None or flips.changed < ROWS or operation.packet not in BY_DIFFERENCE or not operation.inputs[0].roundoff:
+    if flips is None or flips.changed < ROWS or operation.packet not in ops.EXTREMES or not operation.inputs[0].roundoff:
         return False
     return flips.changed / flips.total >= BLURRED and flips.blur >= BLUR * operation.inputs[0].roundoff
+
+
+def ordered_by_place(operation: Operation) -> bool:
+    """Whether a full sort, whose places something reads, has no order to go by: rounding hides what tells the scores of a row apart.
+
+    Where it does not, a long row has equal neighbours too, as a vocabulary's logits are, and the order among them means nothing.
+    """
+    flips = operation.flips
+    return flips is not None and bool(operation.taken) and flips.blur >= BLUR * operation.inputs[0].roundoff

@@ -11,10 +11,11 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Set
 
 from precheck import ops
+from precheck.analysis import causes
 from precheck.analysis.causes import ADDING, moved, only_moved, taken
 from precheck.analysis.provenance import PRODUCTS, SUMS, elements
 from precheck.analysis.rounding import FELT
-from precheck.observe.shadow.additions import takes_back
+from precheck.observe.shadow.additions import remainder_of, takes_back
 from precheck.observe.shadow.operations import Operation, Value
 
 SCALING = ops.SCALING | frozenset({"lerp"})
@@ -40,7 +41,7 @@ class State:
     before: Value  # the same state, a turn before
     lines: frozenset[str]
     scaled: bool  # multiplied, or mixed with something, on its way
-    compensated: bool  # a remainder of a sum, or made with one
+    compensated: bool  # a remainder of a sum, made with one, or a sum whose remainder the program computes
     network: bool  # a turn adds what a layer of a network has made of it
     weights: frozenset[int]  # of a module that the last turn has called, by which it adds to the state; empty where it is no such turn
 
@@ -66,6 +67,8 @@ class Turns:
     def follow(self, operations: Iterable[Operation]) -> None:
         for operation in operations:
             value = operation.outputs[0] if operation.outputs else None
+            if operation.base in SUMS:
+                self._remains(remainder_of(operation))
             if value is None or value.maker is not operation or operation.base not in DIRECT or not (value.low or value.drift >= FELT):
                 continue
             key = _key(operation)
@@ -92,6 +95,11 @@ class Turns:
             called,
         )  # fmt: skip
 
+    def _remains(self, total: Value | None) -> None:
+        """The program computes what this sum has lost."""
+        if total is not None and total in self.states:
+            self.states[total] = dataclasses.replace(self.states[total], compensated=True)
+
     def ended(self) -> Iterable[list[Value]]:
         """The states as their loops have left them, so far: those of each op, the latest last. A loop may carry on many, as a list of sums."""
         carried = {state.before for state in self.states.values()}
@@ -111,8 +119,9 @@ def _key(operation: Operation) -> Key:
 
 
 def _with_remainder(operation: Operation) -> bool:
-    """Whether it makes a remainder, or is made with one."""
-    return _remainder(operation) or any(source.maker is not None and _remainder(source.maker) for source in operation.inputs)
+    """Whether it makes a remainder, or is made with one; of two a program may choose one, as Neumaier's sum does."""
+    given = [source.maker for value in operation.inputs for source in causes.sources(value)]
+    return _remainder(operation) or any(maker is not None and (_remainder(maker) or remainder_of(maker) is not None) for maker in given)
 
 
 def _remainder(operation: Operation) -> bool:

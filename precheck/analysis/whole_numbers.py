@@ -25,6 +25,12 @@ FRACTIONAL = Limit(
     2.0**-4, "magnitude times unit roundoff",
     "of numbers, root mean squares, up to which their format has four bits behind the point",
 )  # fmt: skip
+AMOUNTS = Limit(5, "amounts", "that a cast makes other integers, at least: fewer are chance")
+EXPLAINED = Limit(
+    8.0, "times",
+    """as many amounts become other integers as one rounding makes so. A number of size m has crossed a whole number with a chance of m u at most, and
+    eight ops have rounded eight times.""",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -94,12 +100,12 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
 
     What a network computes is rounded by whoever computes it, and so are draws, so that their integers differ now and then. But data
     are given, and if nothing but the user's own arithmetic has rounded them, each integer that differs is wrong, unless it is an amount: what
-    goes back to floats is off by a rounding, as any number is.
+    goes back to floats is off by a rounding, as any number is. Of amounts that a rounding would leave what they are, too many must differ.
     """
     if operation.recut is None or cause is None or not attribution.written(cause) or not cause.outputs or not _of_data(operation):
         return []
     converted = operation if not operation.outputs else _integer(operation.outputs[0], readers)
-    if converted is None or converted.taken == "amount":
+    if converted is None or (converted.taken == "amount" and _explained(operation.recut, operation.inputs[0].roundoff)):
         return []
     seen = operation.recut
     return [
@@ -107,6 +113,11 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
             mechanism="integer-rounding", operation=cause, measured=float(seen.count), limit=0.0, seen=seen, converted=converted, dtype=_low(cause)
         )
     ]
+
+
+def _explained(seen: Recut, roundoff: float) -> bool:
+    """Whether as many amounts become other integers where each has been rounded a few times."""
+    return seen.count < AMOUNTS or seen.count <= EXPLAINED * roundoff * seen.size * seen.total
 
 
 def _of_data(operation: Operation) -> bool:

@@ -61,6 +61,23 @@ def takes_back(operation: Operation) -> bool:
     return False
 
 
+def remainder_of(operation: Operation) -> Value | None:
+    """The sum t = s + y whose remainder an op makes: (s - t) + y, or (t - s) - y. What t has lost is then known, and may be added later."""
+    given = {_copied(value) for value, _ in _terms(operation)}
+    found: Value | None = None
+    for maker in (value.maker for value in given):
+        for total in (_copied(value) for value, _ in _terms(maker)) if maker is not None and takes_back(maker) else ():
+            terms = {_copied(value) for value, _ in _terms(total.maker)} if total.maker is not None else set()
+            others = {_copied(value) for value, _ in _terms(maker)} if maker is not None else set()
+            if terms & given and terms & others and (found is None or _number(total) > _number(found)):
+                found = total
+    return found
+
+
+def _number(value: Value) -> int:
+    return value.maker.number if value.maker is not None else 0
+
+
 def _terms(operation: Operation) -> list[tuple[Value, int]]:
     """What a sum adds, and what it takes away: the second of a difference, and of a sum the program gives the factor -1."""
     if operation.base not in ops.SUMS:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 NARROW = 32
 """Bits of the integer types whose ends are looked at; what leaves 64 bits is no number of anything."""
+EQUAL = 0.5
+"""Share of a sorted row's neighbours that are equal, from which the row is in the order of its places and not of its numbers."""
 CHANCE = 10.0
 """Bits of evidence that numbers are whole because they count something: by chance they would be once in a thousand casts."""
 NEARLY = 8.0
@@ -84,7 +86,12 @@ def recut(operation: Operation, step: Callable[[torch.Tensor], torch.Tensor], ru
     moved = run.isfinite() & shadow.isfinite() & ((became < step(shadow - slack)) | (became > step(shadow + slack)))
     if bool(moved.any()):
         first = int(moved.reshape(-1).nonzero()[0])
-        operation.recut = Recut(int(moved.sum()), moved.numel(), float(step(shadow)[first]), float(became[first]))
+        operation.recut = Recut(int(moved.sum()), moved.numel(), float(step(shadow)[first]), float(became[first]), _size(shadow))
+
+
+def _size(numbers: torch.Tensor) -> float:
+    finite = numbers[numbers.isfinite()]
+    return float(finite.abs().mean()) if finite.numel() else 0.0
 
 
 def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow: torch.Tensor, stored: torch.Tensor) -> None:
@@ -110,6 +117,8 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
         return
     if inputs is call.shadows:
         call.mode.observation.led += 1
+        if call.plan.base in ops.ORDERED:
+            call.mode.places.cast(call.operation, outputs[1])
         _choice(call, outputs[1], shadows[1])
     if not call.mode.later.defers(outputs[1]) and torch.equal(outputs[1], shadows[1]):
         return
@@ -199,6 +208,8 @@ def of_choice(
         return of_values(mine, theirs) if mine.shape == theirs.shape else Flips(0, mine.numel())
     given = planned.argument("dim", args, kwargs)
     dim = None if given is None and planned.base in ops.PLACES else int(given if given is not None else -1)
+    if planned.base in ops.ORDERED:
+        return _of_order(scores, shadow, mine, theirs, dim)
     kept = mine.dim() == scores.dim()
     rows = (mine.sort(dim).values != theirs.sort(dim).values).any(dim) if dim is not None and kept else mine != theirs
     changed = int(rows.sum())
@@ -206,6 +217,20 @@ def of_choice(
         return Flips(0, rows.numel())
     ties = _tied(planned, args, kwargs, scores, mine, rows, dim)
     return Flips(changed, rows.numel(), ties, _blur(scores, shadow, dim), _swapped(mine, theirs, rows, dim) if ties and dim is not None else 1.0)
+
+
+def _of_order(scores: torch.Tensor, shadow: torch.Tensor, mine: torch.Tensor, theirs: torch.Tensor, dim: int | None) -> Flips:
+    """Flips of a full sort: rows whose order is another. `ties`: of these, rows half of whose elements are equal to a neighbour here, and not in the
+    shadow. Every long row has some neighbours that a rounding swaps, so that `blur` has to tell whether an order is left."""
+    dim = -1 if dim is None else dim
+    elsewhere = mine != theirs
+    rows = elsewhere.any(dim)
+    changed, blur = int(rows.sum()), _blur(scores, shadow, dim)
+    if not changed or mine.shape[dim] < 2:
+        return Flips(changed, rows.numel(), 0, blur)
+    equal = [(each.detach().sort(dim).values.diff(dim=dim) == 0).to(torch.float32).mean(dim) for each in (scores, shadow)]
+    ties = rows & (equal[0] >= EQUAL) & (equal[1] < EQUAL / 2)
+    return Flips(changed, rows.numel(), int(ties.sum()), blur, share(elsewhere.movedim(dim, -1)[rows]))
 
 
 def _swapped(mine: torch.Tensor, theirs: torch.Tensor, rows: torch.Tensor, dim: int) -> float:

@@ -27,7 +27,7 @@ class Places:
         self.drawn: Storages[bool] = Storages()
 
     def cast(self, operation: Operation, integers: torch.Tensor) -> None:
-        """A cast has made these integers."""
+        """A cast has made these integers, or a sort has: the places of its elements."""
         self.made.put(integers, (operation,))
 
     def read(self, planned: OpPlan, args: tuple[Any, ...], result: Any) -> Any:

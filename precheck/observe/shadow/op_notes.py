@@ -40,6 +40,7 @@ class Recut:
     total: int
     was: float
     became: float
+    size: float = 0.0  # mean |number|: rounded once to u, so many times u of them become another whole number
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
-from precheck.analysis import choices, decisions
+from precheck import ops
+from precheck.analysis import causes, choices, decisions
 from precheck.analysis.choices import BLUR, BLURRED, ROWS
 from precheck.analysis.decisions import CHANCE, Place
 from precheck.analysis.decisions import SHARE as OF_DECISIONS
@@ -53,7 +54,7 @@ class DecisionFlip(Rule):
                 yield _skewed(operation, skew)
             if flips is None or operation.phase == "backward" or not operation.inputs or (flips.changed < ROWS and not _replaced(operation, flips)):
                 continue
-            if not part.spoiled.isdisjoint(operation.outputs):
+            if not part.spoiled.isdisjoint(operation.outputs) or (operation.base in ops.ORDERED and not choices.ordered_by_place(operation)):
                 continue
             if operation.inputs[0].low and (flips.ties >= ROWS or _replaced(operation, flips)) and flips.ties / flips.total >= SHARE:
                 yield _tied(operation, flips)
@@ -83,9 +84,12 @@ def _skewed(operation: Operation, skew: Skew) -> Candidate:
 
 
 def _tied(operation: Operation, flips: Flips) -> Candidate:
+    """Of a full sort the op is named that stored the scores, as it is there that the format took their order."""
     text = f"{_changed(flips)}, {100 * flips.ties / flips.total:.1f} % because {operation.inputs[0].dtype} makes distinct scores equal"
+    cause = (causes.moved(operation.inputs[0]).maker if operation.base in ops.ORDERED else None) or operation
+    text = f"what is stored here decides {placed(operation)}: {text}" if cause is not operation else text
     severity: Severity = "error" if flips.swapped >= SWAPPED else "note"
-    return Candidate("decision-flip", operation, text, flips.ties / flips.total, SHARE, severity)
+    return Candidate("decision-flip", cause, text, flips.ties / flips.total, SHARE, severity)
 
 
 def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:

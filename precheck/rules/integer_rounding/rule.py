@@ -11,14 +11,14 @@ from typing import ClassVar
 from precheck.analysis.facts import Fact
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import placed
-from precheck.analysis.whole_numbers import FRACTIONAL, SEVERAL, Cut, MadeInteger, Moved, Passed
+from precheck.analysis.whole_numbers import AMOUNTS, EXPLAINED, FRACTIONAL, SEVERAL, Cut, MadeInteger, Moved, Passed
 from precheck.rules.integer_rounding.about import ABOUT
 from precheck.rules.rule import Rule
 
 
 class IntegerRounding(Rule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = (SEVERAL, FRACTIONAL)
+    limits: ClassVar[tuple[Limit, ...]] = (SEVERAL, FRACTIONAL, AMOUNTS, EXPLAINED)
 
     def words(self, fact: Fact) -> str:
         if isinstance(fact, Moved):
@@ -32,7 +32,7 @@ class IntegerRounding(Rule):
                     f"and is made an integer by {placed(fact.converted)}{several}")  # fmt: skip
         if isinstance(fact, Cut):
             cut = fact.seen
-            return (f"{cut.count} of {cut.total} numbers that {placed(fact.converted)} makes integers are others than in float32, since they "
+            return (f"{cut.count} of {cut.total} numbers that {placed(fact.converted)} makes integers are others than in the reference, since they "
                     f"were rounded to {fact.dtype} before: {cut.was:.0f} becomes {cut.became:.0f}")  # fmt: skip
         if isinstance(fact, Passed):
             end = fact.seen

@@ -72,6 +72,47 @@ def nine_hundred_terms() -> torch.Tensor:
     return total
 
 
+def neumaier(terms: torch.Tensor) -> torch.Tensor:
+    """Neumaier's sum: what a sum or a term has lost, whichever is smaller, is added up beside the sum, and added at the end."""
+    total, lost = torch.zeros_like(terms[0]), torch.zeros_like(terms[0])
+    for term in terms:
+        more = total + term
+        lost = lost + torch.where(total.abs() >= term.abs(), (total - more) + term, (term - more) + total)
+        total = more
+    return total + lost
+
+
+def signed_terms() -> torch.Tensor:
+    """Neumaier's sum in bfloat16, of terms of both signs."""
+    return neumaier(normal(300, 64).to(LOW))
+
+
+def positive_terms() -> torch.Tensor:
+    """The same of positive terms, the last of which are below half a spacing of the sum."""
+    return neumaier((0.5 + uniform(300, 64)).to(LOW))
+
+
+def losses_added_up_wide() -> torch.Tensor:
+    """A sum in bfloat16 whose losses are added up in float32, and added to it at the end."""
+    total, lost = torch.zeros(64, dtype=LOW), torch.zeros(64)
+    for term in (0.5 + uniform(300, 64)).to(LOW):
+        more = total + term
+        lost = lost + ((total - more) + term).float()
+        total = more
+    return total.float() + lost
+
+
+def losses_by_two_sums() -> torch.Tensor:
+    """Knuth's two-sum gives what was lost without asking which term is larger."""
+    total, lost = torch.zeros(64, dtype=LOW), torch.zeros(64, dtype=LOW)
+    for term in (0.5 + uniform(300, 64)).to(LOW):
+        more = total + term
+        arrived = more - total
+        lost = lost + ((total - (more - arrived)) + (term - arrived))
+        total = more
+    return total + lost
+
+
 IDIOMS = (divergence_beside_a_likelihood, nearest_orthogonal, pixels_of_many_pictures, weights_with_remainders, replaced_weights_with_remainders,
-          nine_hundred_terms)  # fmt: skip
+          nine_hundred_terms, signed_terms, positive_terms, losses_added_up_wide, losses_by_two_sums)  # fmt: skip
 EXACT = ("pixels_of_many_pictures",)
