@@ -107,3 +107,37 @@ def test_tf32_is_told_where_its_rounding_costs_the_result() -> None:
     assert kept.shape == (40, 40)
     assert report.errors, report.summary()
     assert report.errors[0].rule == "cancellation"
+
+
+def turned_by_choice(decomposed: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A vector of each matrix, which a choice turns to one side. Which sign a decomposition gives is another matter in float64."""
+    matrices = normal(200, 5, 3)
+    matrices = matrices - matrices.mean(1, keepdim=True)
+    vectors = decomposed(matrices)
+    return torch.where(vectors[..., :1] > 0, vectors, -vectors)
+
+
+@pytest.mark.parametrize(
+    "decomposed",
+    [
+        lambda matrices: torch.linalg.eigh(matrices.mT @ matrices).eigenvectors[..., 0],
+        lambda matrices: torch.linalg.svd(matrices, full_matrices=False).Vh[..., -1, :],
+        lambda matrices: torch.linalg.svd(matrices).U[..., 0],
+    ],
+    ids=["eigenvectors", "right-vectors", "left-vectors"],
+)
+def test_a_vector_of_either_sign_has_the_runs_in_float64_too(decomposed: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with precheck.watch(precision="32-true") as report:
+        kept = turned_by_choice(decomposed)
+    assert bool((kept[..., 0] > 0).all())
+    assert report.findings == [], report.summary()
+
+
+def test_singular_vectors_turn_together() -> None:
+    """Left vectors, values and right vectors make the matrix again, whatever signs the run's have."""
+    matrices = normal(200, 5, 3)
+    with precheck.watch(precision="32-true") as report:
+        left, sizes, right = torch.linalg.svd(matrices, full_matrices=False)
+        again = left * sizes[:, None] @ right
+    assert float((again - matrices).abs().max()) < 1e-4
+    assert report.findings == [], report.summary()

@@ -126,7 +126,10 @@ def wrapped(operation: Operation, limits: torch.iinfo, run: torch.Tensor, shadow
 def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor], inputs: dict[int, torch.Tensor]) -> None:
     """Makes the shadows of chosen values follow the run's indices, and those of masked rows the run's rows. `shadows` were computed from `inputs`."""
     masks.followed(call, outputs, shadows)
-    if len(outputs) < 2 or not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.base in ops.PAYLOADS:
+    if len(outputs) < 2:
+        return
+    turned(call, outputs, shadows)
+    if not continuous(outputs[0]) or outputs[1].dtype != torch.int64 or call.plan.base in ops.PAYLOADS:
         return
     if inputs is call.shadows:
         call.mode.observation.led += 1
@@ -138,6 +141,22 @@ def followed(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor
     picked = chosen(call.plan, call.args, call.kwargs, inputs[id(call.floats[0])], outputs[0], outputs[1])
     if picked is not None:
         shadows[0] = picked
+
+
+def turned(call: Call, outputs: list[torch.Tensor], shadows: list[torch.Tensor]) -> None:
+    """Eigenvectors and singular vectors have no sign of their own. Their shadows have the run's, which a later choice may rest on.
+
+    A left and a right singular vector turn together, as their product is the matrix's.
+    """
+    lying = {place: ops.VECTORS[call.plan.base, place] for place in range(len(outputs)) if (call.plan.base, place) in ops.VECTORS}
+    if not lying or any(outputs[place].is_complex() or not outputs[place].numel() for place in lying):
+        return
+    along = {place: (outputs[place].to(shadows[place].dtype) * shadows[place]).sum(dim) for place, dim in lying.items()}
+    pairs = min(each.shape[-1] for each in along.values())
+    together = functools.reduce(torch.add, (each[..., :pairs] for each in along.values()))
+    for place, dim in lying.items():
+        agreement = torch.cat([together, along[place][..., pairs:]], -1)
+        shadows[place] = shadows[place] * torch.where(agreement < 0, -1.0, 1.0).unsqueeze(dim)
 
 
 def where_finite(call: Call, outputs: list[torch.Tensor]) -> list[torch.Tensor] | None:

@@ -10,6 +10,7 @@ import torch
 
 from precheck import emulation, ops
 from precheck.formats import FORMATS
+from precheck.observe.shadow import flips
 from precheck.observe.shadow.deferred import SAMPLE as LATER
 from precheck.observe.shadow.operations import Operation, Value
 from precheck.observe.shadow.statistics import DOUBTFUL, SAMPLE, compare, norm, ratio, sampled
@@ -78,8 +79,7 @@ def measure(call: Call, value: Value, output: torch.Tensor, shadow: torch.Tensor
         return
     if not value.low and not any(source.drift or source.nonfinite for source in inputs):
         return  # run and shadow computed the same op on the same numbers
-    run = _turned(call, output, shadow, place)
-    compare(value, run, shadow, perturbed, zeros=any(source.zeros for source in inputs), limit=_limit(operation, output))
+    compare(value, output, shadow, perturbed, zeros=any(source.zeros for source in inputs), limit=_limit(operation, output))
     if value.drift > DOUBTFUL * value.roundoff and value.drift > DOUBTFUL * operation.drift_in:
         operation.parts = _in_parts(call, value)
     call.mode.exponents.opened(operation, value, shadow)
@@ -107,14 +107,6 @@ def _in_parts(call: Call, value: Value) -> float | None:
         shadow = sampled(call.shadows[id(tensor)])
         drifts[place] = ratio(norm(sampled(tensor).to(shadow.dtype) - shadow), norm(shadow))
     return max(drifts) if parted else None
-
-
-def _turned(call: Call, output: torch.Tensor, shadow: torch.Tensor, place: int) -> torch.Tensor:
-    """The output, with each eigenvector or singular vector turned to the side of its shadow: their sign is arbitrary."""
-    dim = ops.VECTORS.get((call.plan.base, place))
-    if dim is None or output.is_complex() or not output.numel():
-        return output
-    return output * torch.where((output * shadow).sum(dim, keepdim=True) < 0, -1.0, 1.0)
 
 
 def _limit(operation: Operation, output: torch.Tensor) -> int:
@@ -205,8 +197,10 @@ def exact(call: Call, place: int = 0) -> torch.Tensor:
     """Result number `place` of the op in the reference precision, on the run's own inputs."""
     replay = call.mode.replay
     wide = {id(tensor): call.held.get(id(tensor), tensor).to(replay.wide(tensor.dtype)) for tensor in call.floats}
-    result: torch.Tensor = replay.call(call.func, call.plan, call.args, call.kwargs, lambda tensor: among(call, wide, tensor))[place]
-    return result
+    results: list[torch.Tensor] = replay.call(call.func, call.plan, call.args, call.kwargs, lambda tensor: among(call, wide, tensor))
+    if len(results) == len(call.results):
+        flips.turned(call, call.results, results)
+    return results[place]
 
 
 def off(output: torch.Tensor, exact: torch.Tensor) -> float:
