@@ -1,13 +1,13 @@
 """What is found of the broken kernels, who else would have seen them, and who is accused without cause.
 
-python suites/kernels/benchmark.py results.json            # some twenty minutes
-python suites/kernels/benchmark.py results.json --write docs/kernels.md
-python suites/kernels/benchmark.py unseen.json --set unseen          # the first set that was frozen before it was tried; a quarter of an hour
-python suites/kernels/benchmark.py later.json --set later            # the second one; as long
-python suites/kernels/benchmark.py fresh.json --set fresh            # the third one; five minutes
-python suites/kernels/benchmark.py fourth.json --set fourth          # the fourth one; ten minutes
-python suites/kernels/benchmark.py fifth.json --set fifth            # the fifth one; as long
-python suites/kernels/benchmark.py sixth.json --set sixth            # the sixth one; as long
+    python suites/kernels/benchmark.py results.json            # some twenty minutes
+    python suites/kernels/benchmark.py results.json --write docs/kernels.md
+    python suites/kernels/benchmark.py unseen.json --set unseen          # the first set that was frozen before it was tried; a quarter of an hour
+    python suites/kernels/benchmark.py later.json --set later            # the second one; as long
+    python suites/kernels/benchmark.py fresh.json --set fresh            # the third one; five minutes
+    python suites/kernels/benchmark.py fourth.json --set fourth          # the fourth one; ten minutes
+    python suites/kernels/benchmark.py fifth.json --set fifth            # the fifth one; as long
+    python suites/kernels/benchmark.py sixth.json --set sixth            # the sixth one; as long
 """
 
 from __future__ import annotations

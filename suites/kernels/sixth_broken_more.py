@@ -1,4 +1,7 @@
-"""The sixth frozen set of broken kernels, second part."""
+"""The sixth frozen set of broken kernels, second part.
+
+One twin was mended, which was accused rightly: where no part saw a key it gave NaN, and the reference gives 0.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,7 @@ def empty_part(wrong: bool) -> Callable[..., Any]:
             read, total, most = read * before[..., None] + part * new[..., None], total * before + new, now
         if wrong:
             return read / total[..., None]
-        return torch.where(seen.any(0)[..., None], read / torch.where(seen.any(0), total, 1)[..., None], torch.nan)
+        return torch.where(seen.any(0)[..., None], read / torch.where(seen.any(0), total, 1)[..., None], 0)
 
     return kernel
 
