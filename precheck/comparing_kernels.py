@@ -12,10 +12,11 @@ from precheck import collector, interrupts
 from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.kernels import dimensions, examples, reporting
-from precheck.kernels.bench import Bench, checked_reference
+from precheck.kernels.bench import Bench
 from precheck.kernels.drawing import drawn
 from precheck.kernels.outcome import completed
 from precheck.kernels.reduced_example import tried
+from precheck.kernels.reference_check import checked_reference
 from precheck.kernels.running import Wishes
 from precheck.kernels.states import State
 from precheck.observe.job import InputError

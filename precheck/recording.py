@@ -46,6 +46,8 @@ def record(
         InputError: An argument cannot be recorded; the message says what is accepted.
         OSError: The file cannot be written.
     """
+    if not isinstance(path, (str, Path)):
+        raise InputError(f"path is a {type(path).__name__}; pass the file first, as in precheck.record('run.safetensors', model, inputs)")
     target = Path(path)
     if target.suffix != ".safetensors":
         raise InputError(f"path={str(path)!r}; a recording ends in .safetensors")

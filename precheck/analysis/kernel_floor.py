@@ -85,6 +85,15 @@ class Floor:
         gap = gap.where(gap.isfinite(), 0.0)
         self.jumps = gap if self.jumps is None else torch.maximum(self.jumps, gap)
 
+    def shared_by_equals(self, value: torch.Tensor) -> None:
+        """Where a gradient jumps at one of several elements with the same number, it may at each of them: which of them is chosen is open, and a few
+        runs beside these inputs choose a few only."""
+        if self.jumps is None or not bool((self.jumps > 0).any()):
+            return
+        kinds, places = value.detach().reshape(-1).unique(return_inverse=True)
+        most = torch.zeros(len(kinds), dtype=torch.float64).scatter_reduce(0, places, self.jumps.reshape(-1), "amax")
+        self.jumps = most[places].reshape(self.jumps.shape)
+
     def _jumps(self) -> torch.Tensor:
         return torch.zeros((), dtype=torch.float64) if self.jumps is None else self.jumps
 

@@ -17,7 +17,6 @@ from precheck.kernels.poison import poisoned
 from precheck.kernels.running import Outcome, Wishes
 from precheck.kernels.trial_result import Fault, Judged, Reference, distances, form, values_of
 from precheck.kernels.trials import Made, Trial
-from precheck.observe.job import InputError
 from precheck.words import counted
 
 LADDER = (0, 2, 4, 18)
@@ -274,25 +273,6 @@ class Bench:
                 value = outcome.values.get(name)
                 if outcome.error is None and value is not None and value.shape == floored.exact.shape:
                     floored.add(value)
-
-
-def checked_reference(bench: Bench) -> None:
-    """Raises InputError for a reference that does not run on the example, or that draws random numbers."""
-    given = Trial(given=True)
-    made = bench.make(given)
-    wishes = dataclasses.replace(bench.wishes_of(given), gradients=False)
-    first = running.run(bench.reference, bench.example, made.values, made.numbers, wishes)
-    if first.error is not None:
-        said = f"{type(first.error).__name__} on the example: {first.error}"
-        raise InputError(f"the reference raises {said}; pass inputs that it takes") from first.error
-    if bench.wishes.gradients and running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(given)).error is not None:
-        bench.wishes = dataclasses.replace(bench.wishes, gradients=False, double=False)  # it has no derivative to compare with
-    state = torch.get_rng_state()
-    again = running.run(bench.reference, bench.example, made.values, made.numbers, wishes)
-    drew = not torch.equal(state, torch.get_rng_state())
-    pairs = zip(first.values.values(), again.values.values(), strict=True)
-    if drew or any(a is not None and b is not None and not memory.same(a, b) for a, b in pairs):
-        raise InputError("the reference draws random numbers, so that no result of it is right; pass one without, such as with dropout p=0")
 
 
 def compiled(function: Any) -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from precheck.kernels import contents, lower_intermediates, masks, number_kinds, running
 from precheck.kernels.bench import QUICK, Bench
-from precheck.kernels.errors import blunt, differ, error_of, errors_of, explained, has_mask, inputs_of
+from precheck.kernels.errors import blunt, constant, differ, error_of, errors_of, explained, has_mask, inputs_of
 from precheck.kernels.examples import Example, Leaf
 from precheck.kernels.states import State
 from precheck.kernels.trial_result import Judged
@@ -22,14 +22,19 @@ ROUND = (64, 128, 32, 16, 256)
 PATIENCE = 15.0
 """Seconds of the processor that the search for a class may take."""
 AGAIN = 8
-"""Times that a call which came out right is asked again: what is wrong one time in three is so once in these, but for one search in 25."""
+"""Times that a call which came out right is asked again, where the answer has to be the same each time: what is wrong one time in three is so once in
+these, but for one search in 25."""
+OFTEN = 64
+"""Times that it is asked again where a single wrong result tells chance from memory: what is wrong one time in 25 is so once in these, but for one
+search in 14."""
+HURRY = 3.0  # seconds of the processor for that; AGAIN of them are asked anyway
 _PLENTY = 2**18
 """Elements of a tensor in trials that look for a class, at most."""
 _RUNS = 40
 """The cost of a verdict, in runs of a reference as it is and in float64. There are six noise runs, each ten times as long, and samples beside the
 inputs."""
 _GAIN = 8.0
-"""How much smaller an error of rounding is in the next wider format, at least: formats differ by 2^3 and more in roundoff."""
+"""How much smaller an error of rounding is in the next wider format, at least: formats differ by 2^3 and more."""
 _GROWS = 4.0
 """The growth of a sum's relative error when it is 64 times as long, if its accumulator rounds: between 8, as a random walk, and 64."""
 
@@ -81,15 +86,24 @@ class Search:
         trial = judged.trial.but(fill=judged.trial.fill or "NaN")  # what nobody writes is the same each time, and no chance
         fresh = self._fresh(trial)
         if fresh.fault is None and not fresh.skipped:
-            if any(self._fresh(trial).fault is not None for _ in range(AGAIN)):
+            if self.by_chance(trial):
                 return Cause("kernel-nondeterminism", "on the same inputs, where nothing was run before, it is right at one time only")
             return Cause("kernel-stale", "on the same inputs it is right where nothing was run before")
-        again = self.bench.judge(trial)
-        if again.fault is None and fresh.fault is not None and not again.skipped:
-            return Cause("kernel-nondeterminism", "on the same inputs it is right at another time")
-        if differ(fresh, again) and not explained(fresh, again):
-            return Cause("kernel-nondeterminism", "two calls on the same inputs give different results")
+        for _ in range(AGAIN):
+            again = self.bench.judge(trial)
+            if again.fault is None and fresh.fault is not None and not again.skipped:
+                return Cause("kernel-nondeterminism", "on the same inputs it is right at another time")
+            if differ(fresh, again) and not explained(fresh, again):
+                return Cause("kernel-nondeterminism", "calls on the same inputs give different results")
+            if self.late():
+                break
         return None
+
+    def by_chance(self, trial: Trial) -> bool:
+        """Whether a call that is right where nothing was run before is wrong there at another time."""
+        begun = time.process_time()
+        times = (number for number in range(OFTEN) if number < AGAIN or time.process_time() - begun < HURRY)
+        return any(self._fresh(trial).fault is not None for _ in times)
 
     def _fresh(self, trial: Trial) -> Judged:
         with self.state.restored():
@@ -97,7 +111,7 @@ class Search:
 
     def _laid(self, judged: Judged) -> Cause | None:
         trial = judged.trial
-        if trial.layout != "contiguous" and self.passes(trial.but(layout="contiguous", laid=-1)):
+        if trial.layout != "contiguous" and self._right_if_contiguous(trial):
             return Cause("kernel-stride", f"with contiguous inputs it is right; {inputs_of(self.bench, trial)} {trial.layout} in memory")
         if trial.upstream in ("expanded", "transposed") and self.passes(trial.but(upstream="random")):
             return Cause("kernel-stride", f"it is right where the incoming gradient is contiguous; here that is {trial.upstream}")
@@ -107,6 +121,14 @@ class Search:
             asked = "no input" if trial.only < 0 else f"inputs{self.bench.example.leaves[trial.only].path} alone"
             return Cause("kernel-gradient", f"it is right where all inputs require a gradient; here {asked} does")
         return None
+
+    def _right_if_contiguous(self, trial: Trial) -> bool:
+        """On the same numbers: where one row stands for all, they are other numbers too, which may be what the candidate gets wrong."""
+        plain = trial.but(layout="contiguous", laid=-1)
+        if trial.layout != "expanded":
+            return self.passes(plain)
+        with self.state.restored():
+            return self.bench.passes_on(plain, self.bench.make(trial))
 
     def _sized(self, judged: Judged) -> Cause | None:
         trial = judged.trial
@@ -168,7 +190,7 @@ class Search:
             return Cause("kernel-contract")
         if fault.kind == "missing":
             return Cause("kernel-gradient")
-        if self._constant(judged):
+        if constant(self.bench, judged):
             return Cause("kernel-constant", "it gives the same whatever the inputs hold")
         if fault.kind in ("values", "lost") and self._rounds(judged):
             return Cause("kernel-accumulation" if self._grows(judged) else "kernel-rounding")
@@ -211,21 +233,6 @@ class Search:
             return False
         self.bench.of(taken)
         return (time.process_time() - begun) * _RUNS < PATIENCE
-
-    def _constant(self, judged: Judged) -> bool:
-        """Whether outputs are the same on other inputs, where the reference's are not."""
-        other = self.bench.judge(judged.trial.but(seed=judged.trial.seed + 500, given=False))
-        if judged.outcome is None or other.outcome is None or other.outcome.error is not None or other.reference is None or judged.reference is None:
-            return False
-        outputs = [name for name in judged.outcome.values if name.startswith("output")]
-        for name in outputs:
-            a, b = judged.outcome.values[name], other.outcome.values.get(name)
-            right, other_right = judged.reference.exact.values.get(name), other.reference.exact.values.get(name)
-            if a is None or b is None or right is None or other_right is None or a.shape != b.shape or torch.equal(right, other_right):
-                continue
-            if torch.equal(a.nan_to_num(), b.nan_to_num()):
-                return True
-        return False
 
     def _rounds(self, judged: Judged) -> bool:
         """Whether the error is one of rounding: a wider format takes it away, or it is small and other for every neighbour of the input."""

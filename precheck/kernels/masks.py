@@ -173,8 +173,9 @@ def trivial(bench: Bench, judged: Judged) -> bool:
     """Whether the candidate is right where a mask among its inputs masks nothing."""
     made = bench.make(judged.trial)
     lengths = {length for value in made.values for length in value.shape}
+    bounded = _asks_bounds(bench, judged, made)
     for place, value in enumerate(made.values):
-        for plain in _plain(value, lengths):
+        for plain in (*_plain(value, lengths), *(_full(value, lengths) if bounded else ())):
             values = [plain if other == place else each for other, each in enumerate(made.values)]
             if bench.passes_on(judged.trial, Made(values, made.numbers)):
                 return True
@@ -190,6 +191,22 @@ def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tens
         yield value.nan_to_num(neginf=0.0, posinf=0.0)
     elif not value.is_floating_point() and not value.is_complex() and bool((value < 0).any()):
         yield value.clamp(min=0)
+
+
+def _full(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tensor]:
+    """Whole numbers that may say how much of each row is used: all of it."""
+    if value.is_floating_point() or value.is_complex() or value.dtype is torch.bool or value.dim() != 1 or not len(value) or bool((value < 0).any()):
+        return
+    most = int(value.max())
+    yield from (torch.full_like(value, length) for length in sorted(lengths) if length >= max(most, 1) and bool((value != length).any()))
+
+
+def _asks_bounds(bench: Bench, judged: Judged, made: Made) -> bool:
+    """Whether the reference asks which of two whole numbers is larger, as it does to find what is beyond a length."""
+    mode = _Masked("bound")
+    with mode:
+        running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(judged.trial), kind="noise")
+    return mode.changed
 
 
 def closer(judged: Judged, other: running.Outcome, right: running.Outcome, behind: float = _BEHIND) -> bool:

@@ -35,12 +35,13 @@ class Buffer:
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(_bits(a), _bits(b))
+    return a.shape == b.shape and torch.equal(_bits(a), _bits(b))
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    wide = tensor.detach().contiguous()
-    return wide.view(torch.uint8) if wide.dim() and wide.numel() else wide.reshape(-1).view(torch.uint8) if wide.numel() else wide
+    """All bytes in a row. One element may have any stride, and torch reads bytes of what has a stride of 1 only."""
+    row = tensor.detach().contiguous().view(-1)
+    return (row if row.stride(0) == 1 else row.clone(memory_format=torch.contiguous_format)).view(torch.uint8)
 
 
 same = _same

@@ -65,6 +65,10 @@ def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None
                 other = exact.values.get(name)
                 if exact.error is None and other is not None and other.shape == reference.floors[name].exact.shape:
                     reference.floors[name].jumped(other.double())
+    for leaf, value in zip(bench.example.leaves, made.values, strict=True):
+        floored = reference.floors.get(f"gradient of inputs{leaf.path}")
+        if floored is not None and floored.exact.shape == value.shape:
+            floored.shared_by_equals(value)
 
 
 def doubted(bench: Bench, trial: Trial, reference: Reference) -> bool:

@@ -49,6 +49,7 @@ class Wishes:
     only: int | None = None  # the one leaf whose gradient is asked for; None: all that are compared
     seed: int = 0
     expanded: tuple[int, ...] = ()  # leaves of which one row stands for all: its gradient is asked for
+    detached: frozenset[str] = frozenset()  # outputs that no gradient goes back through in the reference, beside others that one does
 
 
 def run(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes, *,
@@ -164,7 +165,8 @@ def _leaf(value: torch.Tensor, *, wanted: bool) -> torch.Tensor:
 
 def _backward(outcome: Outcome, names: Sequence[str], results: Sequence[torch.Tensor], asked: Mapping[str, torch.Tensor],
               ways: Mapping[str, torch.Tensor], wishes: Wishes, exact: bool, keep: bool) -> None:  # fmt: skip
-    through = [(place, name, each) for place, (name, each) in enumerate(zip(names, results, strict=True)) if each.requires_grad]
+    found = enumerate(zip(names, results, strict=True))
+    through = [(place, name, each) for place, (name, each) in found if each.requires_grad and name not in wishes.detached]
     if wishes.upstream == "partial" and len(through) > 1:
         through = through[:1]
     if not through:
@@ -176,13 +178,13 @@ def _backward(outcome: Outcome, names: Sequence[str], results: Sequence[torch.Te
     outcome.passed = {name: each for (_, name, _), each in zip(through, given, strict=True)}
     results = [each for _, _, each in through]
     with Parts(results if ways else [], ways) as parts:
-        found = torch.autograd.grad(results, list(asked.values()), given, allow_unused=True, create_graph=wishes.double)
+        gradients = torch.autograd.grad(results, list(asked.values()), given, allow_unused=True, create_graph=wishes.double)
     outcome.parts = parts.sizes
-    for name, gradient in zip(asked, found, strict=True):
+    for name, gradient in zip(asked, gradients, strict=True):
         outcome.values[name] = None if gradient is None else gradient.detach()
     if wishes.double:
         outcome.where = "double backward"
-        _twice(outcome, asked, found, wishes)
+        _twice(outcome, asked, gradients, wishes)
 
 
 def _twice(outcome: Outcome, asked: Mapping[str, torch.Tensor], found: Sequence[torch.Tensor | None], wishes: Wishes) -> None:

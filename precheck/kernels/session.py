@@ -227,5 +227,8 @@ class Session:
         if judged.fault.kind == "touched" or self.bench.judge(judged.trial).fault is not None:
             return self._confirmed(judged)
         self.told.judged = judged
-        self.told.cause = Cause("kernel-stale", "in memory of its own the same call is right")
+        if self.search.by_chance(judged.trial):
+            self.told.cause = Cause("kernel-nondeterminism", "on the same inputs, in memory of its own, it is right at one time only")
+        else:
+            self.told.cause = Cause("kernel-stale", "in memory of its own the same call is right")
         return True

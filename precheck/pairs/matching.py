@@ -192,9 +192,26 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
         modules[""] = owners[""]
     for name in sorted(theirs, key=lambda each: -each.count(".")):
         parent, wanted = _owner(name), modules.get(name)
-        if name and wanted and parent not in modules and _owner(wanted) in ours:
-            modules[parent] = _owner(wanted)
+        if name and wanted and parent not in modules and (holder := _holder(parent, wanted, found)) is not None and holder in ours:
+            modules[parent] = holder
     return modules
+
+
+def _holder(parent: str, wanted: str, found: Mapping[str, Link]) -> str | None:
+    """The module of `model` above `wanted` that holds the weights which `parent` holds in `other`: those and no more. Else the one computes what
+    the other does and more, such as a block whose layers `other` has put into a module of their own."""
+    held = {model for link in found.values() if all(_within(each, parent) for each in link.others) for model in link.models}
+    linked = {model for link in found.values() for model in link.models}
+    while wanted:
+        wanted = _owner(wanted)
+        under = {each for each in linked if _within(each, wanted)}
+        if not under < held:
+            return wanted if under == held else None
+    return None
+
+
+def _within(name: str, module: str) -> bool:
+    return not module or name.startswith(f"{module}.")
 
 
 def _parameters(module: torch.nn.Module) -> dict[str, torch.Tensor]:

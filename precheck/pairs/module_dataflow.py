@@ -41,6 +41,7 @@ class Passages:
         self.stack: list[str] = [""]
         self.calls: Counter[str] = Counter()
         self.made: dict[int, tuple[torch.Tensor, str]] = {}
+        self.taken: dict[int, tuple[torch.Tensor, str]] = {}  # what no module gave, and whose code made it: those inside get it from there too
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[list[Passage]]:
@@ -55,6 +56,7 @@ class Passages:
             for handle in handles:
                 handle.remove()
             self.made.clear()
+            self.taken.clear()
 
     def _entering(self, name: str) -> Any:
         def hook(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -64,7 +66,11 @@ class Passages:
             for place, tensor in enumerate(_floats((*args, *kwargs.values()))):
                 known = self.made.get(id(tensor))
                 given = known is not None and known[0] is tensor
-                maker = known[1] if known is not None and given else self.stack[-1]
+                if known is None or not given:
+                    known = self.taken.get(id(tensor))
+                    if known is None or known[0] is not tensor:
+                        known = self.taken[id(tensor)] = tensor, self.stack[-1]
+                maker = known[1]
                 self.found.append(Passage("in", name, self.calls[name], place, _kept(tensor), maker, given, self.stack[-1]))
             self.stack.append(name)
 

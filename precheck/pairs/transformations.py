@@ -126,7 +126,7 @@ def _cured(comparison: Comparison, name: str) -> bool:
             with _given(comparison, name):
                 theirs = comparison.other.once(dtype).captured
             ours = comparison.model.once(dtype).captured
-        except REFUSALS:
+        except Exception:  # whatever a model raises that is told to be otherwise than it was built
             continue
         results = [(each.of_model(ours), each.of_other(theirs)) for each in comparison.subjects if each.kind in ("result", "buffer")]
         return all(a is not None and b is not None and a.shape == b.shape and _equal(b, a) for a, b in results)

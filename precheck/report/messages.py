@@ -28,7 +28,9 @@ _READABLE = {
 
 _ELSEWHERE = {
     "Messages that several rules share": ("rules/rule.py",),
-    "Kernels: what is wrong": ("kernels/trial_result.py", "kernels/bench.py", "kernels/protocol.py", "kernels/reporting.py"),
+    "Kernels: what is wrong": (
+        "kernels/trial_result.py", "kernels/bench.py", "kernels/reference_check.py", "kernels/protocol.py", "kernels/reporting.py",
+    ),
     "Kernels: why it is of this class": ("kernels/causes.py",),
     "Pairs: what differs": ("pairs/verdicts.py", "pairs/reporting.py", "pairs/recorded_side.py"),
     "Pairs: what explains it": ("pairs/transformations.py",),

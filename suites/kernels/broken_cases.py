@@ -18,6 +18,8 @@ FOURTH: dict[str, Case] = {}
 """Those of `fourth_broken`."""
 FIFTH: dict[str, Case] = {}
 """Those of `fifth_broken`."""
+SIXTH: dict[str, Case] = {}
+"""Those of `sixth_broken`."""
 
 
 class Case(NamedTuple):

@@ -101,6 +101,8 @@ FAULTY = {
     **dict.fromkeys(("lerp", "index_fill", "ravel"), "no gradient for a transposed input"), "sum_to_size": "no gradient at size 1",
     **dict.fromkeys(("to", "constant_pad_nd"), "no gradient"), "diagonal_scatter": "the gradient of what is written over",
     **dict.fromkeys(("tensor_split", "dsplit", "hsplit", "vsplit"), "raises below as many elements as pieces"), "chunk": "divides by zero at size 0",
+    **dict.fromkeys(("nn.functional.group_norm", "view_copy"), "raises for a transposed input"),
+    "nn.functional.pdist": "its gradient is NaN for one row",
     "zero_": "writes into its input, as the operator does", "empty_like": "has no content",
 }
 """Formulations of torch's that are wrong for some input of the judge's, and how: each was looked at, and none is counted as healthy."""

@@ -21,6 +21,8 @@ FOURTH: dict[str, Rewrite] = {}
 """Those of `fourth_rewrites`."""
 FIFTH: dict[str, Rewrite] = {}
 """Those of `fifth_rewrites`."""
+SIXTH: dict[str, Rewrite] = {}
+"""Those of `sixth_rewrites`."""
 
 
 class Rewrite(NamedTuple):

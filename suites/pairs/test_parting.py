@@ -123,3 +123,41 @@ def test_a_list_of_modules_has_no_code_to_be_named() -> None:
     report = precheck.compare(model, other, torch.arange(7)[None], loss=lambda out: out.square().mean())
     assert report.verdict == "different"
     assert report.errors[0].module == ""
+
+
+class Block(nn.Module):
+    """A residual block whose layers are its own, or, `gathered`, in a module of their own."""
+
+    def __init__(self, gathered: bool, scale: float = 1.0, over: float = 1.0) -> None:
+        super().__init__()
+        self.gathered, self.scale, self.over, self.norm = gathered, scale, over, nn.LayerNorm(6)
+        up, down = nn.Linear(6, 12), nn.Linear(12, 6)
+        if gathered:
+            self.feed = nn.Sequential(up, nn.GELU(), down)
+        else:
+            self.up, self.down = up, down
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x) * self.scale
+        return x + self.over * (self.feed(y) if self.gathered else self.down(nn.functional.gelu(self.up(y))))
+
+
+def stacks(gathered: bool, **faults: float) -> tuple[nn.Module, nn.Module]:
+    """Three blocks, of which the other model gathers the layers, or takes them out; its middle one has the fault. No name but numbers is the same."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Block(gathered) for _ in range(3)))
+    port = nn.ModuleDict({"body": nn.ModuleList(Block(not gathered, **(faults if place == 1 else {})) for place in range(3))})
+    with torch.no_grad():
+        for value in model.parameters():
+            value.normal_()
+    for ours, theirs in zip(port["body"].parameters(), model.parameters(), strict=True):  # type: ignore[union-attr]
+        ours.data.copy_(theirs.data)
+    return model, nn.Sequential(port["body"][0], port["body"][1], port["body"][2])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("gathered", [True, False])
+@pytest.mark.parametrize("faults", [{"scale": 1.5}, {"over": 0.5}, {}])
+def test_layers_that_one_side_has_in_a_module_of_their_own(gathered: bool, faults: dict[str, float]) -> None:
+    """The output of the inner module is not the block's, to which the input is added."""
+    report = precheck.compare(*stacks(gathered, **faults), torch.randn(5, 6), loss=lambda out: out.square().mean())
+    assert [each.module for each in report.errors] == (["1"] if faults else [])

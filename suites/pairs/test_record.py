@@ -86,6 +86,12 @@ def test_what_cannot_be_recorded(tmp_path: Path, arguments: tuple[Any, ...], sai
     assert not list(tmp_path.iterdir())
 
 
+def test_the_file_comes_first(tmp_path: Path) -> None:
+    net = torch.nn.Linear(2, 2)
+    with pytest.raises(precheck.InputError, match="path is a Linear; pass the file first"):
+        precheck.record(net, torch.ones(1, 2), tmp_path / "run.safetensors")  # type: ignore[arg-type]
+
+
 def test_what_is_no_recording(tmp_path: Path) -> None:
     net, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
     with pytest.raises(precheck.InputError, match="is not there; write it with"):

@@ -14,6 +14,10 @@ import pair_losses
 import pair_routes
 import pair_second
 import pair_sequences
+import pair_sixth
+import pair_sixth_masks
+import pair_sixth_parts
+import pair_sixth_training
 import pair_t5
 import pair_third
 import pair_third_losses
@@ -24,4 +28,5 @@ FAMILIES = (
     pair_third, pair_third_parts, pair_third_losses,
     pair_fourth, pair_fourth_parts, pair_fourth_training,
     pair_fifth, pair_fifth_parts, pair_fifth_training,
+    pair_sixth, pair_sixth_masks, pair_sixth_parts, pair_sixth_training,
 )  # fmt: skip

@@ -1,0 +1,135 @@
+"""Faults that look like another class, and what looks like a fault: each beside the kernel that is right, or of the other class."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import precheck
+from precheck.analysis import kernel_floor as floor
+from precheck.kernels import memory
+
+Kernel = Callable[..., Any]
+
+
+def told(candidate: Kernel, reference: Kernel, inputs: Any, budget: float = 3) -> list[str]:
+    report = precheck.compare_kernels(candidate, reference, inputs, budget=budget)
+    return [each.rule for each in report.errors]
+
+
+def test_which_of_many_equals_are_among_the_largest_is_open() -> None:
+    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+
+    def sorted_(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[-1] < 3:
+            raise ValueError("three columns are needed")
+        return x.sort(-1, descending=True).values[..., :3]
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        made = sorted_(x)
+        return made + (made - made.detach())  # the gradient counts twice
+
+    assert told(sorted_, lambda x: x.topk(3, -1).values, x) == []
+    assert told(doubled, lambda x: x.topk(3, -1).values, x) == ["kernel-gradient"]
+
+
+def test_a_jump_is_shared_by_equals_alone() -> None:
+    known = floor.combined(torch.zeros(5).double(), torch.float32, [torch.zeros(5)])
+    known.shared_by_equals(torch.zeros(5))
+    assert known.jumps is None
+    known.jumped(torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0]).double())
+    known.shared_by_equals(torch.tensor([2.0, 3.0, 2.0, 4.0, 2.0]))
+    assert known.jumps is not None
+    assert known.jumps.tolist() == [1, 0, 1, 0, 1]
+
+
+def joined(parts: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+    return torch.where(seen[..., None], parts, 0).sum(0) / seen.sum(0).clamp(min=1)[:, None]
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_rows_that_are_all_alike_are_other_numbers_and_not_strides_alone(least: int) -> None:
+    """In the example each column is seen by some row. Where one row stands for all, a column is seen by none."""
+
+    def kernel(parts: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        return torch.where(seen[..., None], parts, 0).sum(0) / seen.sum(0).clamp(min=least)[:, None]
+
+    seen = torch.rand(4, 7, generator=torch.Generator().manual_seed(3)) < 0.6
+    seen[0] = True
+    found = told(kernel, joined, (torch.randn(4, 7, 8, generator=torch.Generator().manual_seed(0)), seen))
+    assert found == ([] if least else ["kernel-mask"])
+
+
+@pytest.mark.parametrize(("share", "rule"), [(0.05, "kernel-nondeterminism"), (0.3, "kernel-nondeterminism"), (0.0, "")])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_differs_between_calls_is_no_stale_kernel(share: float, rule: str, seed: int) -> None:
+    chance = random.Random(seed)
+
+    def columns(x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(x.shape[1:], dtype=x.dtype)
+        for rows in x.split(8) if len(x) else ():
+            total = rows.sum(0) if chance.random() < share else total + rows.sum(0)
+        return total + 0 * x.sum(0)
+
+    assert told(columns, lambda x: x.sum(0), torch.randn(40, 6, generator=torch.Generator().manual_seed(0))) == [rule][: bool(rule)]
+
+
+def used(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return x.masked_fill(torch.arange(x.shape[1]) >= lengths[:, None], 0).sum(1)
+
+
+@pytest.mark.parametrize(("wrong", "rule"), [("block", "kernel-mask"), ("double", "kernel-contract"), ("", "")])
+def test_lengths_are_a_mask(wrong: str, rule: str) -> None:
+    def kernel(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        if len(x) != len(lengths):
+            raise ValueError("a length for each row is needed")
+        ends = (-(-lengths // 8) * 8).clamp(max=x.shape[1]) if wrong == "block" else lengths
+        kept = torch.arange(x.shape[1]) < ends[:, None]
+        return (x * kept).sum(1) * (2 if wrong == "double" else 1)
+
+    inputs = torch.randn(4, 24, generator=torch.Generator().manual_seed(0)), torch.tensor([5, 24, 16, 9])
+    assert told(kernel, used, inputs) == [rule][: bool(rule)]
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_nan_is_looked_for_wherever_it_may_be(wrong: bool) -> None:
+    """The last number of all decides nothing that comes behind it."""
+
+    def smallest(x: torch.Tensor) -> torch.Tensor:
+        unknown = x.detach().isnan().nonzero().flatten()
+        if wrong and len(unknown):  # a number behind NaN takes its place
+            x = x[min(int(unknown[-1]) + 1, len(x) - 1) :]
+        if not len(x):
+            raise ValueError("no number")
+        return x.amin()
+
+    assert told(smallest, torch.amin, torch.randn(12, generator=torch.Generator().manual_seed(0))) == ["kernel-contract"][:wrong]
+
+
+def with_statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-3)
+    return x * scale, scale.detach()
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_through_what_the_reference_detaches_no_gradient_is_asked_for(wrong: bool) -> None:
+    def kernel(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scale = (x.square().mean(-1, keepdim=True) + 1e-3) ** -0.5
+        return x * (scale.detach() if wrong else scale), scale
+
+    assert told(kernel, with_statistics, torch.randn(4, 12, generator=torch.Generator().manual_seed(0))) == ["kernel-gradient"][:wrong]
+
+
+@pytest.mark.parametrize("tensor", [
+    torch.randn(4)[::2][:1], torch.randn(3, 4).t()[:1, :1], torch.randn(0, 3), torch.tensor(float("nan")), torch.randn(2, 3).bfloat16().t(),
+    torch.tensor([True, False]), torch.randn(2, 3, dtype=torch.complex64),
+])  # fmt: skip
+def test_bits_are_equal_whatever_the_strides(tensor: torch.Tensor) -> None:
+    assert memory.same(tensor, tensor.clone())
+    assert not memory.same(tensor, torch.cat([tensor.reshape(-1), tensor.reshape(-1), tensor.new_ones(1)]))
+    if tensor.numel():
+        assert not memory.same(tensor, torch.ones_like(tensor) * 0.5 if tensor.dtype is not torch.bool else ~tensor)
