@@ -131,11 +131,12 @@ def averaged(value: Value, readers: dict[Value, list[Operation]]) -> bool:
 def measured(value: Value, readers: dict[Value, list[Operation]], *, weighed: bool) -> bool:
     """Whether all that read whole numbers read them as measures, pixels or products that happen to be whole, and not as positions or counts.
 
-    `weighed`: in the forward pass only products with weights do. (A table of frequencies is no weight.)
+    `weighed`: in the forward pass only products with weights and roots do. (A table of frequencies is no weight. Nobody takes the root of a position,
+    and a root halves the error.)
     """
     consumers = [reader for reader in readers.get(value, ()) if not weighed or reader.phase == "forward"]
     counted = any(not reader.outputs or any(made.drift >= ROUNDINGS * value.roundoff for made in reader.outputs) for reader in consumers)
-    return bool(consumers) and not counted and (not weighed or all(_weighed(reader, value) for reader in consumers))
+    return bool(consumers) and not counted and (not weighed or all(reader.base in ops.ROOTS or _weighed(reader, value) for reader in consumers))
 
 
 def _weighed(reader: Operation, value: Value) -> bool:

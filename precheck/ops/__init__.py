@@ -29,6 +29,8 @@ PRODUCTS = where(lambda op: op.kind is Kind.CONTRACTION)
 """Sums of products: matrix products, inner products, convolutions."""
 SCALING = where(lambda op: op.kind in (Kind.PRODUCT, Kind.QUOTIENT))
 """Elementwise products and quotients, in which nothing cancels."""
+ROOTS = where(lambda op: op.law in ("a^0.5", "a^-0.5"))
+"""Ops that halve the relative error of their operand."""
 MULTIPLYING = PRODUCTS | SCALING
 """Ops whose result is a multiple of an operand."""
 REDUCTIONS = where(lambda op: op.kind in (Kind.CONTRACTION, Kind.REDUCTION, Kind.RUNNING, Kind.NORM))
@@ -103,6 +105,8 @@ WHOLE = (CUTS & STEPS) - {"floor_divide"}
 """Ops that round each element to a whole number."""
 ORDERINGS = where(lambda op: op.kind in (Kind.ORDER, Kind.BOUND))
 """Ops that compare two numbers, which is meaningful only if both have one scale."""
+BOUNDING = where(lambda op: op.kind is Kind.ORDER)
+"""Comparisons with a bound."""
 COMPARED = where(lambda op: op.kind in (Kind.ORDER, Kind.EQUALITY, Kind.TEST, Kind.LOGICAL))
 """Ops that give a boolean for each element."""
 FILLING = where(lambda op: op.name in ("masked_fill", "index_fill"))

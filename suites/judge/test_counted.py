@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import precheck
@@ -15,6 +16,24 @@ def places(numbered: bool) -> torch.Tensor:
     before = torch.ones(800, 800, dtype=LOW).tril(-1) @ chosen
     place = (before * chosen).sum(-1)
     return place.long() if numbered else place / 800
+
+
+class Lengths(torch.nn.Module):
+    """Lengths of windows in a buffer, which the conversion to bfloat16 rounds to multiples of four."""
+
+    def __init__(self, root: bool) -> None:
+        super().__init__()
+        self.root = root
+        self.register_buffer("lengths", torch.arange(601.0, 1200.0, 9.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (self.lengths.sqrt() if self.root else self.lengths.cos())
+
+
+@pytest.mark.parametrize(("root", "found"), [(True, []), (False, ["integer-rounding"])])
+def test_lengths_of_which_a_root_is_taken_are_measures(root: bool, found: list[str]) -> None:
+    report = precheck.measure(Lengths(root), torch.ones(4, 67), precision="bf16-true")
+    assert [error.rule for error in report.errors] == found
 
 
 def test_numbers_that_are_made_integers_are_counts() -> None:

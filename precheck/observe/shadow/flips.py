@@ -23,7 +23,6 @@ NARROW = 32
 """Bits of the widest integer type that is checked for overflow. No real quantity overflows 64 bits."""
 EQUAL = 0.5
 """The share of a sorted row's neighbours that are equal from which the row's order comes from places and not from numbers."""
-BOUNDING = frozenset({"lt", "le", "gt", "ge"})
 CHANCE = 10.0
 """Bits of evidence that numbers are integers because they count something. By chance they would be so in one of a thousand casts."""
 NEARLY = 8.0
@@ -34,7 +33,7 @@ def decided(call: Call, outputs: list[torch.Tensor]) -> None:
     """After an op whose results are not floats: counts its flips, and checks its casts to integers."""
     if not outputs:
         return
-    if call.plan.base in BOUNDING and len(call.floats) == 1 and call.inputs[0].roundoff and call.operation.phase != "backward":
+    if call.plan.base in ops.BOUNDING and len(call.floats) == 1 and call.inputs[0].roundoff and call.operation.phase != "backward":
         bound = next((abs(float(each)) for each in call.args[1:2] if isinstance(each, (int, float))), 0.0)
         pair = [sampled(call.floats[0], WHOLES), sampled(call.shadows[id(call.floats[0])], WHOLES)]
         if bound:
