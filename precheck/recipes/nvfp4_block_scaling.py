@@ -1,4 +1,5 @@
-"""NVFP4 training: square scales of weights, Hadamard matrices for the weight gradient's operands, gradients rounded by chance."""
+"""NVFP4 training: weights have scales of square blocks, operands of the weight gradient get a Hadamard transform, and gradients are rounded
+stochastically."""
 
 from __future__ import annotations
 
