@@ -20,11 +20,11 @@ from precheck.kernels.trials import Made, Trial
 from precheck.words import counted
 
 LADDER = (0, 2, 4, 18)
-"""Numbers of noise runs that are added in steps, while the candidate's error is larger than in all runs so far."""
+"""Noise runs that are added in steps, while the candidate's error is larger than in all runs so far."""
 QUICK = (0, 2, 4)
 """The same while the class of a fault is searched. The verdict is known then."""
 MOST = 2**23
-"""The largest number of elements of one tensor."""
+"""The most elements of one tensor."""
 CLEAN = (ValueError, TypeError, NotImplementedError)
 """Errors with a text that a kernel may raise to refuse its inputs."""
 

@@ -27,10 +27,10 @@ OFTEN = 64
 """How often it is repeated where one wrong result distinguishes chance from memory. A fault in one call of 25 is missed in one search of 14."""
 HURRY = 3.0  # seconds of processor time for that; at least AGAIN repetitions are made in any case
 _PLENTY = 2**18
-"""The largest number of elements of a tensor in trials that search for a class."""
+"""The most elements of a tensor in trials that search for a class."""
 _RUNS = 40
-"""The cost of a verdict, in runs of the reference in its own format and in float64. There are six noise runs, each ten times as long, and samples at
-nearby inputs."""
+"""The cost of a verdict, in runs of the reference in its own format and in float64: six noise runs, each ten times as long, and samples at nearby
+inputs."""
 _GAIN = 8.0
 """The least factor by which a rounding error is smaller in the next wider format. Formats differ by 2^3 and more."""
 _GROWS = 4.0

@@ -1,4 +1,4 @@
-"""Measures how much of a time budget is used, in processor seconds, so that a busy machine makes as many trials as an idle one."""
+"""Measures the used time of a budget in processor seconds, so that a busy machine makes as many trials as an idle one."""
 
 from __future__ import annotations
 

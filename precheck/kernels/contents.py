@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import torch
 
 FEW = 4
-"""The number of elements below which a pattern in an example counts as chance."""
+"""Elements below which a pattern in an example counts as chance."""
 
 SIGNED = 12
-"""The number of elements from which a common sign does not count as chance. With fewer, every other trial keeps it."""
+"""Elements from which a common sign is not chance. With fewer, every other trial keeps it."""
 
 
 _NEAR = 1e-2

@@ -1,4 +1,4 @@
-"""The sizes of an example: which of them vary together, and which integers among the arguments change with them."""
+"""The sizes of an example: which vary together, and which integer arguments change with them."""
 
 from __future__ import annotations
 

@@ -17,13 +17,12 @@ from precheck.ops import base_name
 
 LOW = (torch.bfloat16, torch.float16)
 SHARE = 0.8
-"""The share of a squared error from which it counts as explained. Errors of n ops explain a share of n / elements by chance, at most one eighth
-here."""
+"""Share of a squared error from which it is explained. Errors of n ops explain n / elements of it by chance, at most one eighth here."""
 TIMES = 2.0
-"""The largest weight of one op's error. It is one if the candidate rounds the same value. Roundings of two ops before it change the error by about as
-much again."""
+"""The largest weight of one op's error. It is one if the candidate rounds the same value, and roundings of two ops before it may add about as
+much."""
 _MOST = 24
-"""The number of ops of a reference that are rounded one by one."""
+"""Ops of a reference that are rounded one by one."""
 
 
 class _Lowered(Exact):

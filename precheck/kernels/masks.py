@@ -203,7 +203,7 @@ def _full(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tenso
 
 
 def _asks_bounds(bench: Bench, judged: Judged, made: Made) -> bool:
-    """Whether the reference compares integers, as it does to find positions beyond a length."""
+    """Whether the reference compares integers, as to find positions beyond a length."""
     mode = _Masked("bound")
     with mode:
         running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(judged.trial), kind="noise")

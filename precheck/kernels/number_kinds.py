@@ -69,7 +69,7 @@ FAMILIES: dict[str, Change] = {
     "-Inf": _planted(float("-inf")),
 }
 SPECIAL = ("NaN", "Inf", "-Inf")
-"""Kinds that are planted into one tensor at a time. They are judged by which results become non-finite."""
+"""Kinds that are planted into one tensor at a time, and judged by which results become non-finite."""
 LARGE = ("large", "offset", "outliers")
 """Kinds with larger numbers than the example's, for which a power or a product may overflow."""
 WORDS = {

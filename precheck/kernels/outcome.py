@@ -1,4 +1,4 @@
-"""Completes a report with what a user needs next: code for the smallest failing inputs, and the speed of both sides."""
+"""Adds to a report code for the smallest failing inputs, and the speed of both sides."""
 
 from __future__ import annotations
 

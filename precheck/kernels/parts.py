@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 MOST = 4
-"""The largest number of parts. Their sum has the error of a rounding of each part and of each addition. A longer chain is an accumulator in a low
+"""At most so many parts are allowed. Their sum has a rounding error for each part and each addition. A longer chain is an accumulator in a low
 format."""
 
 

@@ -1,4 +1,4 @@
-"""Saves and restores the state that a candidate keeps between calls: caches in modules, closures, attributes."""
+"""Saves and restores a candidate's state between calls: caches in modules, closures, attributes."""
 
 from __future__ import annotations
 

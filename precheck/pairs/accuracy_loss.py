@@ -1,4 +1,4 @@
-"""Finds where `other` loses accuracy: the module whose result has the largest error compared with that of its inputs, and the line in it."""
+"""Finds where `other` loses accuracy: the module that increases the error of its inputs most, and the line in it."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _relative(value: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def _line(comparison: Comparison, module: str) -> tuple[str, str]:
-    """The line and op whose result has the largest error compared with that of its inputs, if both runs have the same ops."""
+    """The line and op that increase the error of their inputs most, if both runs have the same ops."""
     model = comparison.other.job.model
     own = any(True for _ in model.get_submodule(module).children())
     low, exact = (Intermediates(model, {module}, own=own) for _ in range(2))

@@ -76,8 +76,7 @@ class Comparison:
         return unlike(subject, sided.other, f"{counted(apart_, 'whole number')} of it are others than model's, where nothing is rounded")
 
     def _by_steps(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
-        """Verdicts on updates, from the steps that both optimizers make from their own gradients, and that `other`'s makes from `model`'s
-        gradients."""
+        """Verdicts on updates, from the steps of both optimizers with their own gradients, and of `other`'s with `model`'s gradients."""
         moved = [subject for subject in open_ if subject.kind == "update"]
         if not moved:
             return {}

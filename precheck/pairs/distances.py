@@ -11,13 +11,13 @@ import torch
 from precheck.torch_internals import no_dispatch
 
 LEAST = 64
-"""The least number of elements for which blocks are examined. For fewer, the whole is as informative."""
+"""The fewest elements for which blocks are examined. With fewer, the whole is as informative."""
 TILE = 32
 """Rows and columns of a tile: the smallest tile that GPU kernels compute at a time."""
 LONG = 1 << 16
-"""The least number of elements of a matrix that is read in parts."""
+"""The fewest elements of a matrix that is read in parts."""
 PART = 1 << 15
-"""The number of elements of such a part: 256 KB in float64."""
+"""Elements of such a part: 256 KB in float64."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 

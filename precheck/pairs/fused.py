@@ -25,7 +25,7 @@ from precheck.words import counted
 
 OPTION = "emulate_precision_casts"
 MOST = 16
-"""The number of kernels that are replaced one by one. Each takes a run of the compiled model."""
+"""Kernels that are replaced one by one. Each takes a run of the compiled model."""
 _CASTS = re.compile(r"convert<[^>]*(?:BFloat16|Half)|tl\.(?:bfloat16|float16)")
 
 

@@ -19,7 +19,7 @@ ALIKE = 1e-7
 """Relative difference of two sums in float64 up to which contents are equal. It is a thousandth of the change from an eps of 1e-6 to 1e-5, and 1e8
 times that of reordering a sum of 4096 terms."""
 MOST = 1 << 26
-"""The number of elements of intermediates that are kept, 0.5 GB in float64. Beyond it only signatures are kept."""
+"""Elements of intermediates that are kept, 0.5 GB in float64. Beyond it only signatures are kept."""
 
 Signature = tuple[int, float, float, float]
 View = tuple[Signature, tuple[int, ...], tuple[int, ...], int]

@@ -78,8 +78,8 @@ def gravest(verdicts: Sequence[str]) -> str:
 
 
 def findings(rows: Sequence[Judged], precision: Precision) -> list[Finding]:
-    """One finding for each kind of verdict, about its first subject. Notes only if there are no errors, `rounding` and `bitwise` only if there is
-    nothing else."""
+    """One finding for each kind of verdict, about its first subject. Notes only without errors, `rounding` and `bitwise` only if there is nothing
+    else."""
     found: list[Finding] = []
     for each in GRAVEST:
         some = [row for row in rows if row.verdict == each]

@@ -21,11 +21,11 @@ from precheck.pairs.layouts import Link
 from precheck.torch_internals import no_dispatch
 
 Gradients = Mapping[str, torch.Tensor]
-"""The gradients of one step, by the name of the weight. Weights without a gradient are absent."""
+"""The gradients of one step, by weight name. Weights without a gradient are absent."""
 
 
 class Steps:
-    """The weights at the start of one run's optimizer, and the gradients of each of its steps, in the order of the weights."""
+    """The weights before a run's first step, and the gradients of each step, in the order of the weights."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

@@ -1,4 +1,4 @@
-"""Counts how quantisation treats the blocks of an operand that share a scale: in how many blocks an element is clipped or rounded to zero."""
+"""Counts the blocks of an operand (elements that share a scale) in which quantisation clips an element or rounds one to zero."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""NVFP4 training: weights have scales of square blocks, operands of the weight gradient get a Hadamard transform, and gradients are rounded
-stochastically."""
+"""NVFP4 training: square blocks for weights, a Hadamard transform for operands of the weight gradient, stochastic rounding of gradients."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from precheck.torch_internals import TorchDispatchMode, backward_node, in_backwa
 
 PRODUCTS = {getattr(torch.ops.aten, name).default: places for name, places in ops.DENSE_PRODUCTS.items() if name in ("mm", "addmm")}
 REMEMBERED = 1 << 17
-"""The number of products whose calls are kept for the backward pass."""
+"""Products whose calls are kept for the backward pass."""
 OWN = "precheck_products"
 """Attribute of a parameter whose layer follows another recipe than its model. It holds that recipe, or None for a layer that is not quantised."""
 Kind = Literal["input", "weight", "gradient"]
