@@ -1,1 +1,1 @@
-"""The judge of kernels: inputs that nobody chose, what rounding explains of each result, and which class of fault is left."""
+"""Judges a kernel by its reference: runs both on many generated inputs, computes what rounding explains, and classifies the fault that is left."""

@@ -1,4 +1,4 @@
-"""A candidate beside its reference on the inputs of a trial."""
+"""Runs a candidate and its reference on the inputs of a trial, and judges the results."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from precheck.kernels.trials import Made, Trial
 from precheck.words import counted
 
 LADDER = (0, 2, 4, 18)
-"""Noise runs that are added, one step after the other, while a candidate is beyond what was seen so far."""
+"""Noise runs that are added in steps, while the candidate's error is larger than in all runs so far."""
 QUICK = (0, 2, 4)
-"""The same where a class is looked for: the verdict is known then."""
+"""The same while the class of a fault is searched. The verdict is known then."""
 MOST = 2**23
-"""Elements of one tensor, at most."""
+"""The most elements of one tensor."""
 CLEAN = (ValueError, TypeError, NotImplementedError)
-"""What a kernel may raise that does not take its inputs, with a text."""
+"""Errors with a text that a kernel may raise to refuse its inputs."""
 
 
 class Bench:
-    """A candidate, its reference and their example; runs and judges trials."""
+    """A candidate, its reference and their example. Runs and judges trials."""
 
     def __init__(self, candidate: Callable[..., Any], reference: Callable[..., Any], example: Example, dimensions: Dimensions,
                  wishes: Wishes) -> None:  # fmt: skip
@@ -48,19 +48,19 @@ class Bench:
         return trials.made(self.example, self.dimensions, trial, linked=trial.sizes in self.with_numbers)
 
     def wishes_of(self, trial: Trial) -> Wishes:
-        """What is asked of the runs of a trial."""
+        """The settings for the runs of a trial."""
         special = trial.family in number_kinds.SPECIAL
         gradients = self.wishes.gradients and not special
         rows = tuple(place for place in range(len(self.example.leaves)) if self._expanded(trial, place))
         return dataclasses.replace(self.wishes, gradients=gradients, upstream=trial.upstream, only=trial.only, seed=trial.seed, expanded=rows)
 
     def _expanded(self, trial: Trial, place: int) -> bool:
-        """Whether one row of that input stands for all: its gradient is then the sum of theirs, as autograd has it."""
+        """Whether that input is one row expanded to all. Its gradient is then the sum over the rows, as in autograd."""
         shape = self.dimensions.shape(place, dict(trial.sizes))
         return trial.layout == "expanded" and trial.laid in (-1, place) and len(shape) >= 2 and shape[0] > 1
 
     def takes(self, trial: Trial) -> Trial | None:
-        """The trial with sizes that the reference takes, others with them if need be; None where it takes none."""
+        """The trial with sizes that the reference accepts, if need be together with other sizes. None if it accepts none."""
         if not trial.sizes or trial.given:
             return trial
         if self.dimensions.elements(dict(trial.sizes)) > MOST:
@@ -79,8 +79,8 @@ class Bench:
         return self._as_asked(trial.but(sizes=((name, size + -size % step),))) if size and step > 1 and size % step else None
 
     def _step(self, name: str) -> int:
-        """The number that sizes of a dimension have to be a multiple of, as for groups or heads. It is the least divisor of the example's size
-        that may be added to it."""
+        """The number of which a dimension's sizes have to be multiples, as for groups or heads. It is the least divisor of the example's size that
+        may be added to it."""
         if name not in self.steps:
             self.steps[name], old = 1, self.dimensions.sizes[name]
             taken = (each for each in range(2, old + 1)
@@ -89,7 +89,7 @@ class Bench:
         return self.steps[name]
 
     def _as_asked(self, trial: Trial) -> Trial | None:
-        """The trial as the reference takes it: with these sizes, or with others that are multiples of them too."""
+        """The trial as the reference accepts it: with these sizes, or with other sizes that are multiples of them."""
         probe = trial.but(family="plain", layout="contiguous", upstream="random", only=None, seed=trial.seed + 77)
         wishes = dataclasses.replace(self.wishes, gradients=False)
         wider = self.dimensions.multiples(*trial.sizes[0]) if len(trial.sizes) == 1 else None
@@ -107,14 +107,14 @@ class Bench:
         return None
 
     def call(self, trial: Trial, made: Made, *, buffers: Sequence[memory.Buffer] | None = None) -> tuple[Outcome, list[memory.Buffer]]:
-        """The candidate on the inputs of a trial."""
+        """Runs the candidate on the inputs of a trial."""
         held = list(buffers) if buffers is not None else trials.buffers(made.values, trial)
         with poisoned(trial.fill if self.fills else ""):
             outcome = running.run(self.candidate, self.example, [each.tensor for each in held], made.numbers, self.wishes_of(trial), keep=True)
         return outcome, held
 
     def judge(self, trial: Trial, *, buffers: Sequence[memory.Buffer] | None = None) -> Judged:
-        """The candidate runs first, so that there is no result of the reference to find in memory."""
+        """Judges one trial. The candidate runs first, so that it cannot find a result of the reference in memory."""
         judged = Judged(trial)
         made = self.make(trial)
         judged.outcome, held = self.call(trial, made, buffers=buffers)
@@ -124,7 +124,7 @@ class Bench:
         return judged
 
     def of(self, trial: Trial, made: Made | None = None) -> Reference:
-        """The reference on a trial: as it is, and exact."""
+        """The results of the reference on a trial, in its own format and exact."""
         key = trial.but(layout="contiguous", laid=-1, fill="") if trial.layout != "expanded" else trial
         if key not in self.references:
             if len(self.references) > 8:
@@ -135,7 +135,7 @@ class Bench:
         return self.references[key]
 
     def exact_of(self, trial: Trial, made: Made) -> Outcome:
-        """The reference in float64 on other inputs."""
+        """The result of the reference in float64 on other inputs."""
         return running.run(self.reference, self.example, made.values, made.numbers, self.wishes_of(trial), kind="exact")
 
     def passes_on(self, trial: Trial, made: Made) -> bool:
@@ -191,13 +191,14 @@ class Bench:
         judged.fault = Fault("crash", subject, f"the candidate raises {text} in its {outcome.where} pass, where the reference gives a result")
 
     def _contract(self, judged: Judged, outcome: Outcome, reference: Reference) -> None:
-        """Inf and NaN among the inputs: NaN reaches every element that depends on it, and no more elements are lost than in the reference."""
+        """Judges Inf and NaN among the inputs. NaN must reach every element that depends on it, and no more elements may be non-finite than in the
+        reference."""
         for name, native in reference.native.values.items():
             got, exact = outcome.values.get(name), reference.exact.values.get(name)
             if native is None or exact is None or got is None or not exact.is_floating_point() or got.shape != exact.shape:
                 continue
             lost = ~got.isfinite() & exact.isfinite() & native.isfinite()
-            if judged.trial.family == "NaN" and bool(lost.any()):  # a NaN that the reference hides, as torch 2.15's attention does
+            if judged.trial.family == "NaN" and bool(lost.any()):  # the reference may hide a NaN, as torch 2.15's attention does
                 lost &= ~(got.isnan() & self._depends(judged.trial, name))
             if bool(lost.any()):
                 among, where = number_kinds.WORDS[judged.trial.family], counted(int(lost.sum()), "element")
@@ -210,7 +211,7 @@ class Bench:
                     return
 
     def _depends(self, trial: Trial, name: str) -> torch.Tensor:
-        """Which elements of an exact result change with what stands in the place of the NaN."""
+        """Whether each element of the exact result depends on the value in place of the NaN."""
         made, results = self.make(trial), []
         for number in (-3.0, 0.37, 3.0):
             values = [each.nan_to_num(nan=number) if place == trial.leaf else each for place, each in enumerate(made.values)]
@@ -240,9 +241,10 @@ class Bench:
         judged.fault = values_of(judged, outcome, reference)
 
     def _terms(self, trial: Trial, name: str, exact: Outcome, gradient: torch.Tensor) -> tuple[Any, Any]:
-        """How large the terms are that a gradient is the sum of: a change of an input by some share changes the loss by what outputs weigh.
+        """The size of the terms that a gradient is the sum of.
 
-        So a term times the input is as large as an output times the gradient that came in; row by row where rows of both belong together.
+        A relative change of an input changes the loss by as much as the outputs weigh. So a term times the input is as large as an output times its
+        incoming gradient. It is computed by row where rows of both correspond.
         """
         leaf = next((place for place, each in enumerate(self.example.leaves) if name == f"gradient of inputs{each.path}"), None)
         if leaf is None or not gradient.is_floating_point():
@@ -254,7 +256,7 @@ class Bench:
         return floor.terms(value, weights) if weights and value.shape == gradient.shape else (None, None)
 
     def _noise(self, trial: Trial, reference: Reference, more: int) -> None:
-        """Adds noise runs to the floors of a reference, which begin with its own result."""
+        """Adds noise runs to the floors of a reference, which start with the reference's own result."""
         if not reference.floors:
             for name, native in reference.native.values.items():
                 exact = reference.exact.values.get(name)
@@ -276,5 +278,5 @@ class Bench:
 
 
 def compiled(function: Any) -> bool:
-    """Whether torch.compile made it: a dispatch mode would run its original."""
+    """Whether torch.compile made it. A dispatch mode would run the original function."""
     return hasattr(function, "_torchdynamo_orig_callable") or type(function).__name__ == "OptimizedModule"

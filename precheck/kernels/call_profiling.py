@@ -1,4 +1,4 @@
-"""Python's calls, watched while a candidate runs."""
+"""Watches the Python calls that a candidate makes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def profiled(watch: Callable[[Any, str, Any], None]) -> Iterator[None]:
-    """`watch` is told of every call in the block, as a profiler is."""
+    """Calls `watch` for every call in the block, as a profiler."""
     before = sys.getprofile()
     sys.setprofile(watch)
     try:

@@ -1,4 +1,4 @@
-"""The class of a fault: what has to be taken away from a trial for the candidate to be right."""
+"""Finds the class of a fault: the change to a trial after which the candidate is right."""
 
 from __future__ import annotations
 
@@ -18,25 +18,23 @@ from precheck.kernels.trial_result import Judged
 from precheck.kernels.trials import Made, Trial
 
 ROUND = (64, 128, 32, 16, 256)
-"""Sizes that fit tiles."""
+"""Sizes that are multiples of common tiles."""
 PATIENCE = 15.0
-"""Seconds of the processor that the search for a class may take."""
+"""Seconds of processor time for the search for a class."""
 AGAIN = 8
-"""Times that a call which came out right is asked again, where the answer has to be the same each time: what is wrong one time in three is so once in
-these, but for one search in 25."""
+"""How often a correct call is repeated where every call must give the same result. A fault in one call of three is missed in one search of 25."""
 OFTEN = 64
-"""Times that it is asked again where a single wrong result tells chance from memory: what is wrong one time in 25 is so once in these, but for one
-search in 14."""
-HURRY = 3.0  # seconds of the processor for that; AGAIN of them are asked anyway
+"""How often it is repeated where one wrong result distinguishes chance from memory. A fault in one call of 25 is missed in one search of 14."""
+HURRY = 3.0  # seconds of processor time for that; at least AGAIN repetitions are made in any case
 _PLENTY = 2**18
-"""Elements of a tensor in trials that look for a class, at most."""
+"""The most elements of a tensor in trials that search for a class."""
 _RUNS = 40
-"""The cost of a verdict, in runs of a reference as it is and in float64. There are six noise runs, each ten times as long, and samples beside the
+"""The cost of a verdict, in runs of the reference in its own format and in float64: six noise runs, each ten times as long, and samples at nearby
 inputs."""
 _GAIN = 8.0
-"""How much smaller an error of rounding is in the next wider format, at least: formats differ by 2^3 and more."""
+"""The least factor by which a rounding error is smaller in the next wider format. Formats differ by 2^3 and more."""
 _GROWS = 4.0
-"""The growth of a sum's relative error when it is 64 times as long, if its accumulator rounds: between 8, as a random walk, and 64."""
+"""Growth of a sum's relative error when the sum is 64 times as long, if its accumulator rounds: between 8, as for a random walk, and 64."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,17 +46,17 @@ class Cause:
 
 
 class Search:
-    """Looks for the class of one fault by trials that differ from it in one thing."""
+    """Searches for the class of one fault by trials that differ from the failing one in one respect."""
 
     def __init__(self, bench: Bench, state: State) -> None:
         self.bench, self.state, self.begun = bench, state, 0.0
 
     def late(self) -> bool:
-        """Whether the class has been looked for long enough."""
+        """Whether the time for the search is over."""
         return time.process_time() - self.begun > PATIENCE
 
     def passes(self, trial: Trial) -> bool:
-        """Whether the candidate is right there, from a state as before its first call."""
+        """Whether the candidate is right in that trial, with its state as before its first call."""
         taken = self.bench.takes(trial)
         if taken is None:
             return False
@@ -83,7 +81,7 @@ class Search:
         return next((cause for way in ways if (cause := way(judged)) is not None), None) or self._plain(judged)
 
     def _remembered(self, judged: Judged) -> Cause | None:
-        trial = judged.trial.but(fill=judged.trial.fill or "NaN")  # what nobody writes is the same each time, and no chance
+        trial = judged.trial.but(fill=judged.trial.fill or "NaN")  # so that unwritten memory is the same each time, and not random
         fresh = self._fresh(trial)
         if fresh.fault is None and not fresh.skipped:
             if self.by_chance(trial):
@@ -100,7 +98,7 @@ class Search:
         return None
 
     def by_chance(self, trial: Trial) -> bool:
-        """Whether a call that is right where nothing was run before is wrong there at another time."""
+        """Whether a call that is right with fresh state is wrong in a repetition with fresh state."""
         begun = time.process_time()
         times = (number for number in range(OFTEN) if number < AGAIN or time.process_time() - begun < HURRY)
         return any(self._fresh(trial).fault is not None for _ in times)
@@ -123,7 +121,7 @@ class Search:
         return None
 
     def _right_if_contiguous(self, trial: Trial) -> bool:
-        """On the same numbers: where one row stands for all, they are other numbers too, which may be what the candidate gets wrong."""
+        """Whether it is right with contiguous inputs of the same numbers. An expanded row changes the numbers too, which may be the real cause."""
         plain = trial.but(layout="contiguous", laid=-1)
         if trial.layout != "expanded":
             return self.passes(plain)
@@ -144,15 +142,15 @@ class Search:
         return f"the size {self.bench.dimensions.sizes[name]} became" if name.startswith("=") else f"{name} ="
 
     def _unwritten(self, judged: Judged) -> Cause | None:
-        """What an allocation holds shows where it is read before it is written: with zeros in it, the same call is right. That is asked
-        several times, since what comes out otherwise each time may be right by chance."""
+        """Whether it reads memory before writing it: with zeros in new allocations, the call is right. It is repeated, since a varying result may be
+        right by chance."""
         zero, other = (judged.trial.but(fill=what) for what in ("zero", "NaN"))
         if not self.bench.fills or not self.passes(zero) or self.passes(other) or not all(self.passes(zero) for _ in range(AGAIN)):
             return None
         return Cause("kernel-stale", "it reads memory that it allocates before anything is written there; with zeros in it, it is right")
 
     def _cut(self, judged: Judged) -> Cause | None:
-        """Where sequences begin and end decides: with the example's own offsets the same call is right."""
+        """Whether the positions of sequence ends matter: with the example's own offsets, the same call is right."""
         if judged.trial.given or judged.trial.sizes:
             return None
         made = self.bench.make(judged.trial)
@@ -220,14 +218,14 @@ class Search:
             if self.bench.dimensions.elements(dict.fromkeys(names, size)) > _PLENTY:
                 continue
             trial = Trial(seed=17, sizes=tuple((name, size) for name in names))
-            beside = trial.but(sizes=tuple((name, size - 3) for name in names))  # where it is that all sizes are equal that helps, this passes too
+            beside = trial.but(sizes=tuple((name, size - 3) for name in names))  # if equal sizes are what helps, this passes too
             if not names or self.late() or not self._cheap(trial):
                 continue
             if self.passes(trial) and self.passes(trial.but(seed=18)) and not self.passes(beside):
                 yield size
 
     def _cheap(self, trial: Trial) -> bool:
-        """Whether a verdict on such sizes may be had within the patience that there is, going by what the reference takes once."""
+        """Whether a verdict at such sizes fits into the time of the search, estimated from one run of the reference."""
         taken, begun = self.bench.takes(trial), time.process_time()
         if taken is None:
             return False
@@ -235,7 +233,7 @@ class Search:
         return (time.process_time() - begun) * _RUNS < PATIENCE
 
     def _rounds(self, judged: Judged) -> bool:
-        """Whether the error is one of rounding: a wider format takes it away, or it is small and other for every neighbour of the input."""
+        """Whether the error is a rounding error: a wider format removes it, or it is small and differs at every neighbouring input."""
         assert judged.fault is not None
         name = judged.fault.subject
         error = error_of(judged, name)
@@ -248,7 +246,7 @@ class Search:
         return error < 0.1 and self._erratic(judged, name)
 
     def _wider(self, trial: Trial, dtype: torch.dtype) -> Judged | None:
-        """The same numbers in a wider format; None where the example has that already, or the candidate does not take it."""
+        """The same numbers in a wider format. None if the example has that format already, or the candidate does not accept it."""
         example = self.bench.example
         if all(leaf.tensor.dtype.itemsize >= dtype.itemsize for leaf in example.leaves if leaf.tensor.is_floating_point()):
             return None
@@ -264,7 +262,7 @@ class Search:
         return None if outcome.error is not None else judged
 
     def _erratic(self, judged: Judged, name: str) -> bool:
-        """Whether the error is another where each input is moved by up to 2^-5 of itself: a wrong formula errs alike there."""
+        """Whether the error changes when each input changes by up to 2^-5 of itself. A wrong formula has a similar error there."""
         trial, made = judged.trial, self.bench.make(judged.trial)
         first = errors_of(judged, name)
         if first is None or first.numel() < 16 or self.late():

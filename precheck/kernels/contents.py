@@ -1,4 +1,4 @@
-"""What tensors like those of an example hold: numbers of the same kind, in other shapes."""
+"""Draws random values for tensors like those of an example: the same kind of numbers, in other shapes."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Iterable
 import torch
 
 FEW = 4
-"""Elements below which a pattern in an example is taken to be chance."""
+"""Elements below which a pattern in an example counts as chance."""
 
 SIGNED = 12
-"""Elements of one sign from which on it is no chance: fewer keep it in every other trial."""
+"""Elements from which a common sign is not chance. With fewer, every other trial keeps it."""
 
 
 _NEAR = 1e-2
-"""Of 1, what probabilities in a low format add up to."""
+"""Tolerance for probabilities in a low format, whose sum should be 1."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of whole numbers: what each may be at most under the sizes of a trial."""
+    """Bounds for integers: the largest value that is allowed under the sizes of a trial."""
 
     most: int | None = None
-    lengths: dict[int, int] = dataclasses.field(default_factory=dict)  # sizes of the example, and what they have become
+    lengths: dict[int, int] = dataclasses.field(default_factory=dict)  # maps sizes of the example to those of the trial
 
 
 def like(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator, bounds: Bounds) -> tuple[torch.Tensor, bool]:
-    """Random content of that shape, in float64, int64 or bool; and whether it is free: numbers of any sign and size."""
+    """Random values of that shape, in float64, int64 or bool, and whether they are free: numbers of any sign and magnitude."""
     if example.dtype is torch.bool:
         return _mask(example, shape, generator), False
     if example.is_complex():
@@ -39,7 +39,7 @@ def like(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generat
 
 
 def shares(example: torch.Tensor) -> bool:
-    """Whether rows are logarithms of probabilities: those of their numbers add up to 1."""
+    """Whether the rows are logarithms of probabilities, which sum to 1."""
     if not example.is_floating_point() or example.numel() < FEW or not example.dim() or example.shape[-1] < 2 or bool((example > 0).any()):
         return False
     return bool((example.double().logsumexp(-1).abs() < _NEAR).all())
@@ -61,7 +61,7 @@ def _real(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Genera
         return _normal(shape, generator), False
     if finite.numel() < example.numel():
         return _masked(example, _real_free(finite, shape, generator), generator), False
-    if shares(example):  # scores, of which the caller takes the logarithm of the softmax in the end
+    if shares(example):  # scores; the caller takes the log-softmax of them at the end
         return _normal(shape, generator) * max(float(finite.std()), 1.0), True
     made = _structured(example, shape, generator)
     if made is not None:
@@ -76,8 +76,7 @@ def _real(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Genera
 
 
 def _single(example: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A scale, a limit or a share that is passed as a tensor. It is drawn between half of the example's and all of it, since its bounds then allow
-    it too."""
+    """A scale, a limit or a share that is passed as a tensor, between half of the example's value and all of it, so that it is valid too."""
     return example * _uniform((), 0.5, 1.0, generator) if bool(example.isfinite()) else example.clone()
 
 
@@ -87,7 +86,7 @@ def _real_free(finite: torch.Tensor, shape: tuple[int, ...], generator: torch.Ge
 
 
 def _structured(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor | None:
-    """Probabilities, sorted numbers, tables that hold each number twice, symmetric and triangular matrices, whole numbers; None of anything else."""
+    """Probabilities, sorted numbers, tables that hold each number twice, symmetric and triangular matrices, or integers. None for anything else."""
     if example.numel() < FEW:
         return None
     if example.shape[-1] > 1 and bool((example >= 0).all()) and bool(((example.sum(-1) - 1).abs() < _NEAR).all()):
@@ -108,7 +107,7 @@ def _structured(example: torch.Tensor, shape: tuple[int, ...], generator: torch.
 
 
 def _twice(example: torch.Tensor) -> torch.Tensor | None:
-    """The half of a table that holds each number twice, as those of rotary positions do: half behind half, or neighbour beside neighbour."""
+    """Half of a table that holds each number twice, like those of rotary positions: as two equal halves, or as pairs of neighbours. Else None."""
     half = example.shape[-1] // 2
     if half < 2 or example.shape[-1] % 2 or bool((example == example.reshape(-1)[0]).all()):
         return None
@@ -129,7 +128,8 @@ def _matrix(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Gene
 
 
 def _masked(example: torch.Tensor, drawn: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Scores or masks that hold Inf: about as many of them, in the same triangle where they form one, and none where there was a whole row."""
+    """Scores or masks with Inf: about as many as in the example, in the same triangle if they form one. No row is all Inf if no row of the example
+    is."""
     infinite = example.isinf()
     value = float(example[infinite][0]) if bool(infinite.any()) else float("-inf")
     where = _mask(infinite, tuple(drawn.shape), generator) if drawn.dim() else torch.zeros((), dtype=torch.bool)
@@ -177,20 +177,20 @@ def _whole(example: torch.Tensor, shape: tuple[int, ...], generator: torch.Gener
     drawn = torch.randint(low, max(top, low) + 1, shape, generator=generator)
     if special is not None:
         drawn[torch.rand(shape, generator=generator) < float((flat == special).double().mean())] = special
-    elif flat.unique().numel() == flat.numel() and count <= top - low + 1:  # an example without repeats stays without
+    elif flat.unique().numel() == flat.numel() and count <= top - low + 1:  # an example without repeats stays without repeats
         drawn = (torch.randperm(top - low + 1, generator=generator)[:count] + low).reshape(shape)
     return drawn
 
 
 def offsets(example: torch.Tensor, lengths: Iterable[int]) -> bool:
-    """Whether these are where sequences begin, and the end of the last: whole numbers from 0 up to a size."""
+    """Whether these are the offsets of sequences with the end of the last one: integers from 0 up to a size, in order."""
     if example.dim() != 1 or len(example) < 2 or example.is_floating_point() or example.is_complex() or example.dtype is torch.bool:
         return False
     return int(example[0]) == 0 and bool((example.diff() >= 0).all()) and int(example[-1]) in set(lengths)
 
 
 def _ordered(flat: torch.Tensor, count: int, generator: torch.Generator, bounds: Bounds) -> torch.Tensor | None:
-    """Positions, permutations and offsets keep being that; None of any other numbers."""
+    """New positions, permutations or offsets, if the example has them. None for any other numbers."""
     size, least, most = len(flat), int(flat.min()), int(flat.max())
     places = torch.arange(size)
     if torch.equal(flat, places + least):

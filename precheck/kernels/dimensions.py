@@ -1,4 +1,4 @@
-"""The sizes of an example: which vary together, and what goes with them."""
+"""The sizes of an example: which vary together, and which integer arguments change with them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from precheck.kernels.examples import Example
 from precheck.observe.job import InputError
 
 Sizes = Mapping[str, int]
-"""New sizes by the name of the dimension; those that are left out stay."""
+"""New sizes by the name of the dimension. Others do not change."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dimensions:
-    """The sizes of an example by name. Equal sizes have one name, unless the user named them apart; a size of 1 stays."""
+    """The sizes of an example by name. Equal sizes have one name, unless the user gave them different names. A size of 1 does not change."""
 
-    sizes: dict[str, int]  # as in the example, largest last
-    shapes: tuple[tuple[str | int, ...], ...]  # of each leaf: names, and sizes that stay
+    sizes: dict[str, int]  # those of the example, largest last
+    shapes: tuple[tuple[str | int, ...], ...]  # of each leaf: names, and fixed sizes
 
     def shape(self, leaf: int, sizes: Sizes) -> tuple[int, ...]:
         """The shape of that leaf under other sizes."""
         return tuple(each if isinstance(each, int) else sizes.get(each, self.sizes[each]) for each in self.shapes[leaf])
 
     def elements(self, sizes: Sizes) -> int:
-        """Of the largest tensor under other sizes."""
+        """The number of elements of the largest tensor under other sizes."""
         return max((math.prod(self.shape(leaf, sizes)) for leaf in range(len(self.shapes))), default=0)
 
     def numbers(self, sizes: Sizes) -> dict[int, int]:
-        """What whole numbers of Python's become that are a size: `normalized_shape=[64]` goes with the dimension of 64."""
+        """New values of Python integers that are a size: `normalized_shape=[64]` changes with the dimension of 64."""
         return {self.sizes[name]: new for name, new in sizes.items() if self.sizes[name] > 1}
 
     def multiples(self, name: str, new: int) -> dict[str, int] | None:
-        """The sizes that go with it where one is a multiple of the other: heads times head size. None where nothing does."""
+        """The sizes that change together because one is a multiple of the other, such as heads times head size. None if there are no others."""
         old, together = self.sizes[name], {name: new}
         for other, size in self.sizes.items():
             if other != name and size % old == 0:
@@ -45,9 +45,10 @@ class Dimensions:
 
 
 def of(example: Example, named: Any = None) -> Dimensions:
-    """`named`: names of the dimensions of each tensor, where equal sizes are to vary apart: ("rows columns", "columns"), or a dict by argument.
+    """Reads the dimensions of an example.
 
-    A whole number among the names, or "_", is a size that stays. Raises InputError for names that do not fit the tensors.
+    `named`: names of the dimensions of each tensor, so that equal sizes can vary separately: ("rows columns", "columns"), or a dict by argument. A
+    number among the names, or "_", is a fixed size. Raises InputError for names that do not fit the tensors.
     """
     sizes: dict[str, int] = {}
     shapes = []

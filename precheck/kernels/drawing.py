@@ -1,4 +1,4 @@
-"""Examples drawn from hypothesis strategies, where a user passes these."""
+"""Draws examples from hypothesis strategies, if the user passes strategies."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from precheck.observe.job import InputError
 
 EXAMPLES = 5
-"""Examples that are drawn: each is varied further."""
+"""The number of examples that are drawn. Each is varied further."""
 
 
 def drawn(inputs: Any) -> Any:
-    """`inputs` as they are, or a list of examples where there are strategies in them."""
+    """`inputs` unchanged, or a list of examples if it contains strategies."""
     if importlib.util.find_spec("hypothesis") is None:
         return inputs
     from hypothesis.strategies import SearchStrategy
@@ -30,7 +30,7 @@ def _has(value: Any, kind: type) -> bool:
 
 
 def _examples(inputs: Any, kind: type) -> list[Any]:
-    """Drawn by hypothesis itself, without its database: the same each time."""
+    """Examples drawn by hypothesis, without its database: the same each time."""
     from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import strategies as st
 

@@ -1,4 +1,4 @@
-"""The error of one trial, in numbers that tell classes of faults apart."""
+"""Measures of a trial's error that distinguish classes of faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from precheck.kernels.trials import Trial
 
 
 def blunt(judged: Judged) -> bool:
-    """Whether an element is wrong by a tenth of what elements are, which no sum of some hundred terms is by rounding."""
+    """Whether an element's error is a tenth of the typical element, which rounding does not cause in a sum of some hundred terms."""
     name = judged.fault.subject if judged.fault else ""
     errors = errors_of(judged, name)
     right = judged.reference.exact.values.get(name) if judged.reference else None
@@ -51,7 +51,7 @@ def errors_of(judged: Judged, name: str) -> torch.Tensor | None:
 
 
 def error_of(judged: Judged, name: str) -> float:
-    """Relative, of the norm."""
+    """The relative error of the norm."""
     errors = errors_of(judged, name)
     if errors is None or judged.reference is None:
         return math.nan
@@ -69,7 +69,7 @@ def differ(first: Judged, second: Judged) -> bool:
 
 
 def explained(first: Judged, second: Judged) -> bool:
-    """Whether the two are apart by far less than either is off: then it is not chance that makes the error."""
+    """Whether two results differ by far less than their errors, so that the error is not random."""
     assert first.outcome is not None
     assert second.outcome is not None
     for name, value in first.outcome.values.items():
@@ -80,7 +80,7 @@ def explained(first: Judged, second: Judged) -> bool:
 
 
 def constant(bench: Bench, judged: Judged) -> bool:
-    """Whether outputs are the same on other inputs, where the reference's are not."""
+    """Whether outputs stay the same on other inputs, although the reference's change."""
     other = bench.judge(judged.trial.but(seed=judged.trial.seed + 500, given=False))
     if judged.outcome is None or other.outcome is None or other.outcome.error is not None or other.reference is None or judged.reference is None:
         return False

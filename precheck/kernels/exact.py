@@ -1,4 +1,4 @@
-"""A reference in float64, whatever formats its code asks for."""
+"""Runs a reference in float64, whatever formats its code specifies."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ WIDE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """float64 for floating formats, complex128 for complex ones; others stay."""
+    """float64 for floating-point formats, complex128 for complex ones. Others are unchanged."""
     return torch.float64 if dtype.is_floating_point else WIDE.get(dtype, dtype)
 
 
 def widened(value: Any) -> Any:
-    """Tensors in float64, dtypes as float64, in a list too."""
+    """Tensors in float64 and dtypes as float64, also those in lists."""
     if isinstance(value, torch.Tensor):
         return value.to(wide_dtype(value.dtype))
     if isinstance(value, torch.dtype):
@@ -30,12 +30,12 @@ def widened(value: Any) -> Any:
 
 
 def written(op: Any) -> set[int]:
-    """The places of the arguments that an op writes."""
+    """The positions of the arguments that an op writes to."""
     return {place for place, argument in enumerate(schema(op).arguments) if argument.alias_info is not None and argument.alias_info.is_write}
 
 
 class Exact(UncompiledMode):
-    """Casts below float64 do nothing in the block, and what the code holds in lower formats is widened where it is read."""
+    """In the block, casts to formats below float64 have no effect, and tensors in lower formats are widened when an op reads them."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = dict(kwargs or {})

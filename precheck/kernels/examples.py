@@ -1,4 +1,4 @@
-"""The arguments of a kernel: read from an example, and put together again with other tensors and numbers in them."""
+"""Reads the arguments of a kernel from an example, and rebuilds them with other tensors and numbers."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from precheck.precisions import Precision
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Leaf:
-    """One tensor of an example: where it stands, what it held, and whether its gradient is compared."""
+    """One tensor of an example: its path, its values, and whether its gradient is compared."""
 
     path: str
     tensor: torch.Tensor
-    wanted: bool  # its gradient is compared
+    wanted: bool  # whether its gradient is compared
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Example:
-    """Arguments as a user gave them."""
+    """Arguments as the user gave them."""
 
     inputs: Any
     leaves: tuple[Leaf, ...]
 
     def filled(self, values: Sequence[torch.Tensor], numbers: Mapping[int, int] | None = None) -> Any:
-        """The arguments with `values` in the places of the tensors; whole numbers of Python's that are keys of `numbers` are replaced."""
+        """The arguments with `values` as tensors. Python integers that are keys of `numbers` are replaced."""
         left = iter(values)
         return _rebuilt(self.inputs, lambda leaf: next(left) if isinstance(leaf, torch.Tensor) else _number(leaf, numbers or {}))
 
     def numbers(self) -> set[int]:
-        """Whole numbers of Python's among the arguments."""
+        """The Python integers among the arguments."""
         return {each for _, each in held(self.inputs) if type(each) is int}
 
 
@@ -56,7 +56,7 @@ def _rebuilt(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def read(inputs: Any, precision: Precision | None, gradients: bool) -> list[Example]:
-    """The examples of a user: one, or a list of them. Floating tensors are cast to what the precision stores."""
+    """The examples that a user gave: one, or a list. Floating-point tensors are cast to the format in which the precision stores parameters."""
     given = inputs if isinstance(inputs, list) else [inputs]
     if not given:
         raise InputError("inputs=[] has no example; pass the arguments of one call, as in inputs=(x, weight), or a list of such")
@@ -87,7 +87,7 @@ def _stored(tensor: torch.Tensor, precision: Precision | None) -> torch.Tensor:
 
 
 def parameters(callable_: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
-    """Those of a module, or of the module that a function says it stands for, by name; any other function has none."""
+    """The named parameters of a module, or of the module that a function stands for. Other functions have none."""
     callable_ = getattr(callable_, "stands_for", callable_)
     if isinstance(callable_, torch.nn.Module):
         yield from callable_.named_parameters()

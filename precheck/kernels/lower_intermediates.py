@@ -1,4 +1,4 @@
-"""Whether an intermediate in a lower format explains what a candidate gives: the reference is run with single results rounded."""
+"""Tests whether an intermediate in a lower format explains the candidate's result: the reference is run with single results rounded."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from precheck.ops import base_name
 
 LOW = (torch.bfloat16, torch.float16)
 SHARE = 0.8
-"""The share of a squared error from which it is explained. Errors of as many ops as an eighth of the elements explain an eighth by chance."""
+"""Share of a squared error from which it is explained. Errors of n ops explain n / elements of it by chance, at most one eighth here."""
 TIMES = 2.0
-"""How often the error of one op may count, at most. It counts once where the candidate rounds the very same; what two ops before it round moves it by
-about as much again."""
+"""The largest weight of one op's error. It is one if the candidate rounds the same value, and roundings of two ops before it may add about as
+much."""
 _MOST = 24
 """Ops of a reference that are rounded one by one."""
 
 
 class _Lowered(Exact):
-    """float64, with the result of one op rounded."""
+    """float64, with the result of one op rounded to a lower format."""
 
     def __init__(self, which: int, dtype: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -43,7 +43,7 @@ class _Lowered(Exact):
 
 
 class _Cut(Exact):
-    """float64, with whole numbers found in another way than the reference's."""
+    """float64, with another way of rounding to integers."""
 
     def __init__(self, other: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -58,16 +58,16 @@ class _Cut(Exact):
 
 
 STEPPED = 1 / 16
-"""Share of a mean square error that may be left: where what is cut is next to a whole number, float32 may be on its other side."""
+"""Share of a mean square error that may be left. Close to an integer, float32 may lie on its other side."""
 CUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cut off": torch.trunc, "rounded down": torch.floor, "rounded up": torch.ceil, "rounded to nearest": torch.round,
     "half a step rounded up": lambda x: (x + 0.5).floor(), "half a step rounded away from 0": lambda x: (x.abs() + 0.5).floor().copysign(x),
 }  # fmt: skip
-"""Ways to find a whole number."""
+"""Ways of rounding to integers."""
 
 
 def otherwise(bench: Bench, judged: Judged) -> str:
-    """The way of finding whole numbers that explains what a candidate gives, in words; "" where none does."""
+    """The way of rounding to integers that explains the candidate's result, in words, or ""."""
     if judged.outcome is None or judged.reference is None:
         return ""
     made, wishes = bench.make(judged.trial), dataclasses.replace(bench.wishes_of(judged.trial), gradients=False)
@@ -87,7 +87,7 @@ def _addresses(args: tuple[Any, ...]) -> set[int]:
 
 
 def explains(bench: Bench, judged: Judged) -> bool:
-    """Whether the error is a sum of those that rounding single ops of the reference makes."""
+    """Whether the error is a sum of the errors that rounding single ops of the reference makes."""
     name = judged.fault.subject if judged.fault else "output"
     if judged.outcome is None or judged.reference is None:
         return False
@@ -99,7 +99,7 @@ def explains(bench: Bench, judged: Judged) -> bool:
 
 
 def _errors(bench: Bench, judged: Judged, name: str, right: torch.Tensor, dtype: torch.dtype) -> list[torch.Tensor]:
-    """One for each op whose rounding moves the result, up to one for every eight elements."""
+    """The error of each op whose rounding changes the result, up to one for every eight elements."""
     found: list[torch.Tensor] = []
     for which in range(_MOST):
         other, count = _run(bench, judged, which, dtype, "gradient" in name)
@@ -112,7 +112,7 @@ def _errors(bench: Bench, judged: Judged, name: str, right: torch.Tensor, dtype:
 
 
 def _share(error: torch.Tensor, others: list[torch.Tensor]) -> float:
-    """Of its square, what a combination of the others explains; without those of which it takes more than rounding makes."""
+    """The share of the squared error that a combination of the others explains. Leaves out those whose weight is larger than rounding allows."""
     norm, left = float(error.square().sum()), others
     while left and norm:
         sizes = torch.stack([each.norm() for each in left]).clamp(min=1e-300)

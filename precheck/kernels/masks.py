@@ -1,4 +1,4 @@
-"""Whether another mask explains what a candidate gives: the reference is run with its masks changed, in float64."""
+"""Tests whether another mask explains the candidate's result: the reference is run in float64 with its masks changed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from precheck.kernels.trials import Made
 from precheck.torch_internals import overload, schema
 
 _BEHIND = 0.01
-"""Share of a mean square error that is left where another mask explains it."""
+"""Share of a mean square error that may be left if another mask explains it."""
 
 
 class _Masked(Exact):
-    """float64, with one thing about masks changed; notes whether there was anything to change."""
+    """float64, with one change to masks. `changed` says whether there was a mask to change."""
 
     def __init__(self, way: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -67,10 +67,10 @@ class _Masked(Exact):
         return None
 
     def _moved(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-        """The mask of an attention, its own causal one too, moved."""
+        """The mask of an attention, also its causal one, moved."""
         rows, columns, added = args[0].shape[-2], args[1].shape[-2], kwargs.get("attn_mask")
         causal = len(args) > 4 and args[4] is True
-        if (added is None and not causal) or (added is not None and self.changed):  # what the mask was made of has been moved
+        if (added is None and not causal) or (added is not None and self.changed):  # the tensor that the mask was made of has been moved already
             return None
         hidden = torch.ones(rows, columns, dtype=torch.bool).triu(1) if added is None else added == float("-inf")
         moved = _shifted(hidden, self.way)
@@ -81,12 +81,12 @@ class _Masked(Exact):
 
 
 def _bounds(name: str) -> bool:
-    """Whether the op asks which of two is larger."""
+    """Whether the op compares which of two values is larger."""
     return name in ops.ASKING and name[0] in "gl" and name[1:] in ("e", "t")
 
 
 def _shifted(mask: torch.Tensor, way: str) -> torch.Tensor | None:
-    """A mask moved along its columns, as one that begins at another corner is; None where that is the same one."""
+    """A mask moved along its columns, as if it started at another corner. None if that is the same mask."""
     if mask.dim() < 2 or not mask.shape[-1]:
         return None
     if way in _WINDOWS:
@@ -104,7 +104,8 @@ def _shifted(mask: torch.Tensor, way: str) -> torch.Tensor | None:
 
 
 def _resized(mask: torch.Tensor, edge: int, step: int) -> torch.Tensor | None:
-    """A window with one of its two edges moved; None if the mask is no window. A window's mask depends only on how far a column is from its row."""
+    """A window with one of its two edges moved, or None if the mask is no window. A window's mask depends only on the distance of a column from its
+    row."""
     rows, columns = mask.shape[-2:]
     places = torch.arange(columns, device=mask.device) - torch.arange(rows, device=mask.device)[:, None] + rows - 1
     along = torch.zeros(rows + columns - 1, dtype=torch.bool, device=mask.device)
@@ -112,7 +113,7 @@ def _resized(mask: torch.Tensor, edge: int, step: int) -> torch.Tensor | None:
     edges = (along[1:] != along[:-1]).nonzero().flatten().tolist()
     if len(edges) < 2 or not torch.equal(along[places].expand(mask.shape), mask):
         return None
-    last = edges[edge]  # of the diagonals before the edge
+    last = edges[edge]  # the diagonal before the edge
     along[last + 1 if step > 0 else last] = along[last if step > 0 else last + 1].clone()
     return along[places].expand(mask.shape)
 
@@ -130,7 +131,7 @@ _WAYS = _SHIFTS | {
 
 
 def explains(bench: Bench, judged: Judged) -> str:
-    """The mask that explains the candidate's result, in words; "" where none does."""
+    """The mask that explains the candidate's result, in words, or ""."""
     assert judged.outcome is not None
     assert judged.reference is not None
     right = judged.reference.exact
@@ -155,7 +156,7 @@ def _others(bench: Bench, judged: Judged) -> Iterator[tuple[str, running.Outcome
 
 
 def _leaves(mask: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Other masks in the place of one that is an input."""
+    """Other masks instead of one that is an input."""
     if mask.dtype is torch.bool:
         changes: Sequence[tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = (
             ("all True", torch.ones_like), ("all False", torch.zeros_like), ("the inverse", torch.logical_not),
@@ -170,7 +171,7 @@ def _leaves(mask: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def trivial(bench: Bench, judged: Judged) -> bool:
-    """Whether the candidate is right where a mask among its inputs masks nothing."""
+    """Whether the candidate is right if a mask among its inputs masks nothing."""
     made = bench.make(judged.trial)
     lengths = {length for value in made.values for length in value.shape}
     bounded = _asks_bounds(bench, judged, made)
@@ -183,7 +184,7 @@ def trivial(bench: Bench, judged: Judged) -> bool:
 
 
 def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tensor]:
-    if contents.offsets(value, lengths) and bool((value[1:-1] != 0).any()):  # where sequences begin hides each from the others: one sequence
+    if contents.offsets(value, lengths) and bool((value[1:-1] != 0).any()):  # offsets separate sequences: make it one sequence
         yield torch.cat([torch.zeros_like(value[:-1]), value[-1:]])
     if value.dtype is torch.bool:
         yield from (torch.ones_like(value), torch.zeros_like(value))
@@ -194,7 +195,7 @@ def _plain(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tens
 
 
 def _full(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tensor]:
-    """Whole numbers that may say how much of each row is used: all of it."""
+    """Integers that may be the used lengths of rows: replaced by full lengths."""
     if value.is_floating_point() or value.is_complex() or value.dtype is torch.bool or value.dim() != 1 or not len(value) or bool((value < 0).any()):
         return
     most = int(value.max())
@@ -202,7 +203,7 @@ def _full(value: torch.Tensor, lengths: Collection[int]) -> Iterator[torch.Tenso
 
 
 def _asks_bounds(bench: Bench, judged: Judged, made: Made) -> bool:
-    """Whether the reference asks which of two whole numbers is larger, as it does to find what is beyond a length."""
+    """Whether the reference compares integers, as to find positions beyond a length."""
     mode = _Masked("bound")
     with mode:
         running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(judged.trial), kind="noise")
@@ -210,7 +211,7 @@ def _asks_bounds(bench: Bench, judged: Judged, made: Made) -> bool:
 
 
 def closer(judged: Judged, other: running.Outcome, right: running.Outcome, behind: float = _BEHIND) -> bool:
-    """Whether those of the candidate's outputs that are wrong are those of `other`. `behind`: the share of a mean square error that may be left."""
+    """Whether the candidate's wrong outputs equal those of `other`. `behind`: the share of a mean square error that may be left."""
     assert judged.outcome is not None
     shown = False
     for name, got in judged.outcome.values.items():
@@ -237,5 +238,5 @@ def _error(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def changing(way: str) -> _Masked:
-    """The reference's masks changed in that way, in the block; `changed` says whether there was one."""
+    """A mode that changes the reference's masks in that way in the block. `changed` says whether there was one."""
     return _Masked(way)

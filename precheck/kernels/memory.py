@@ -1,4 +1,4 @@
-"""How the tensors of a trial lie in memory, with guards round them that show who writes where."""
+"""Lays out the tensors of a trial in memory, with guards around them that detect writes outside a tensor."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import math
 import torch
 
 GUARD = 64
-"""Elements on each side of a tensor that nobody may write, and that hold NaN (in whole numbers the largest) for whoever reads them."""
+"""Guard elements on each side of a tensor. They must not be written, and hold NaN (or the largest integer), which shows if read."""
 LAYOUTS = ("transposed", "strided", "offset", "expanded", "channels last")
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Buffer:
-    """A tensor in a storage of its own, and what the storage held when it was made."""
+    """A tensor in its own storage, and a copy of the storage at the start."""
 
     tensor: torch.Tensor
     storage: torch.Tensor
     before: torch.Tensor
 
     def touched(self) -> str:
-        """"": nothing has changed; else "the tensor", or "the memory beside it"."""
+        """What was written to: "it" (the tensor), "the memory beside it", or "" for neither."""
         if _same(self.storage, self.before):
             return ""
         laid = torch.as_strided(self.before, self.tensor.shape, self.tensor.stride(), self.tensor.storage_offset())
         return "the memory beside it" if _same(self.tensor.detach(), laid) else "it"
 
     def write(self, values: torch.Tensor) -> None:
-        """New numbers in place."""
+        """Writes new values in place."""
         with torch.no_grad():
             self.tensor.copy_(values)
             self.before = self.storage.clone()
@@ -39,7 +39,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """All bytes in a row. One element may have any stride, and torch reads bytes of what has a stride of 1 only."""
+    """All bytes in one row. One element may have any stride, and torch reads bytes only if the stride is 1."""
     row = tensor.detach().contiguous().view(-1)
     return (row if row.stride(0) == 1 else row.clone(memory_format=torch.contiguous_format)).view(torch.uint8)
 
@@ -48,7 +48,7 @@ same = _same
 
 
 def laid(values: torch.Tensor, layout: str = "contiguous") -> Buffer:
-    """`values` in a layout; under `expanded`, its first row everywhere. A contiguous tensor begins its storage."""
+    """`values` in a layout. `expanded` repeats the first row. A contiguous tensor starts its storage."""
     perm, shape, steps = _order(values, layout), list(values.shape), 1
     if layout == "expanded" and values.dim():
         shape[0] = min(shape[0], 1)
@@ -82,7 +82,7 @@ def _order(values: torch.Tensor, layout: str) -> list[int]:
 
 
 def fits(values: torch.Tensor, layout: str) -> bool:
-    """Whether the layout is another one for that tensor."""
+    """Whether a tensor of that shape can have the layout."""
     least = {"transposed": 2, "channels last": 3, "expanded": 2}.get(layout, 1)
     return values.dim() >= least
 

@@ -1,7 +1,7 @@
-"""A reference as correct implementations of it would round: each op from exact numbers, stochastically rounded to what it is stored in.
+"""Runs a reference with the rounding of correct implementations: each op is computed exactly, and stochastically rounded to its storage format.
 
-Numbers are disturbed where an op reads them, by a few roundings of float32; sums have the error of a chain of additions in float32. So the
-spread of several runs holds what another order, another split and another place to round may do.
+Values are disturbed when an op reads them, by a few roundings of float32. Sums get the error of a chain of additions in float32. So the spread of
+several runs covers another order, another split and other places of rounding.
 """
 
 from __future__ import annotations
@@ -20,35 +20,36 @@ from precheck.torch_internals import in_backward, schema
 
 _BENT = {"sgn", "sign", "abs", "maximum", "minimum", "amax", "amin", "sort", "argsort"}
 _TIED = ops.SIDES.keys() | ops.EXTREMES | ops.CHOOSERS | ops.ORDERINGS | _BENT
-"""Ops that take a side, whose choice among equals and at zero is nobody's fault."""
+"""Ops that select one side. Which of equal values they select, and what they do at zero, is no fault."""
 _SUMMING = (Kind.CONTRACTION, Kind.REDUCTION, Kind.RUNNING, Kind.NORM, Kind.LOSS, Kind.SOFTMAX)
 _LOGARITHMIC = {"logcumsumexp"}
-"""Running sums of exponentials, which a chain keeps as their logarithm: each step rounds that, whatever the terms are."""
+"""Running sums of exponentials. A chain keeps the logarithm of the sum, and each step rounds it, whatever the terms are."""
 _EXACT = ops.MOVING - ops.CASTS - {"mul", "div"}
 _SOFTMAXES_BACKWARD = {"_softmax_backward_data", "_log_softmax_backward_data"}
 _KEEPING = ops.ADDITIONS | (ops.GUARDS & ops.UNROUNDED)
-"""Ops that give whole numbers for whole numbers, in every implementation: codes are rounded first, and moved and limited afterwards."""
+"""Ops that give integers for integers in every implementation: codes are rounded first, and moved and limited afterwards."""
 _WHOLE = 2.0**24
-"""Below which float32 holds every whole number."""
+"""The bound below which float32 holds every integer."""
 _ENDS = (1, 2)
-"""The runs in which the first of several equals is chosen, and the last: what scans from either side do. In other runs it is drawn."""
+"""Seeds of the runs that select the first and the last of equal values, as scans from either side do. Other runs select at random."""
 _SHORT = 16
-"""Terms below which a chain of additions errs by no more than what is disturbed anyway."""
+"""The number of terms below which a chain of additions has no larger error than the disturbance itself."""
 
 
 def base_roundoff(dtype: torch.dtype) -> float:
-    """The roundings that disturb: float32's, or float64's own where the user asked for float64."""
+    """The unit roundoff of the disturbance: float32's, or float64's if the user asked for float64."""
     return 2.0**-53 if dtype in (torch.float64, torch.complex128) else 2.0**-24
 
 
 class Rounded(UncompiledMode):
-    """`fine` is the roundoff of what accumulates. `gemm`: the format to which operands of matrix products are rounded first."""
+    """The mode of a noise run. `fine` is the unit roundoff of accumulators. `gemm`: the format to which operands of matrix products are rounded
+    first."""
 
     def __init__(self, seed: int, fine: float, gemm: formats.Format | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seed, self.fine, self.gemm = seed, fine, gemm
         self.generator = torch.Generator().manual_seed(seed)
-        self.ambiguous = False  # two elements were written to one place
+        self.ambiguous = False  # whether two elements were written to one place
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
@@ -77,7 +78,7 @@ class Rounded(UncompiledMode):
         return native
 
     def _read(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Copies of the arguments in float64, disturbed; sums along what they add up."""
+        """Disturbed copies of the arguments in float64. Terms of sums also get the error of the sum."""
         row = ops.REGISTRY.get(name)
         inside = name.endswith("_backward") or "norm" in name or "attention" in name
         sums = inside or (row is not None and row.kind in _SUMMING) or name in ops.SCATTERING
@@ -113,7 +114,7 @@ class Rounded(UncompiledMode):
         return torch.where(wide.isfinite(), moved, wide)
 
     def _chained(self, terms: torch.Tensor) -> torch.Tensor:
-        """Logarithms of terms, moved by what a chain of roundings of a logarithm as large as that of their sum makes of each."""
+        """Logarithms of terms with the error of a chain of additions that rounds the logarithm of the partial sum in each step."""
         for axis, size in enumerate(terms.shape):
             if size >= _SHORT:
                 largest = terms.where(terms.isfinite(), 0.0).abs().amax(axis, keepdim=True) + math.log(size)
@@ -121,7 +122,7 @@ class Rounded(UncompiledMode):
         return terms
 
     def _chain(self, size: int) -> torch.Tensor:
-        """The factors by which a chain of so many additions weighs its terms: each has the roundings of all partial sums after it."""
+        """The relative errors that a chain of `size` additions gives its terms. Each term has the roundings of all partial sums after it."""
         steps = torch.randn(size, generator=self.generator, dtype=torch.float64)
         return steps.cumsum(0).flip(0).mul_(self.fine)
 
@@ -129,7 +130,7 @@ class Rounded(UncompiledMode):
         return torch.rand(shape, generator=self.generator, dtype=torch.float32).double().sub_(0.5)
 
     def _shifted(self, name: str, exact: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """A softmax whose rows were shifted by their logsumexp, which is rounded as scores of that size are."""
+        """A softmax whose rows were shifted by their logsumexp, which is rounded like scores of that size."""
         if not exact.dim() or not exact.numel():
             return exact
         sizes = scores.detach().double().abs()
@@ -137,8 +138,8 @@ class Rounded(UncompiledMode):
         return exact + step if "log" in name else exact * (1 + step)
 
     def _unshifted(self, name: str, exact: torch.Tensor, gradient: torch.Tensor, output: torch.Tensor, dim: int) -> torch.Tensor:
-        """The gradient of scores that were shifted by the largest of their row: what comes back to that one by way of the shift is zero on
-        paper, and else what is left of the terms that add up to zero. `output`: of the softmax, or its logarithm."""
+        """The gradient of scores that were shifted by the largest score of their row. The largest score's gradient through the shift is zero in exact
+        arithmetic, and a sum of rounding errors here. `output`: the softmax or its logarithm."""
         if not exact.dim() or not exact.numel():
             return exact
         terms = gradient.double().abs()
@@ -148,9 +149,9 @@ class Rounded(UncompiledMode):
         return exact.scatter_add(dim, output.argmax(dim, keepdim=True), left.to(exact.dtype))
 
     def _one_of_equals(self, same: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        """Which elements are the largest, as a derivative asks: of several that are, any may get the whole gradient, or each its share.
+        """Which elements are the largest, for a derivative. Of several equal ones, any may get the whole gradient, or each its share.
 
-        The largest was disturbed and rounded, so that it may be none of them any more: it is then the one that is nearest.
+        The largest was disturbed and rounded, so it may equal none of them any more. Then it is the nearest one.
         """
         small = one if one.numel() < other.numel() else other
         whole = (1,) * (same.dim() - small.dim()) + tuple(small.shape)
@@ -158,7 +159,7 @@ class Rounded(UncompiledMode):
         if not same.numel():
             return same
         gap = (one.double() - other.double()).abs()
-        if not axes:  # element by element, as the largest of a segment is looked for
+        if not axes:  # element by element, as for the largest of a segment
             return same | (gap <= 4 * ROUNDINGS * self.fine * other.double().abs())
         moved = max(4 * ROUNDINGS * self.fine, 2 * torch.finfo(small.dtype).eps)
         near = (gap == gap.amin(axes, keepdim=True)) & (gap <= moved * other.double().abs())
@@ -167,10 +168,10 @@ class Rounded(UncompiledMode):
         if self.seed in _ENDS and len(axes) == 1:
             return self._end(same | (gap <= 4 * ROUNDINGS * self.fine * other.double().abs()), axes[0])
         kept = same & (torch.rand(same.shape, generator=self.generator) < 1 / same.sum(axes, keepdim=True).clamp(min=1))
-        return torch.where(tied & (kept.sum(axes, keepdim=True) > 0), kept, same)  # where none is drawn each has its share
+        return torch.where(tied & (kept.sum(axes, keepdim=True) > 0), kept, same)  # if none is drawn, each has its share
 
     def _end(self, same: torch.Tensor, axis: int) -> torch.Tensor:
-        """The first of those that are equal, or the last."""
+        """The first of equal elements, or the last."""
         flipped = same.flip(axis) if self.seed == _ENDS[1] else same
         first = flipped & (flipped.cumsum(axis) == 1)
         return first.flip(axis) if self.seed == _ENDS[1] else first
@@ -183,7 +184,7 @@ class Rounded(UncompiledMode):
         result.copy_(exact)
 
     def _rounded(self, exact: torch.Tensor, fmt: formats.Format) -> torch.Tensor:
-        """Up or down, with the chances that make the mean right; what the format holds stays."""
+        """Rounded up or down at random, so that the mean is right. Values that the format holds do not change."""
         _, exponent = torch.frexp(exact)
         least = fmt.min_exponent + 1 - fmt.precision
         spacing = torch.ldexp(torch.ones_like(exact), (exponent - fmt.precision).clamp_(min=least))
@@ -191,7 +192,7 @@ class Rounded(UncompiledMode):
         return torch.where(exact.isfinite(), drawn.round() * spacing, exact)
 
     def _collisions(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Notes an op that writes two elements to one place: which of them stays is nobody's to say."""
+        """Notes an op that writes two elements to one place, where it is undefined which one stays."""
         if kwargs.get("reduce") or kwargs.get("accumulate"):
             return
         if name == "index_put":
@@ -205,7 +206,7 @@ class Rounded(UncompiledMode):
 
 
 def _kept(value: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
-    """`moved` but where `value` is a whole number other than 0, next to which an op may take either side."""
+    """`moved`, except where `value` is an integer other than 0. At 0 an op may select either side."""
     wide = widened(value)
     if wide.is_complex():
         return moved
@@ -213,8 +214,8 @@ def _kept(value: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
 
 
 def _repeats_along(value: torch.Tensor, axis: int) -> float:
-    """How much further a chain errs for terms that are equal. Each addition of one number rounds alike: of n terms with k values n k / n² of the
-    errors are independent, and not n."""
+    """The factor by which the error of a chain grows if terms are equal. Additions of the same number round alike: of n terms with k values, n k / n²
+    of the errors are independent, not n."""
     lines = value.detach().movedim(axis, -1).reshape(-1, value.shape[axis])
     if not _real(value) or value.is_complex() or not lines.numel():
         return 1.0

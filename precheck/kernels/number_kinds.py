@@ -1,4 +1,4 @@
-"""Kinds of numbers that break kernels: large and small ones, outliers, ties, zeros, what is not finite."""
+"""Kinds of numbers that expose faults of kernels: large and small ones, outliers, ties, zeros, non-finite ones."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from precheck import formats
 
 Change = Callable[[torch.Tensor, torch.Generator, formats.Format], torch.Tensor]
-"""Of float64 numbers, a generator, and the format that will store them."""
+"""Changes float64 numbers. Takes the numbers, a generator, and the format that will store them."""
 
 
 def _some(values: torch.Tensor, generator: torch.Generator, share: float) -> torch.Tensor:
-    """A mask of about that share of the elements, one at least."""
+    """A random mask with about that share of the elements, at least one."""
     chosen = torch.rand(values.shape, generator=generator) < share
     if values.numel() and not bool(chosen.any()):
         chosen.view(-1)[int(torch.randint(values.numel(), (), generator=generator))] = True
@@ -34,7 +34,7 @@ def _zeros(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format
 
 
 def _rows(values: torch.Tensor, generator: torch.Generator, fmt: formats.Format) -> torch.Tensor:
-    """Rows that are one number each."""
+    """Rows in which all numbers are equal."""
     return values[..., :1].expand(values.shape).clone() if values.dim() > 1 else values
 
 
@@ -69,9 +69,9 @@ FAMILIES: dict[str, Change] = {
     "-Inf": _planted(float("-inf")),
 }
 SPECIAL = ("NaN", "Inf", "-Inf")
-"""What is planted into one tensor at a time, and judged by where it may be found afterwards."""
+"""Kinds that are planted into one tensor at a time, and judged by which results become non-finite."""
 LARGE = ("large", "offset", "outliers")
-"""Numbers that are larger than the example's, and at which a power or a product may leave the range of a format."""
+"""Kinds with larger numbers than the example's, for which a power or a product may overflow."""
 WORDS = {
     "plain": "plain numbers", "below": "numbers below zero", "above": "numbers above zero", "large": "numbers of about 64",
     "small": "numbers of about 1e-3", "offset": "numbers about 30", "outliers": "outliers", "ties": "ties", "zeros": "zeros",

@@ -1,4 +1,4 @@
-"""What a user does with a verdict: the smallest inputs that fail, as code and as a test, and the speed beside the error."""
+"""Adds to a report code for the smallest failing inputs, and the speed of both sides."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from precheck.kernels.trials import Trial
 from precheck.observe.job import InputError
 
 _TURNS = 5
-"""Calls of each side that are timed, in turns; the median counts."""
+"""The number of timed calls of each side, alternating. The median counts."""
 _SMALL = (1, 2, 3, 4, 5, 7, 9, 13, 17, 33)
 _PATIENCE = 3.0
-"""Seconds that shrinking may take, and timing after its first turn."""
+"""Seconds for finding smaller inputs, and for timing after its first turn."""
 
 
 def completed(report: Report, told: Told, bench: Bench, whole: Bench) -> None:
-    """Adds code and speed to the facts of a report: of the trial that failed, and of the example as it was given."""
+    """Adds code for the failing trial's inputs, and the speed on the given example, to the facts of a report."""
     if told.judged is not None and told.cause is not None:
         if told.judged.fault is not None and told.judged.fault.kind not in ("touched", "aliased", "overwritten", "unlike", "registered"):
             told.judged = shrunk(bench, told.judged)
@@ -33,7 +33,7 @@ def completed(report: Report, told: Told, bench: Bench, whole: Bench) -> None:
 
 
 def shrunk(bench: Bench, judged: Judged) -> Judged:
-    """The same fault in the smallest sizes in which it shows, each dimension in turn."""
+    """The same fault in the smallest sizes at which it occurs, one dimension after another."""
     trial, until = judged.trial.but(given=False), time.monotonic() + _PATIENCE
     best = judged
     for name in bench.dimensions.sizes:
@@ -51,7 +51,7 @@ def shrunk(bench: Bench, judged: Judged) -> Judged:
 
 
 def _code(bench: Bench, trial: Trial) -> str:
-    """Python that rebuilds the inputs of a trial; "" where they hold what cannot be written."""
+    """Python code that rebuilds the inputs of a trial, or "" if it cannot be written."""
     made = bench.make(trial)
     if sum(each.numel() for each in made.values) > 4096:
         return ""
@@ -62,7 +62,7 @@ def _code(bench: Bench, trial: Trial) -> str:
 
 
 def _speed(bench: Bench, report: Report) -> dict[str, Any]:
-    """Milliseconds of a call on the example, and the error beside it."""
+    """Milliseconds of a call on the example for both sides, and the largest error."""
     trial = Trial(given=True, fill="")
     made, wishes = bench.make(trial), bench.wishes_of(trial)
     sides: dict[str, list[float]] = {"candidate": [], "reference": []}

@@ -1,4 +1,4 @@
-"""The parts that autograd adds up at an input, in the input's format: what uses it in several places gets a gradient from each."""
+"""Measures the parts that autograd adds up to an input's gradient, in the input's format. Each use of the input contributes one part."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 import torch
 
 MOST = 4
-"""Parts, at most, that count as such: their sum errs by a rounding of each and of each addition. A longer chain is an accumulator in a low format."""
+"""At most so many parts are allowed. Their sum has a rounding error for each part and each addition. A longer chain is an accumulator in a low
+format."""
 
 
 class Parts:
-    """What comes back to each leaf by each way, while it is in the block; `sizes` has the sum of the absolute values, of leaves with several ways.
+    """Records the parts of each leaf's gradient while in the block. `sizes` holds the sum of their absolute values, for leaves with several parts.
 
-    A leaf may be a row that is expanded: then that is given, and the sizes are those of the row.
+    A leaf may be an expanded row. Then the expanded tensor is passed, and the sizes are those of the row.
     """
 
     def __init__(self, outputs: Sequence[torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> None:
@@ -44,8 +45,8 @@ class Parts:
 
 
 def _ways(outputs: Sequence[torch.Tensor], leaves: Mapping[str, torch.Tensor]) -> dict[str, list[tuple[Any, int]]]:
-    """For each leaf the nodes of the graph that hand it a gradient, and in which place."""
-    entries = {name: _entry(leaf) for name, leaf in leaves.items()}  # held, since a node that nobody holds is another object when asked for again
+    """For each leaf, the nodes of the graph that give it a gradient, and at which position."""
+    entries = {name: _entry(leaf) for name, leaf in leaves.items()}  # kept alive, since torch makes a new object for a node that was freed
     names = {id(entry): name for name, entry in entries.items()}
     found: dict[str, list[tuple[Any, int]]] = {}
     for node in _nodes([each.grad_fn for each in outputs]):
@@ -57,7 +58,7 @@ def _ways(outputs: Sequence[torch.Tensor], leaves: Mapping[str, torch.Tensor]) -
 
 
 def _entry(leaf: torch.Tensor) -> Any:
-    """What stands in the graph for it: itself, or the node that expands one row of it, before which the parts are added up."""
+    """The object that the graph has for a leaf: the leaf, or the node that expands a row, before which the parts are added up."""
     return leaf if leaf.grad_fn is None else leaf.grad_fn
 
 

@@ -1,4 +1,4 @@
-"""Which trials are made, and in which order: what is cheap and near the example first."""
+"""Plans the trials and their order: cheap ones and those close to the example first."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from precheck.kernels.trials import Trial
 
 SMALL = (1, 2, 3, 5, 7, 8, 13, 15, 16, 17)
 EDGES = (31, 33, 63, 65, 71, 127, 129, 255, 257, 513, 1025, 2053)
-"""Sizes that are next to tiles of powers of two, past 70 rows and past 2 000 elements."""
+"""Sizes next to powers of two, beyond 70 rows and beyond 2 000 elements."""
 LONG = (4099, 16411, 65537, 100003)
-"""Sizes at which a sum that is kept in a low format stands still."""
+"""Sizes at which a sum in a low format stops growing."""
 
 
 def near(bench: Bench) -> Iterator[Trial]:
@@ -20,12 +20,12 @@ def near(bench: Bench) -> Iterator[Trial]:
     yield Trial(given=True, fill="")
     yield Trial(seed=1, fill="")
     yield Trial(seed=2)
-    yield Trial(seed=3, only=-2)  # no gradient asked for: kernels have another path there
+    yield Trial(seed=3, only=-2)  # no gradient, for which kernels have another code path
     yield from (Trial(seed=4, family=name) for name in number_kinds.FAMILIES if name not in number_kinds.SPECIAL and name != "plain")
 
 
 def laid(bench: Bench) -> Iterator[Trial]:
-    """Other strides and offsets, of all inputs and of each alone, and of the gradients that come in."""
+    """Trials with other strides and offsets, of all inputs and of each alone, and of incoming gradients."""
     count = len(bench.example.leaves)
     for layout in memory.LAYOUTS:
         yield Trial(seed=5, layout=layout)
@@ -38,15 +38,15 @@ def laid(bench: Bench) -> Iterator[Trial]:
 
 
 def special(bench: Bench) -> Iterator[Trial]:
-    """What is not finite, in one tensor at a time."""
+    """Trials with non-finite numbers, in one tensor at a time."""
     for place, leaf in enumerate(bench.example.leaves[:4]):
         if leaf.tensor.is_floating_point() and leaf.tensor.dim():
             yield from (Trial(seed=9, family=name, leaf=place) for name in number_kinds.SPECIAL)
-            yield from (Trial(seed=seed, family="NaN", leaf=place) for seed in (19, 29))  # what comes last of all, or first, may be right by chance
+            yield from (Trial(seed=seed, family="NaN", leaf=place) for seed in (19, 29))  # a NaN at the very end or start may do no harm
 
 
 def sized(bench: Bench) -> Iterator[Trial]:
-    """Other sizes, the small ones first; each dimension alone, then all at once."""
+    """Trials with other sizes, small ones first: each dimension alone, then all together."""
     names = list(bench.dimensions.sizes)
     for size in SMALL:
         for name in names:
@@ -68,7 +68,7 @@ def sized(bench: Bench) -> Iterator[Trial]:
 
 
 def long(bench: Bench) -> Iterator[Trial]:
-    """Long sums."""
+    """Trials with long sums."""
     for size in LONG:
         for name in bench.dimensions.sizes:
             yield Trial(seed=60, sizes=((name, size),), family="above", upstream="positive")

@@ -1,4 +1,4 @@
-"""What a kernel allocates and does not write, made to show."""
+"""Fills the memory that a kernel allocates, so that reading it before writing shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EMPTY = ops.EMPTY - {"_efficientzerotensor"}
 
 
 class _Filled(UncompiledMode):
-    """Empty tensors hold NaN in the block, or the largest whole number; or zeros."""
+    """In the block, empty tensors are filled with NaN (or the largest integer), or with zeros."""
 
     def __init__(self, zero: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -30,7 +30,7 @@ class _Filled(UncompiledMode):
 
 
 def fill(tensor: torch.Tensor) -> None:
-    """With what shows wherever it goes."""
+    """Fills a tensor with a value that shows wherever it is used."""
     if tensor.is_floating_point() or tensor.is_complex():
         tensor.fill_(math.nan)
     elif tensor.dtype is not torch.bool:
@@ -39,6 +39,6 @@ def fill(tensor: torch.Tensor) -> None:
 
 @contextlib.contextmanager
 def poisoned(what: str) -> Iterator[None]:
-    """Tensors that are allocated empty in the block hold "NaN" or "zero" first; "" leaves them as they are."""
+    """Fills tensors that are allocated empty in the block with "NaN" or "zero". With "" they are unchanged."""
     with _Filled(what == "zero") if what else contextlib.nullcontext():
         yield

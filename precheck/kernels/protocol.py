@@ -1,4 +1,4 @@
-"""How a kernel behaves from call to call: what it keeps, where it writes, whether it repeats itself."""
+"""Tests a kernel's behaviour over several calls: what it keeps, where it writes, whether it gives the same result again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from precheck.observe.containers import call
 
 
 def in_place(bench: Bench) -> Iterator[Judged]:
-    """New numbers in the tensors of the last call: a cache that goes by address, identity or version is stale then."""
+    """Calls with new values in the tensors of the last call. A cache by address, identity or version is stale then."""
     held = None
     for seed in range(70, 74):
         trial = Trial(seed=seed)
@@ -31,7 +31,7 @@ def in_place(bench: Bench) -> Iterator[Judged]:
 
 
 def one_storage(bench: Bench) -> Iterator[Judged]:
-    """Two sizes in turn, in the same memory."""
+    """Calls with two sizes in turn, in the same memory."""
     names = [name for name in bench.dimensions.sizes if bench.takes(Trial(sizes=((name, 2),))) is not None]
     if not names:
         return
@@ -52,7 +52,7 @@ def one_storage(bench: Bench) -> Iterator[Judged]:
 
 
 def interposed(bench: Bench) -> Judged:
-    """The backward pass of one call after the forward pass of another: what is kept outside the graph is the other's then."""
+    """Runs the backward pass of one call after the forward pass of another. State outside the graph belongs to the other call then."""
     other = bench.make(Trial(seed=91))
 
     def both(*args: Any, **kwargs: Any) -> Any:
@@ -71,7 +71,7 @@ def interposed(bench: Bench) -> Judged:
 
 
 def kept(bench: Bench) -> Fault | None:
-    """Whether a result changes when the candidate is called again, or the gradient that it was given."""
+    """A fault if a result changes when the candidate is called again, or if its backward pass writes into the incoming gradient."""
     trial = Trial(seed=92)
     outcome, _ = bench.call(trial, bench.make(trial))
     if outcome.error is not None:
@@ -89,7 +89,7 @@ def kept(bench: Bench) -> Fault | None:
 
 
 def aliased(bench: Bench, judged: Judged) -> Fault | None:
-    """Outputs that are in the memory of inputs, where the reference's are not."""
+    """A fault if outputs share memory with inputs, and the reference's do not."""
     if judged.outcome is None or judged.reference is None:
         return None
     for name in sorted(judged.outcome.aliased - judged.reference.native.aliased):
@@ -98,7 +98,7 @@ def aliased(bench: Bench, judged: Judged) -> Fault | None:
 
 
 def unlike(bench: Bench) -> Fault | None:
-    """Whether two calls on the very same tensors give other bits, where the reference's do not."""
+    """A fault if calls on the same tensors give different bits, and the reference's do not."""
     trial = Trial(seed=95, fill="")
     made = bench.make(trial)
     held = buffers(made.values, trial)
@@ -121,7 +121,7 @@ def _repeats(bench: Bench, trial: Trial) -> bool:
 
 
 def threaded(bench: Bench) -> Judged:
-    """With another number of threads."""
+    """Judges a trial with another number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(2 if before == 1 else 1)
     try:
@@ -148,7 +148,7 @@ def calls_reference(bench: Bench) -> bool:
 
 
 def _codes(function: Any) -> set[Any]:
-    """The code that is the function's own. That of `Function.apply` is every autograd function's, so its `forward` tells."""
+    """The function's own code objects. All autograd functions share the code of `Function.apply`, so its `forward` is used."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
         return {getattr(owner.forward, "__code__", None)} - {None}

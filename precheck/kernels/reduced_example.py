@@ -1,4 +1,4 @@
-"""A large example in fewer elements, so that a budget is enough for all that is tried."""
+"""Reduces a large example to fewer elements, so that the budget suffices for all trials."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from precheck.kernels.states import State
 from precheck.kernels.trials import Trial
 
 ENOUGH = 2**16
-"""If the largest tensor has more elements than this, trials are made of a smaller example. So many elements take some hundredths of a second, and
-2^23 some twenty seconds."""
+"""Elements of the largest tensor above which a smaller example is used. So many take some hundredths of a second, and 2^23 some twenty seconds."""
 _LEAST = 32
-"""What no size is halved below."""
+"""The least size: no size is halved below it."""
 
 
 def tried(bench: Bench, state: State, budget: float, named: object) -> tuple[Told, Bench]:
-    """All trials of one example, and the bench that the last was made on. A large one is tried as it is at the end, if the budget can bear it."""
+    """Runs all trials of one example, and returns the bench of the last one too. A large example is also tried as given at the end, if the budget
+    allows."""
     small = smaller(bench, named)
     session = Session(small or bench, state, budget)
     told = session.run()
@@ -33,9 +33,9 @@ def tried(bench: Bench, state: State, budget: float, named: object) -> tuple[Tol
 
 
 def smaller(bench: Bench, named: object) -> Bench | None:
-    """The same kernel on numbers like the example's in smaller shapes; None where those are small, or the reference takes no smaller ones."""
+    """A bench with numbers like the example's in smaller shapes. None if the shapes are small already, or the reference accepts no smaller ones."""
     halved = _halved(bench.dimensions)
-    for kept in ("", *halved):  # where the reference refuses them, a size that must stay may be the reason
+    for kept in ("", *halved):  # if the reference refuses them, one size may have to stay
         sizes = tuple(sorted((name, size) for name, size in halved.items() if name != kept))
         taken = bench.takes(Trial(seed=5, sizes=sizes)) if sizes else None
         if taken is not None:
@@ -47,7 +47,8 @@ def smaller(bench: Bench, named: object) -> Bench | None:
 
 
 def _halved(known: dimensions.Dimensions) -> dict[str, int]:
-    """Sizes under which no tensor is large: the largest is halved again and again. None becomes equal to another: they would vary together then."""
+    """Sizes under which no tensor is large. The largest size is halved repeatedly. No size becomes equal to another, since they would vary together
+    then."""
     sizes, changed = dict(known.sizes), set()
     while known.elements(sizes) > ENOUGH:
         large = [name for name in sizes if sizes[name] >= 2 * _LEAST]
@@ -62,7 +63,7 @@ def _halved(known: dimensions.Dimensions) -> dict[str, int]:
 
 
 def _seconds(bench: Bench) -> float:
-    """Of the reference on the example, with its gradients."""
+    """Seconds of one run of the reference on the example, with its gradients."""
     trial = Trial(given=True, fill="")
     made = bench.make(trial)
     return min(running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(trial)).seconds for _ in range(2))

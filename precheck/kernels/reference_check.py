@@ -1,4 +1,4 @@
-"""Whether a reference is one: it runs on the example, draws no random numbers, and tells through which outputs gradients go."""
+"""Checks a reference: it must run on the example and draw no random numbers. Also finds the outputs that gradients flow through."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def checked_reference(bench: Bench) -> None:
     if bench.wishes.gradients:
         whole = running.run(bench.reference, bench.example, made.values, made.numbers, bench.wishes_of(given))
         if whole.error is not None:
-            bench.wishes = dataclasses.replace(bench.wishes, gradients=False, double=False)  # it has no derivative to compare with
+            bench.wishes = dataclasses.replace(bench.wishes, gradients=False, double=False)  # the reference has no derivative to compare with
         elif whole.attached:
             detached = frozenset(name for name in whole.values if name.startswith("output")) - whole.attached
             bench.wishes = dataclasses.replace(bench.wishes, detached=detached)

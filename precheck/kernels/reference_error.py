@@ -1,7 +1,7 @@
-"""The error of a reference itself on inputs a little smaller: more samples of what a correct implementation does.
+"""Measures the error of a reference at slightly smaller inputs, as more samples of what a correct implementation may give.
 
-A reference rounds what it stores, and one run shows one case of that. A kernel that stores the same (the result of attention, which its backward pass
-reads) has another case, and may be unlucky where the reference was not. A gradient may also jump at these very inputs, which those beside them show.
+A reference rounds what it stores, and one run shows one sample of that error. A kernel that stores the same value (attention's result, for its
+backward pass) has another sample, which may be larger. A gradient may also be discontinuous at these inputs, which neighbouring inputs show.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from precheck.kernels.trial_result import Judged, Reference
 
 SAMPLES = 8
-"""As many as make it unlikely (2^-8) that a coin falls on one side alone."""
+"""The number of samples. It is unlikely (2^-8) that an event with probability 1/2 occurs in none of them."""
 PAIRS = 4
-"""Steps to either side, so that each of two equals is the larger one of them once."""
+"""Steps to either side, so that each of two equal values is the larger one once."""
 STEP = 2.0**-30
-"""Of an element: far below what any format here tells apart, and far above the roundoff of float64."""
+"""Size of a step relative to an element: far below the resolution of any tested format, and far above the roundoff of float64."""
 
 
 def sampled(bench: Bench, trial: Trial, reference: Reference) -> None:
-    """Adds them to the floors of a reference: each is compared with the exact result of the same moved inputs."""
+    """Adds the samples to the floors of a reference. Each is compared with the exact result of the same inputs."""
     made = reference.made or bench.make(trial)
     for seed in range(SAMPLES):
         generator = torch.Generator().manual_seed(7919 + seed)
@@ -44,8 +44,8 @@ def sampled(bench: Bench, trial: Trial, reference: Reference) -> None:
 
 
 def may_tell(bench: Bench, judged: Judged, reference: Reference) -> bool:
-    """Whether inputs beside these could explain what is off: a few elements; or many of a gradient, where the inputs hold a number twice,
-    so that each of them may be what a choice among equals has moved."""
+    """Whether nearby inputs could explain the error: it is in a few elements, or in many of a gradient whose inputs hold equal numbers, so that
+    choices among equals may have caused it."""
     if not judged.everywhere:
         return True
     made = reference.made or bench.make(judged.trial)
@@ -53,8 +53,8 @@ def may_tell(bench: Bench, judged: Judged, reference: Reference) -> bool:
 
 
 def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None:
-    """Exact gradients a hair beside these inputs. At a corner, or among equals, they are others, and none is more right than another: what the
-    reference gives there depends on how it is written."""
+    """Adds exact gradients very close to these inputs. At a corner, or among equal values, they differ, and none is more correct: the reference's
+    depends on how it is written."""
     names = [name for name, floored in reference.floors.items() if "gradient" in name and floored.exact.is_floating_point()]
     for seed in range(-1, PAIRS) if names else ():
         for sign in (1, -1):
@@ -72,8 +72,9 @@ def _jumps(bench: Bench, trial: Trial, made: Made, reference: Reference) -> None
 
 
 def doubted(bench: Bench, trial: Trial, reference: Reference) -> bool:
-    """Whether float64 leaves room for another result: the candidate in float64 is off too, by less than what float64 rounds of numbers as large as
-    the inputs. `1 + tanh(x)` is 0 for -20 there, and what it is on paper is no rounding of 0. Such a difference is allowed from now on."""
+    """Whether float64 is not exact enough for a verdict: the candidate in float64 differs too, by less than the rounding of float64 for numbers as
+    large as the inputs. For example, `1 + tanh(x)` is 0 for -20, and its true value is no rounding of 0. Such a difference is allowed from then
+    on."""
     made = reference.made or bench.make(trial)
     wide = running.run(bench.candidate, bench.example, made.values, made.numbers, bench.wishes_of(trial), kind="exact")
     if wide.error is not None:
@@ -86,14 +87,14 @@ def doubted(bench: Bench, trial: Trial, reference: Reference) -> bool:
             continue
         near = (other - floored.exact).abs() <= room
         if bool((near & (other != floored.exact)).any()):
-            floored.jumped(torch.where(near, 2 * other.double() - floored.exact, floored.exact))  # twice as far: it is rounded where it is stored
+            floored.jumped(torch.where(near, 2 * other.double() - floored.exact, floored.exact))  # twice as far, since the stored value is rounded
             found = True
     return found
 
 
 def _stepped(value: torch.Tensor, generator: torch.Generator | None, sign: int) -> torch.Tensor:
-    """Each element moved by itself; a zero as far as others are. Without a generator, each by more or less than the one before it: among equals the
-    last is the largest everywhere, or the first, and these two are what implementations take."""
+    """Each element moved independently, a zero by as much as typical elements. Without a generator, the step grows from element to element: among
+    equals the last is the largest, or the first, which are the choices of implementations."""
     if not value.is_floating_point() or not value.numel():
         return value
     wide = value.double()
@@ -105,7 +106,7 @@ def _stepped(value: torch.Tensor, generator: torch.Generator | None, sign: int) 
 
 
 def _moved(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """A little smaller, by up to a 32nd that all elements share, so that averages round anew too; and stored again."""
+    """The values reduced by a random share of up to 1/32, the same for all elements, so that averages are rounded differently too."""
     if not value.is_floating_point():
         return value
     return value * (1 - float(torch.rand((), generator=generator, dtype=torch.float64)) / 32)

@@ -1,4 +1,4 @@
-"""The requirements of torch.library: an operator's schema, derivative and fake kernel must agree with its kernel."""
+"""Checks an operator of torch.library: its schema, derivative and fake kernel must agree with its kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = {
     "test_faketensor": "its fake kernel gives other shapes, strides or formats than the kernel",
     "test_aot_dispatch_dynamic": "traced by torch.compile it gives other results or gradients, or cannot be traced",
 }
-"""Tests of `torch.library.opcheck`, in its order, and what it means that one fails."""
+"""Tests of `torch.library.opcheck`, in its order, and the meaning of a failure."""
 _WITHOUT_FAKE = ("test_schema", "test_autograd_registration")
 
 
@@ -28,9 +28,9 @@ def operator(function: Any) -> bool:
 
 
 def checked(bench: Bench) -> tuple[Fault | None, str]:
-    """What is wrong with how a candidate is registered, and a warning, if there is one. A candidate that is no operator is left alone.
+    """A fault in a candidate's registration, and a warning, if there is one. Nothing for a candidate that is no operator.
 
-    An operator without a fake kernel is right wherever nothing is compiled: that is a warning. What it declares, and does otherwise, is a fault.
+    An operator without a fake kernel is right wherever nothing is compiled, so that is only a warning. A wrong declaration is a fault.
     """
     candidate: Any = bench.candidate
     if not operator(candidate):
@@ -47,7 +47,7 @@ def checked(bench: Bench) -> tuple[Fault | None, str]:
 
 
 def _arguments(bench: Bench) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The example's, of which those require a gradient whose gradient is compared."""
+    """The example's arguments. Those whose gradient is compared require a gradient."""
     made = bench.make(Trial(given=True))
     wanted = bench.wishes.gradients
     leaves = [each.requires_grad_(wanted and leaf.wanted) for leaf, each in zip(bench.example.leaves, made.values, strict=True)]
@@ -58,13 +58,13 @@ def _arguments(bench: Bench) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _has_fake(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether it can be run where tensors have shapes and no content. What runs and fails there has one, unless it says that it has none."""
+    """Whether it runs on tensors with shapes and no contents. If it fails there, it has a fake kernel, unless the error says that there is none."""
     try:
         function(*(_meta(each) for each in args), **{name: _meta(each) for name, each in kwargs.items()})
     except NotImplementedError:
         return False
     except Exception as error:
-        return "no fake impl" not in str(error)  # what `custom_op` registers where nobody else did
+        return "no fake impl" not in str(error)  # `custom_op` registers this if nobody else did
     return True
 
 

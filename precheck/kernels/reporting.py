@@ -1,4 +1,4 @@
-"""The report of a session: a finding, a row for each subject, what was tried."""
+"""Makes the report of a session: a finding, a row for each subject, and the counts of trials."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def report(told: Sequence[Told], benches: Sequence[Bench], precision: str) -> Re
 
 
 def _counts(told: Sequence[Told]) -> dict[str, Any]:
-    """What was tried, in numbers. `untold`: subjects that zeros would have passed for, in every trial."""
+    """The trials in numbers. `untold`: subjects for which zeros would have passed in every trial."""
     worst = {name for one in told for name in one.worst}
     counts: dict[str, Any] = {"trials": sum(one.trials for one in told), "left_out_for_time": sum(one.skipped for one in told)}
     refused = {why: count for one in told for why, count in one.refused.items()}
@@ -73,7 +73,7 @@ def _error(judged: Judged, cause: Cause, bench: Bench) -> Finding:
 
 
 def described(trial: Trial, bench: Bench) -> str:
-    """The inputs of a trial in words: shapes, and what they are unlike the example in."""
+    """The inputs of a trial in words: shapes, and how they differ from the example."""
     shapes = [str(tuple(leaf.tensor.shape) if trial.given else bench.dimensions.shape(place, dict(trial.sizes)))
               for place, leaf in enumerate(bench.example.leaves)]  # fmt: skip
     dtypes = sorted({str(leaf.tensor.dtype).removeprefix("torch.") for leaf in bench.example.leaves})
@@ -86,7 +86,7 @@ def described(trial: Trial, bench: Bench) -> str:
 
 
 def _rows(told: Told) -> list[Row]:
-    """For each subject the trial in which it was furthest from the exact result."""
+    """For each subject, the trial with the largest error."""
     rows = []
     for name, judged in told.worst.items():
         found = judged.distances[name]

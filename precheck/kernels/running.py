@@ -1,4 +1,4 @@
-"""One call of a candidate or its reference: what it returns, and the gradients that come back."""
+"""Runs one call of a candidate or its reference, and returns its outputs and gradients."""
 
 from __future__ import annotations
 
@@ -23,38 +23,38 @@ from precheck.torch_internals import without_modes
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Outcome:
-    """What one call gave. Subjects are named "output", "output[1]", "gradient of inputs[0]", "gradient of weight"."""
+    """The results of one call. Subjects are named "output", "output[1]", "gradient of inputs[0]", "gradient of weight"."""
 
     values: dict[str, torch.Tensor | None] = dataclasses.field(default_factory=dict)
     attached: frozenset[str] = frozenset()  # outputs that gradients flow through
     structure: tuple[str, ...] = ()
     error: Exception | None = None
-    where: str = "forward"  # in which an error was raised
+    where: str = "forward"  # the pass in which an error was raised
     seconds: float = 0.0
-    outputs: tuple[torch.Tensor, ...] = ()  # as returned, for questions about their memory
-    upstream: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()  # gradients that were given, and what they held
-    passed: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # the gradient that each output was given
+    outputs: tuple[torch.Tensor, ...] = ()  # as returned, to check their memory
+    upstream: tuple[tuple[torch.Tensor, torch.Tensor], ...] = ()  # incoming gradients, with copies of their values
+    passed: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # the incoming gradient of each output
     aliased: frozenset[str] = frozenset()  # outputs in the memory of inputs
-    parts: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # of gradients that autograd adds up: how large the parts are together
+    parts: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)  # for gradients that autograd adds up: the total size of the parts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wishes:
-    """What is asked of each call."""
+    """The settings of a call."""
 
     precision: Precision | None = None
     gradients: bool = True
     double: bool = False
-    upstream: str = "random"  # or "positive", "expanded", "transposed", "partial": what the gradient of an output is like
-    only: int | None = None  # the one leaf whose gradient is asked for; None: all that are compared
+    upstream: str = "random"  # or "positive", "expanded", "transposed", "partial": the kind of incoming gradient
+    only: int | None = None  # the only leaf that requires a gradient; None: all that are compared
     seed: int = 0
-    expanded: tuple[int, ...] = ()  # leaves of which one row stands for all: its gradient is asked for
-    detached: frozenset[str] = frozenset()  # outputs that no gradient goes back through in the reference, beside others that one does
+    expanded: tuple[int, ...] = ()  # leaves that are one row, expanded: the row's gradient is compared
+    detached: frozenset[str] = frozenset()  # outputs without a gradient in the reference, if others have one
 
 
 def run(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes, *,
         kind: str = "plain", keep: bool = False) -> Outcome:  # fmt: skip
-    """`kind`: "plain", "exact" in float64, or "noise" rounded as correct implementations would; of a candidate only the first."""
+    """Runs one call. `kind`: "plain", "exact" in float64, or "noise" with the rounding of correct implementations. A candidate is always "plain"."""
     outcome = Outcome()
     begun = time.perf_counter()
     try:
@@ -69,7 +69,7 @@ def run(function: Callable[..., Any], example: Example, values: Sequence[torch.T
 
 def noise(function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int], wishes: Wishes,
           seed: int, fine: float) -> tuple[Outcome, bool]:  # fmt: skip
-    """A run with the rounding of correct implementations, and whether its result depends on which of two writes came last."""
+    """A run with the rounding of correct implementations, and whether its result depends on the order of two writes."""
     outcome = Outcome()
     gemm = wishes.precision.gemm if wishes.precision else None
     mode = Rounded(seed, fine, gemm if isinstance(gemm, Format) else None)
@@ -77,7 +77,7 @@ def noise(function: Callable[..., Any], example: Example, values: Sequence[torch
         with contextlib.ExitStack() as stack:
             _enter(stack, "noise", wishes, values)
             stack.enter_context(mode)
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # whose softmax is an op, and so rounds as one
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # its softmax is a separate op, and is rounded as one
             _called(outcome, function, example, values, numbers, wishes, "noise", False)
     except Exception as error:
         outcome.error = error
@@ -94,14 +94,14 @@ def _enter(stack: contextlib.ExitStack, kind: str, wishes: Wishes, values: Seque
 
 
 def _without_fused_attention(values: Sequence[torch.Tensor]) -> contextlib.AbstractContextManager[Any]:
-    """For inputs without elements, on which torch 2.9's fused attention on a CPU ends the process: it divides by a size."""
+    """For inputs without elements. On them, torch 2.9's fused attention on a CPU ends the process, since it divides by a size."""
     return contextlib.nullcontext() if all(each.numel() for each in values) else sdpa_kernel(SDPBackend.MATH)
 
 
 def _called(outcome: Outcome, function: Callable[..., Any], example: Example, values: Sequence[torch.Tensor], numbers: Mapping[int, int],
             wishes: Wishes, kind: str, keep: bool) -> None:  # fmt: skip
     exact = kind == "exact"
-    if not keep:  # the reference's: it may write into its inputs, which others are yet to read
+    if not keep:  # the reference may write into its inputs, which are read again later
         values = [each.clone() for each in values]
     leaves = [_leaf(_row(widened(value) if exact else value, place, wishes), wanted=wishes.gradients and leaf.wanted and wishes.only in (None, place))
               for place, (leaf, value) in enumerate(zip(example.leaves, values, strict=True))]  # fmt: skip
@@ -135,7 +135,7 @@ def _called(outcome: Outcome, function: Callable[..., Any], example: Example, va
 
 def _reference(function: Callable[..., Any], arguments: Any, exact: bool, wishes: Wishes, values: Sequence[torch.Tensor],
                kind: str) -> tuple[Any, dict[str, Any]]:  # fmt: skip
-    """A module's own weights are widened too, on copies."""
+    """Calls the reference, with copies of a module's weights, widened for an exact run."""
     if not isinstance(function, torch.nn.Module):
         with _autocast(wishes, values) if kind == "noise" else contextlib.nullcontext():
             return call(function, arguments), {}
@@ -198,7 +198,7 @@ def _twice(outcome: Outcome, asked: Mapping[str, torch.Tensor], found: Sequence[
 
 
 def _upstream(result: torch.Tensor, wishes: Wishes, place: int) -> torch.Tensor:
-    """The gradient of an output: the same numbers for every side, whatever mode it runs in, held by what `result` is stored in."""
+    """The incoming gradient of an output: the same numbers on both sides and in every mode, in the format of `result`."""
     with without_modes():
         return _drawn(result, wishes, place)
 

@@ -1,4 +1,4 @@
-"""A candidate under trial: one after the other within the budget, until something is wrong."""
+"""Runs the trials of a candidate one after another within the budget, until one finds a fault."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from precheck.kernels.trials import Trial
 from precheck.observe.listeners import Progress, doing
 
 _STEEP = 2.0
-"""With what power of a size its cost is taken to grow, as attention's does."""
+"""The power of a size with which its cost is assumed to grow, as for attention."""
 _CHEAP = 0.02
-"""Seconds of a trial below which its growth is not asked."""
+"""Seconds of a trial below which the growth of its cost is ignored."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Told:
-    """What a session has come to."""
+    """The results of a session."""
 
     judged: Judged | None = None  # the trial that failed
     cause: Cause | None = None
     warnings: list[tuple[str, str]] = dataclasses.field(default_factory=list)  # rule and message
-    worst: dict[str, Judged] = dataclasses.field(default_factory=dict)  # for each subject, the trial in which it was furthest off
+    worst: dict[str, Judged] = dataclasses.field(default_factory=dict)  # for each subject, the trial with the largest error
     trials: int = 0
-    refused: dict[str, int] = dataclasses.field(default_factory=dict)  # why the candidate did not take inputs, and how often
+    refused: dict[str, int] = dataclasses.field(default_factory=dict)  # the candidate's reasons for refusing inputs, with counts
     unchecked: int = 0  # inputs that the reference refuses and the candidate takes
-    skipped: int = 0  # for lack of time
+    skipped: int = 0  # trials left out for lack of time
     unconfirmed: list[str] = dataclasses.field(default_factory=list)
-    unjudged: str = ""  # why nothing could be tried
-    whole_left_out: bool = False  # the example was tried in smaller shapes alone
-    told_by: set[str] = dataclasses.field(default_factory=set)  # subjects of which zeros would have been refused
-    known: set[str] = dataclasses.field(default_factory=set)  # subjects of which the reference gives a number somewhere
-    blank: set[str] = dataclasses.field(default_factory=set)  # subjects of which it was asked, and gave none in some trial
+    unjudged: str = ""  # why no trial could be made
+    whole_left_out: bool = False  # whether the example was tried in smaller shapes only
+    told_by: set[str] = dataclasses.field(default_factory=set)  # subjects for which zeros would have failed
+    known: set[str] = dataclasses.field(default_factory=set)  # subjects for which some trial has a known reference value
+    blank: set[str] = dataclasses.field(default_factory=set)  # subjects for which some trial has no known reference value
 
 
 class Session:
-    """One candidate, one example."""
+    """The trials of one candidate on one example."""
 
     def __init__(self, bench: Bench, state: State, budget: float) -> None:
         self.bench, self.state, self.clock, self.told = bench, state, Clock(budget), Told()
@@ -52,11 +52,11 @@ class Session:
         self.first = 0.0  # seconds of the first trial
 
     def late(self) -> bool:
-        """Whether the budget is spent."""
+        """Whether the budget is used up."""
         return self.clock.left() < 0
 
     def run(self) -> Told:
-        """All stages, until one finds a fault."""
+        """Runs all stages, until one finds a fault."""
         stages: tuple[tuple[str, Callable[[], bool]], ...] = (
             ("in the example's shapes", lambda: self._trials(plan.near(self.bench))),
             ("from call to call", self._protocol),
@@ -80,7 +80,7 @@ class Session:
         return self._failed(fault, "kernel-contract")
 
     def as_given(self) -> None:
-        """The example's own numbers alone."""
+        """Runs the example with its own numbers only."""
         with doing("the example as it is"):
             self._trials([Trial(given=True, fill="")])
 
@@ -121,7 +121,7 @@ class Session:
                 self.costs[name] = size, seconds
 
     def _noted(self, judged: Judged) -> bool:
-        """Enters what was seen; whether it is a fault."""
+        """Records a trial, and returns whether it has a fault."""
         told = self.told
         told.trials += 1
         if judged.refused:
@@ -140,7 +140,7 @@ class Session:
         return judged.fault is not None
 
     def _vacuous(self, trial: Trial) -> bool:
-        """Whether a size is 0 that is not the number of rows: a kernel without columns has nothing to compute, and may say so as it likes."""
+        """Whether a size other than the number of rows is 0. A kernel without columns has nothing to compute, and may raise any error."""
         empty = {name for name, size in trial.sizes if size == 0}
         first = next((shape[0] for shape in self.bench.dimensions.shapes if shape), "")
         return bool(empty) and first not in empty
@@ -158,9 +158,10 @@ class Session:
                 self.told.told_by.add(name)
 
     def _confirmed(self, judged: Judged) -> bool:
-        """A wrong value has to be wrong in one of two other draws too, or to depend on earlier calls. Otherwise the draw was unlucky.
+        """Whether a fault is confirmed. A wrong value must be wrong in one of two other draws too, or depend on earlier calls. Otherwise it was
+        chance.
 
-        What the reference itself would be accused of, on the same inputs in the same memory, is nobody's fault.
+        A fault that the reference itself has on the same inputs in the same memory is not counted.
         """
         assert judged.fault is not None
         if self.itself.judge(judged.trial).fault is not None:
@@ -182,7 +183,7 @@ class Session:
         return True
 
     def _unsure(self, judged: Judged) -> bool:
-        """Whether the exact result is itself no more than a rounding of float64 there."""
+        """Whether the exact result is itself only accurate to a rounding of float64 there."""
         if compiled(self.bench.candidate) or judged.outcome is None or judged.reference is None:
             return False
         with self.state.restored():

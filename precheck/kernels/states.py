@@ -1,4 +1,4 @@
-"""What a candidate remembers between calls, as it was before the first: caches in modules, closures, attributes."""
+"""Saves and restores a candidate's state between calls: caches in modules, closures, attributes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 _CONTAINERS = (dict, list, set)
 _SIMPLE = (int, float, str, bool, type(None), tuple, torch.Tensor, *_CONTAINERS)
 _DEEP = 3
-"""Objects inside objects that are looked into: a cache belongs to what is called, or on an attribute of it."""
+"""The depth of nested objects that are searched. A cache belongs to the called object, or to an attribute of it."""
 
 
 class State:
-    """Names and containers that a callable can reach, with what they held when this was made."""
+    """Names and containers that a callable can reach, with their contents when this was made."""
 
     def __init__(self, function: Any) -> None:
         self.places: list[tuple[dict[str, Any] | list[Any] | set[Any], Any]] = []
@@ -39,7 +39,7 @@ class State:
         wrapped = getattr(value, "__wrapped__", None)
         if wrapped is not None:
             self._look(wrapped, deep)
-        if isinstance(value, (types.MethodType, types.BuiltinMethodType)):  # what a call is bound to: of `Function.apply` the class
+        if isinstance(value, (types.MethodType, types.BuiltinMethodType)):  # the object it is bound to; for `Function.apply`, the class
             self._look(value.__self__, deep)
             value = getattr(value, "__func__", value)
         if isinstance(value, types.FunctionType):
@@ -89,7 +89,7 @@ class State:
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
-        """Everything as it was when this was made; afterwards as it is now."""
+        """Restores the saved state within the context, and the present state afterwards."""
         with torch.no_grad():
             now = [(place, _copied(place, kept)) for place, kept in self.places]
             cells = [(cell, _contents(cell)) for cell, _ in self.cells]
@@ -116,7 +116,7 @@ class State:
 
 
 class _Attributes(dict):  # type: ignore[type-arg]
-    """The attributes of a class, which are no dict that can be written."""
+    """The attributes of a class, whose `__dict__` cannot be written."""
 
     def __init__(self, kind: type) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ def _names(code: types.CodeType) -> set[str]:
 def _copied(place: Any, kept: Any) -> Any:
     if isinstance(place, _Attributes):
         return {name: getattr(place.kind, name, None) for name in kept}
-    if isinstance(kept, dict) and "__builtins__" in place:  # a module's names, of which only some are kept
+    if isinstance(kept, dict) and "__builtins__" in place:  # the names of a module, of which only some are saved
         return {name: place[name] for name in kept if name in place}
     return place.copy()
 

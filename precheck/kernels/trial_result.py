@@ -1,4 +1,4 @@
-"""What one trial showed: the fault, if there is one, and how far each subject is from the exact result."""
+"""The result of one trial: its fault, if there is one, and the distance of each subject from the exact result."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from precheck.kernels.trials import Made, Trial
 from precheck.words import counted
 
 CLEAR = 16.0
-"""Times its bound from which on an element is wrong however many noise runs there are: their largest of 24 is twice that of 6."""
+"""Factor on its bound from which an element is wrong regardless of the number of noise runs. The largest of 24 runs is twice that of 6."""
 MANY = 1 / 16
-"""Share of elements that are wrong by more than decisions, which are few."""
+"""Share of wrong elements from which they are too many to be different decisions."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Fault:
-    """What is wrong with a candidate in one trial.
+    """A fault of a candidate in one trial.
 
-    `kind`: "values", "lost", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten",
-    "unlike" or "registered".
+    `kind`: "values", "lost", "NaN lost", "crash", "refusal", "form", "missing", "touched", "aliased", "overwritten", "unlike" or "registered".
     """
 
     kind: str
@@ -39,14 +38,14 @@ class Fault:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Judged:
-    """One trial, judged."""
+    """One trial with its verdict."""
 
     trial: Trial
     distances: dict[str, Distance] = dataclasses.field(default_factory=dict)
     fault: Fault | None = None
-    refused: str = ""  # why the candidate does not take these inputs
-    skipped: str = ""  # why nothing is said of them
-    outcome: Outcome | None = None  # the candidate's
+    refused: str = ""  # why the candidate refuses these inputs
+    skipped: str = ""  # why there is no verdict
+    outcome: Outcome | None = None  # of the candidate
     reference: Reference | None = None
     seconds: float = 0.0
 
@@ -56,31 +55,31 @@ class Judged:
 
     @property
     def everywhere(self) -> bool:
-        """Whether so much is so wrong that no more noise runs can explain it: not a few elements, which a decision may have moved."""
+        """Whether the errors are so large and so many that no more noise runs can explain them. A few elements could have changed by a decision."""
         far = [each for each in self.distances.values() if each.ratio > CLEAR and each.wrong is not None]
         return any(each.wrong is not None and each.elements > MANY * each.wrong.numel() and each.elements >= 8 for each in far)
 
     @property
     def backward(self) -> bool:
-        """Whether gradients alone are wrong."""
+        """Whether only gradients are wrong."""
         return all("gradient" in name for name, each in self.distances.items() if each.ratio > 1)
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Reference:
-    """What is known of the right result of a trial."""
+    """The known results of the reference in a trial."""
 
     native: Outcome
     exact: Outcome
     floors: dict[str, floor.Floor] = dataclasses.field(default_factory=dict)
     runs: int = 0
-    made: Made | None = None  # inputs that are no trial's own
+    made: Made | None = None  # inputs, if they are not the trial's own
     ambiguous: bool = False
-    sampled: bool = False  # its own error, at inputs beside these
+    sampled: bool = False  # whether the reference's error at nearby inputs is included
 
 
 def distances(outcome: Outcome, reference: Reference) -> dict[str, Distance]:
-    """Of every subject."""
+    """The distance of every subject from the exact result."""
     found = {}
     for name, floored in reference.floors.items():
         floored.parted(outcome.parts.get(name))
@@ -92,7 +91,7 @@ def distances(outcome: Outcome, reference: Reference) -> dict[str, Distance]:
 
 
 def form(outcome: Outcome, native: Outcome) -> Fault | None:
-    """Whether shapes, dtypes and the places of gradients are the reference's."""
+    """A fault if shapes, dtypes or the existence of gradients differ from the reference's."""
     if outcome.structure != native.structure:
         counts = f"{counted(len(outcome.structure), 'tensor')}, the reference {len(native.structure)}"
         return Fault("form", "output", f"the candidate returns {counts}, or under other names")

@@ -1,4 +1,4 @@
-"""One trial of a kernel: which sizes, numbers and layouts its inputs have, and the inputs themselves."""
+"""Defines one trial of a kernel (sizes, kind of numbers, memory layout), and makes its inputs."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from precheck.kernels.examples import Example
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trial:
-    """What is unlike the example. A trial that is `given` has the example's own numbers."""
+    """How the inputs differ from the example. A trial that is `given` has the example's own numbers."""
 
     sizes: tuple[tuple[str, int], ...] = ()
     family: str = "plain"
-    leaf: int = -1  # that a NaN or an Inf is planted in
+    leaf: int = -1  # the leaf that gets a NaN or Inf
     layout: str = "contiguous"
-    laid: int = -1  # the one leaf that has the layout; -1: all
+    laid: int = -1  # the only leaf with the layout; -1: all
     upstream: str = "random"
-    only: int | None = None  # the one leaf whose gradient is asked for
+    only: int | None = None  # the only leaf that requires a gradient
     seed: int = 0
     given: bool = False
-    fill: str = "NaN"  # what the candidate allocates holds until it is written: "NaN", "zero", or "" for whatever is there
+    fill: str = "NaN"  # the contents of memory that the candidate allocates: "NaN", "zero", or "" for unchanged
 
     def but(self, **changes: object) -> Trial:
-        """The same, otherwise there."""
+        """A copy of the trial with some changes."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Made:
-    """The inputs of a trial, contiguous, as the example stores them; whole numbers of Python's that go with its sizes."""
+    """The inputs of a trial, contiguous, in the example's formats, and the new values of Python integers that depend on its sizes."""
 
     values: list[torch.Tensor]
     numbers: dict[int, int]
 
 
 def made(example: Example, dimensions: Dimensions, trial: Trial, *, linked: bool = False) -> Made:
-    """The inputs of a trial. `linked`: Python's whole numbers that are a size go with it."""
+    """The inputs of a trial. `linked`: Python integers that are a size change with it."""
     sizes = dict(trial.sizes)
     numbers = {old: new for old, new in dimensions.numbers(sizes).items() if old != new} if linked else {}
     if trial.given:
@@ -75,7 +75,7 @@ def _value(example: Example, dimensions: Dimensions, trial: Trial, place: int, g
 
 
 def bounds(dimensions: Dimensions, sizes: dict[str, int], tensor: torch.Tensor) -> contents.Bounds:
-    """How large whole numbers may be: below what they index where that has shrunk."""
+    """Bounds for integers: they stay below the length of the dimension that they index, if that has shrunk."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or tensor.numel() == 0:
         return contents.Bounds()
     most = int(tensor.max())

@@ -1,4 +1,4 @@
-"""Kernels of Triton's on a CPU: run by its interpreter, and judged in the formats in which that computes."""
+"""Handles Triton kernels on a CPU: they run in Triton's interpreter, and are judged only in formats that it computes correctly."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ STOPPED = ("Triton's interpreter stops in a kernel of the candidate's on the exa
 
 
 def unjudged(bench: Bench) -> str:
-    """Why nothing can be said of a candidate on this machine; "" of what launches no kernel of Triton's, or one that runs as on a device."""
+    """Why a candidate cannot be judged on this machine. "" if it launches no Triton kernel, or one that runs as on a device."""
     if "triton" not in sys.modules:
         return ""
     seen: set[torch.dtype] = set()
 
     def watch(frame: Any, event: str, argument: Any) -> None:
         if event == "call" and frame.f_globals.get("__name__") == _INTERPRETER and frame.f_code.co_name == "__call__":
-            seen.update(each.dtype for each in _tensors(dict(frame.f_locals)))  # no dict from Python 3.13 on
+            seen.update(each.dtype for each in _tensors(dict(frame.f_locals)))  # not a dict from Python 3.13 on
 
     trial = Trial(given=True, fill="")
     made = bench.make(trial)
@@ -48,7 +48,7 @@ def unjudged(bench: Bench) -> str:
 
 
 def _tensors(value: Any, deep: int = 3) -> Iterator[torch.Tensor]:
-    """Among the arguments of a launch; what wraps one has it under `base`."""
+    """The tensors among the arguments of a launch. A wrapper holds its tensor as `base`."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (tuple, list, dict)) and deep:
@@ -67,7 +67,7 @@ def _modules(trace: TracebackType | None) -> set[str]:
 
 
 def _proven() -> bool:
-    """Whether the installed interpreter adds, compares, multiplies and rounds bfloat16 as torch does: asked once, of itself."""
+    """Whether the installed interpreter adds, compares, multiplies and rounds bfloat16 as torch does. Tested once."""
     if not _answers:
         from precheck.kernels import triton_probe
 

@@ -1,4 +1,4 @@
-"""A kernel of Triton's that shows whether bfloat16 is computed with here. Importing this needs triton."""
+"""A Triton kernel that tests whether bfloat16 is computed correctly here. Importing this needs triton."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 SIZE = 16
-"""Rows and columns: the least that a product of tiles takes."""
+"""Rows and columns: the least size of a product of tiles."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -24,7 +24,7 @@ def _probe(a: Any, b: Any, wide: Any, added: Any, less: Any, product: Any, round
 
 
 def right() -> bool:
-    """Whether sums, comparisons, products and roundings of bfloat16 are torch's, bit for bit."""
+    """Whether sums, comparisons, products and roundings of bfloat16 equal torch's bit for bit."""
     generator = torch.Generator().manual_seed(0)
     a, b, wide = (torch.randint(-512, 513, (SIZE, SIZE), generator=generator) / 128 for _ in range(3))
     a, b, wide = a.bfloat16(), b.bfloat16(), wide * 1.0078125 + 2.0**-20
@@ -34,6 +34,6 @@ def right() -> bool:
         _probe[(1,)](a, b, wide, added, less, product, rounded, SIZE)
     except Exception:
         return False
-    exact = (a.double() @ b.double()).float()  # the terms are multiples of 2^-14 below 2^8, so that every order of adding is exact
+    exact = (a.double() @ b.double()).float()  # the terms are multiples of 2^-14 below 2^8, so every order of adding is exact
     pairs = ((added, a + b), (less, (a < b).float()), (product, exact), (rounded, wide.bfloat16()))
     return all(torch.equal(got, wanted) for got, wanted in pairs)

@@ -1,1 +1,1 @@
-"""Two models that should be the same function: how both are run, matched and judged."""
+"""Compares two models that should compute the same function: runs both, matches their parameters and modules, and judges the differences."""

@@ -1,4 +1,4 @@
-"""Where `other` loses accuracy: the module whose result errs most beside what it was given, and the line in it."""
+"""Finds where `other` loses accuracy: the module that increases the error of its inputs most, and the line in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from precheck.pairs.sides import Side
 
 
 def loses(comparison: Comparison) -> Place | None:
-    """The first module of `other` that multiplies the error of what it was given, or else the one that does so most; None where none shows it."""
+    """The first module of `other` that multiplies the error of its inputs by more than `JUMP`, or else the one with the largest factor. None if
+    unknown."""
     other, modules = comparison.other, comparison.matching.modules
     if other.compiled:
         return None
@@ -44,9 +45,9 @@ def _passages(side: Side, dtype: torch.dtype | None) -> list[Passage]:
 
 
 def _first(low: Sequence[Passage], exact: dict[tuple[str, str, int, int], Passage], one: float) -> str | None:
-    """By jumps of the relative error; `one` is that of a single rounding."""
+    """The module by jumps of the relative error. `one` is the relative error of a single rounding."""
     jumps, given = [], dict[tuple[str, int], float]()
-    made = 0.0  # the greatest error of what any module gave so far
+    made = 0.0  # the largest error of any module's result so far
     for each in low:
         there = exact.get(each.key)
         if each.kind == "back" or there is None or there.tensor.shape != each.tensor.shape:
@@ -68,7 +69,7 @@ def _relative(value: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def _line(comparison: Comparison, module: str) -> tuple[str, str]:
-    """The op whose result errs most beside what it read, where both runs have the same ops."""
+    """The line and op that increase the error of their inputs most, if both runs have the same ops."""
     model = comparison.other.job.model
     own = any(True for _ in model.get_submodule(module).children())
     low, exact = (Intermediates(model, {module}, own=own) for _ in range(2))
@@ -90,7 +91,7 @@ def _line(comparison: Comparison, module: str) -> tuple[str, str]:
 
 
 def _same(low: Sequence[Made], exact: Sequence[Made]) -> list[tuple[Made, Made]]:
-    """Ops of both, one by one; casts, which only the low run has, are left out where the counts differ."""
+    """Pairs the ops of both runs in order. Where the counts differ, casts are left out, which only the low-precision run has."""
     if len(low) == len(exact):
         return list(zip(low, exact, strict=True))
     plain = [[each for each in made if not each.op.endswith("_to_copy")] for made in (low, exact)]

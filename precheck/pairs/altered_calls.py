@@ -1,4 +1,4 @@
-"""A model called in another way: row by row, padded, with a cache. Its weights keep their names, its forward pass is another."""
+"""Calls a model in another way: row by row, padded, with a cache. The weights keep their names, and only the forward pass changes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from precheck.observe.job import InputError
 from precheck.pairs.callables import Borrowed
 
 Ask = Callable[[torch.nn.Module, Any], Any]
-"""Calls a model on inputs, in whatever pieces, and returns what one call on all of them would."""
+"""Calls a model on parts of the inputs or on altered inputs, and returns what one plain call would return."""
 Step = Callable[[torch.nn.Module, Any, Any], tuple[Any, Any]]
-"""A user's own decoding. From the model, the next tokens and the state after those before (None at first) it gives the output for these and the
-new state."""
+"""A user's own decoding step. It takes the model, the next tokens and the state (None at first), and returns the output for these tokens and the new
+state."""
 
 
 class Asked(Borrowed):
-    """`host` with its own children and weights, called by `ask`."""
+    """`host` with its own children and weights, whose forward pass is `ask`."""
 
     def __init__(self, host: torch.nn.Module, ask: Ask) -> None:
         super().__init__(host)
@@ -32,7 +32,7 @@ class Asked(Borrowed):
 
 
 def rows(inputs: Any) -> int:
-    """How many rows the batch has: the length of the first dimension of the first tensor."""
+    """The number of rows in the batch: the length of the first dimension of the first tensor."""
     first = next((tensor for _, tensor in tensors(inputs) if tensor.dim()), None)
     if first is None or not len(first):
         raise InputError("inputs hold no tensor with a batch dimension (the first); vary needs one for batch, order and microbatches")
@@ -40,12 +40,13 @@ def rows(inputs: Any) -> int:
 
 
 def chosen(inputs: Any, which: torch.Tensor | slice, count: int) -> Any:
-    """Some rows of all tensors that have `count` of them."""
+    """Selects some rows from all tensors that have `count` rows."""
     return mapped(inputs, lambda tensor: tensor[which] if tensor.dim() and len(tensor) == count else tensor)
 
 
 def joined(outputs: Sequence[Any], lengths: Sequence[int], dim: int, weights: Sequence[float]) -> Any:
-    """One output of several: tensors joined along `dim` where that is as long as the piece was, means of single numbers by weight."""
+    """Joins several outputs into one. Tensors are joined along `dim` if that is as long as their part of the inputs. Scalars become weighted
+    means."""
     parts = [[tensor for _, tensor in tensors(each)] for each in outputs]
     if len({len(each) for each in parts}) > 1:
         raise InputError("the model returned another number of tensors for one part of the inputs than for the other")
@@ -63,7 +64,7 @@ def joined(outputs: Sequence[Any], lengths: Sequence[int], dim: int, weights: Se
 
 
 def in_rows(size: int, weigh: Callable[[Any], float] | None = None) -> Ask:
-    """So many rows at a time. `weigh` says what each piece counts in a mean; by default its rows."""
+    """Calls the model on `size` rows at a time. `weigh` gives each part's weight in a mean, by default its number of rows."""
 
     def ask(model: torch.nn.Module, inputs: Any) -> Any:
         count = rows(inputs)
@@ -87,7 +88,7 @@ def plainly(model: torch.nn.Module, inputs: Any) -> Any:
 
 
 class Language:
-    """How a language model is asked, by the conventions of transformers: the names that its forward takes, the tokens among its inputs."""
+    """Calls a language model by the conventions of transformers: the argument names of its forward, and the tokens among its inputs."""
 
     def __init__(self, model: torch.nn.Module, inputs: Any) -> None:
         self.names = inspect.signature(model.forward).parameters
@@ -101,7 +102,7 @@ class Language:
         return name in self.names or any(each.kind is inspect.Parameter.VAR_KEYWORD for each in self.names.values())
 
     def needs(self, variation: str, *names: str) -> torch.Tensor:
-        """The tokens. Raises InputError where there are none, or where the forward does not take an argument of these names."""
+        """The tokens. Raises InputError if there are none, or if the forward pass does not take arguments of these names."""
         if self.tokens is None:
             raise InputError(f"{variation} needs tokens, (batch, length) of integers, as the only input, the first or under the name input_ids")
         for name in names:
@@ -118,7 +119,7 @@ class Language:
         return model(tokens, *(inputs[1:] if isinstance(inputs, tuple) else ()), **more)
 
     def padded(self, left: bool, amount: int) -> Ask:
-        """With so many filler tokens before or after each row, which the mask hides; of the output what the row itself is given."""
+        """Adds `amount` filler tokens before or after each row, which the mask hides, and removes their positions from the output."""
 
         def ask(model: torch.nn.Module, inputs: Any) -> Any:
             tokens = _tokens(inputs)
@@ -137,9 +138,10 @@ class Language:
         return ask
 
     def packed(self) -> Ask:
-        """All rows one after the other in one, whose positions begin anew with each; of the output what each row would be given.
+        """Puts all rows one after another into one row, with positions that restart at each, and splits the output into rows again.
 
-        A model that packs tells rows apart by these positions. Labels keep the first token of a row out of the loss, as the end of a row does.
+        A model that supports packing separates the rows by these positions. Labels exclude the first token of each row from the loss, since it would
+        be predicted from the row before.
         """
 
         def ask(model: torch.nn.Module, inputs: Any) -> Any:
@@ -158,7 +160,7 @@ class Language:
         return ask
 
     def shifted(self, amount: int) -> Ask:
-        """At positions that begin so much later: the same for whatever counts distances alone."""
+        """Moves all positions by `amount`. The result stays the same for a model that uses only distances between positions."""
 
         def ask(model: torch.nn.Module, inputs: Any) -> Any:
             tokens = _tokens(inputs)
@@ -169,7 +171,7 @@ class Language:
         return ask
 
     def in_pieces(self, size: int, step: Step | None) -> Ask:
-        """So many tokens at a time, with what the model keeps of those before."""
+        """Gives the model `size` tokens at a time, with the cache or state of the tokens before."""
 
         def ask(model: torch.nn.Module, inputs: Any) -> Any:
             tokens, kept, outputs, place = _tokens(inputs), None, [], 0
@@ -193,7 +195,7 @@ class Language:
 
 
 def unpacked(output: Any, count: int, length: int) -> Any:
-    """Rows of so many tokens, in all tensors that have them in one row."""
+    """Splits all packed tensors of the output into `count` rows of `length` tokens."""
 
     def cut(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dim() < 2 or tuple(tensor.shape[:2]) != (1, count * length):
@@ -204,7 +206,7 @@ def unpacked(output: Any, count: int, length: int) -> Any:
 
 
 def cropped(output: Any, long: int, length: int, left: bool) -> Any:
-    """Without the positions that were added, in all tensors that have them."""
+    """Removes the positions that were added, from all tensors that have them."""
 
     def crop(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dim() < 2 or tensor.shape[1] != long:

@@ -1,4 +1,4 @@
-"""What users compare that is no plain module: functions with the modules they use, compiled and exported models."""
+"""Turns what users compare into modules: functions with the modules they use, compiled models, exported models, sessions of ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from precheck.observe.job import InputError
 
 
 class Called(torch.nn.Module):
-    """A function as a module. Modules that it reaches (its closure, its `self`, arguments bound to it, globals that it names) are children of this
-    one. So their weights are converted and given back like those of any model."""
+    """A function as a module. Modules that it can reach (closure, `self`, bound arguments, named globals) become children, so that their weights are
+    converted and restored like those of any model."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
-        self.__dict__["function"] = function  # past registration: a compiled module's weights have the names of the module that was compiled
+        self.__dict__["function"] = function  # not registered as a child: the weights of a compiled module have the names of the original module
         for name, module in _reached(function):
             self.add_module(name.replace(".", "_"), module)
 
@@ -28,7 +28,7 @@ class Called(torch.nn.Module):
 
 
 class Borrowed(torch.nn.Module):
-    """The children and weights of `original`, under their names there, with another forward."""
+    """A module with the children and weights of `original`, under the same names, but with another forward pass."""
 
     def __init__(self, original: torch.nn.Module) -> None:
         super().__init__()
@@ -37,13 +37,13 @@ class Borrowed(torch.nn.Module):
         self.training = original.training
 
     def modules(self, *args: Any, **kwargs: Any) -> Iterator[torch.nn.Module]:
-        """The original too, whose own attributes have to be given back."""
+        """Includes the original, whose own attributes have to be restored too."""
         yield from super().modules(*args, **kwargs)
         yield self.__dict__["original"]
 
 
 class Hosted(Borrowed):
-    """A compiled model, as the module that was compiled."""
+    """A compiled model, with the children and weights of the original module."""
 
     def __init__(self, compiled: torch.nn.Module, original: torch.nn.Module) -> None:
         super().__init__(original)
@@ -58,7 +58,7 @@ class Hosted(Borrowed):
 
 
 def as_module(given: Any, name: str) -> torch.nn.Module:
-    """What to run for an argument of the user's. Raises InputError for what cannot be called."""
+    """The module to run for a user's argument. Raises InputError if it cannot be called."""
     if isinstance(given, torch.nn.Module):
         original = getattr(given, "_orig_mod", None)
         return Hosted(given, original) if isinstance(original, torch.nn.Module) else given
@@ -74,13 +74,14 @@ def as_module(given: Any, name: str) -> torch.nn.Module:
 
 
 def _is_session(given: Any) -> bool:
-    """Whether it is a session of ONNX Runtime, which nobody has to have installed."""
+    """Whether it is a session of ONNX Runtime. Works without ONNX Runtime installed."""
     runtime = sys.modules.get("onnxruntime")
     return runtime is not None and isinstance(given, runtime.InferenceSession)
 
 
 def _asked(session: Any, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
-    """What a session gives: a tensor, or more by name. Inputs go by position or by the graph's names; the graph computes in its own formats alone."""
+    """The outputs of a session: a tensor, or several by name. Inputs are passed by position or by the graph's names. The graph computes in its own
+    formats only."""
     names = [each.name for each in session.get_inputs()]
     given = dict(zip(names, args, strict=False)) | kwargs
     if set(given) != set(names):
@@ -94,7 +95,7 @@ def _asked(session: Any, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
 
 
 def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether torch.compile made what it runs, or some part of it."""
+    """Whether the module or a part of it runs code that torch.compile made."""
     if isinstance(module, Borrowed):
         return isinstance(module, Hosted) or is_compiled(module.__dict__["original"])
     if isinstance(module, Called):
@@ -109,7 +110,7 @@ def _plain(function: Any) -> Any:
 
 
 def _reached(function: Any) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Modules by the names that the function has for them, each once; also those in lists and dicts that it reaches."""
+    """The modules that a function can reach, each once and with its name in the function. Also those in lists and dicts."""
     seen: set[int] = set()
     for name, value in _bound(function):
         for place, module in _modules(name, value):
@@ -130,7 +131,7 @@ def _modules(name: str, value: Any) -> Iterator[tuple[str, torch.nn.Module]]:
 
 
 def _bound(function: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
-    if depth > 3:  # a function that calls a function of the user's, and so on
+    if depth > 3:  # a function that calls another function of the user's, and so on
         return
     if isinstance(function, functools.partial):
         yield from ((f"bound{place}", each) for place, each in enumerate(function.args))

@@ -1,4 +1,4 @@
-"""The tensors of one run that a comparison is about: results, the loss, gradients and moves of weights."""
+"""Copies the tensors of one run that are compared: results, the loss, gradients, updates of weights, and buffers."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ COMPARED = frozenset({"result", "loss", "buffer", "input-gradient", "parameter-g
 
 @dataclasses.dataclass(slots=True)
 class Captured:
-    """Copies of what one run gave, in the order in which it came."""
+    """Copies of the tensors of one run, in the order of the run."""
 
     tensors: dict[Key, torch.Tensor] = dataclasses.field(default_factory=dict)
-    without: set[str] = dataclasses.field(default_factory=set)  # inputs that require a gradient and got none
+    without: set[str] = dataclasses.field(default_factory=set)  # inputs that require a gradient and received none
 
     def of(self, kind: str) -> dict[tuple[str, int], torch.Tensor]:
         return {(name, step): tensor for (each, name, step), tensor in self.tensors.items() if each == kind}
 
 
 class Capture:
-    """A witness of a run (`observe.recorder.Witness`) that keeps what is compared."""
+    """A witness of a run (`observe.recorder.Witness`) that copies the tensors to compare."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
         self.found = Captured()
-        self.buffers: dict[str, torch.Tensor] = {}  # as the model was called with them
+        self.buffers: dict[str, torch.Tensor] = {}  # as they were before the call
         self.inputs: list[tuple[str, torch.Tensor]] = []
 
     def entering(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        """A hook of the whole model: what it was called with, whose gradients are looked at later, and the buffers that it may move."""
-        with no_dispatch(), torch.no_grad():  # kernels of norms write without a word to autograd's versions
+        """A hook of the whole model. It keeps the inputs, whose gradients are copied later, and the buffers that the call may change."""
+        with no_dispatch(), torch.no_grad():  # kernels of norms change them without raising autograd's version counter
             self.buffers = {name: buffer.detach().clone() for name, buffer in self.model.named_buffers() if buffer.layout is torch.strided}
         if not self.found.of("parameter-gradient"):
             given = kwargs if kwargs and not args else args[0] if len(args) == 1 and not kwargs else (*args, *kwargs.values())
@@ -55,10 +55,10 @@ class Capture:
                 self.found.tensors[kind, name, step] = tensor.detach().clone()
 
     def moves(self, step: int, moved: Sequence[Moved]) -> None:
-        """Each move has come as a boundary."""
+        """Does nothing, since each update also arrives at `boundary`."""
 
     def finish(self, scale: float) -> Captured:
-        """What was kept, with a loss scale taken off all gradients."""
+        """The copies. Gradients are divided by the loss scale."""
         self._inputs()
         for (kind, name, step), tensor in self.found.tensors.items():
             if scale != 1.0 and "gradient" in kind:
@@ -66,7 +66,7 @@ class Capture:
         return self.found
 
     def _moved(self, step: int) -> None:
-        """Buffers that the forward pass has written: statistics, counts, caches."""
+        """Copies the buffers that the forward pass has changed: statistics, counts, caches."""
         for name, buffer in self.model.named_buffers():
             before = self.buffers.get(name)
             with no_dispatch(), torch.no_grad():
@@ -74,7 +74,7 @@ class Capture:
                     self.found.tensors["buffer", name, step] = buffer.detach().clone()
 
     def _inputs(self) -> None:
-        """Gradients of inputs, as they are when the first step's backward pass has ended."""
+        """Copies the gradients of inputs at the end of the first step's backward pass."""
         for path, tensor in self.inputs:
             if tensor.grad is None:
                 self.found.without.add(path)

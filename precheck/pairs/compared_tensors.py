@@ -1,4 +1,5 @@
-"""The pairs of tensors that are compared: results by place, the loss, gradients and moves of parameters by how they are matched."""
+"""Pairs the tensors of two runs that are compared: results by position or name, the loss, gradients and updates by how their parameters are
+matched."""
 
 from __future__ import annotations
 
@@ -15,18 +16,19 @@ Of = Callable[[Captured], torch.Tensor | None]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Subject:
-    """One tensor of `other`, under its name there, and the tensor of `model` that it should be; each taken from whatever a run of its side gave."""
+    """A tensor of `other`, under its name there, and the tensor of `model` that it should equal. Each function takes the tensor from a run of its
+    side."""
 
     kind: str  # as in pairs.capture.Key
     name: str
     step: int
     of_model: Of
     of_other: Of
-    ours: tuple[str, ...] = ()  # of parameters: model's names
+    ours: tuple[str, ...] = ()  # the names of model's parameters, if it is about parameters
 
     @property
     def title(self) -> str:
-        """In words: "the output[logits]", "gradient of head.weight"."""
+        """The tensor in words: "the output[logits]", "gradient of head.weight"."""
         later = f", step {self.step}" if self.step > 1 else ""
         if self.kind == "loss":
             return f"loss{later}"
@@ -44,7 +46,7 @@ class Subject:
 
 
 def subjects(model: Captured, other: Captured, matching: Matching, frozen: Collection[str] = ()) -> tuple[list[Subject], list[str]]:
-    """All that both runs gave; and, in words, what only one of them gave. `frozen` are parameters of either that ask for no gradient."""
+    """All tensors that both runs have, and descriptions of those that only one has. `frozen`: parameters of either side that require no gradient."""
     frozen = set(frozen)
     found, left = _results(model, other)
     for kind in ("loss", "input-gradient"):
@@ -60,7 +62,7 @@ def subjects(model: Captured, other: Captured, matching: Matching, frozen: Colle
 
 
 def _buffers(model: Captured, other: Captured, matching: Matching) -> list[Subject]:
-    """What both have written of the same name in modules that are each other's. A port may do without the statistics that it does not read."""
+    """Buffers of the same name that both runs changed, in modules that match. A port may omit statistics that it does not read."""
     found, ours = [], model.of("buffer")
     for name, step in other.of("buffer"):
         owner, _, last = name.rpartition(".")
@@ -76,9 +78,9 @@ def _unshared(model: Captured, other: Captured) -> list[tuple[str, str]]:
 
 
 def _results(model: Captured, other: Captured) -> tuple[list[Subject], list[str]]:
-    """Containers by name where all names of one are the other's, else by position: a ModelOutput equals a tuple."""
+    """Results by name if all names of one side exist on the other, else by position. So a ModelOutput matches a tuple."""
     found, left = [], []
-    for step in sorted({step for _, step in other.of("result")}):  # what returns nothing but to its loss has none
+    for step in sorted({step for _, step in other.of("result")}):  # there are no results if the model returns only its loss
         ours, theirs = ([name for name, each in side.of("result") if each == step] for side in (model, other))
         named = set(theirs) <= set(ours) or set(ours) <= set(theirs)
         couples = [(name, name) for name in theirs if name in ours] if named else list(zip(ours, theirs, strict=False))
@@ -94,7 +96,7 @@ def _plain(kind: str, name: str, step: int, ours: str | None = None) -> Subject:
 
 
 def _weights(kind: str, step: int, matching: Matching, ours: set[str], theirs: set[str], frozen: set[str]) -> list[Subject]:
-    """A parameter with a gradient on one side alone is compared too: the other's gradient is zero."""
+    """Gradients or updates. A parameter with a gradient on one side only is compared too: the other's gradient is zero."""
     found = []
     for link in matching.links:
         if not (ours >= set(link.models) or theirs >= set(link.others)) or frozen & {*link.models, *link.others}:

@@ -1,4 +1,4 @@
-"""The runs of one comparison, each made when it is first needed, and the verdict on every tensor."""
+"""Makes the runs of one comparison when they are first needed, and gives the verdict on every tensor."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ from precheck.precisions import Precision
 from precheck.words import counted
 
 REFUSALS = (RuntimeError, TypeError, ValueError, AssertionError)
-"""What a model that insists on its own format raises in another."""
+"""Errors that a model may raise if it runs in another format than its own."""
 AGREED = "none needed: both agree by what correct rounding of float32 explains"
-"""What a report says where no exact run was made."""
+"""The text of a report if no exact run was made."""
 MORE = (2, noise.MOST)
-"""Noise runs in all, where one leaves a tensor beyond its limit."""
+"""Total numbers of noise runs if a tensor is beyond its limit with one."""
 
 
 class Comparison:
-    """Of `model`, the reference, with `other`, under a precision."""
+    """Compares `other` with `model`, the reference, under a precision."""
 
     def __init__(
         self, model: Side, other: Side, matching: Matching, precision: Precision, *, aligned: Callable[[torch.Tensor], torch.Tensor] | None = None
     ) -> None:
         self.model, self.other, self.matching, self.precision = model, other, matching, precision
-        self.aligned = aligned  # makes what passes between `other`'s modules comparable with `model`'s
+        self.aligned = aligned  # makes tensors between modules of `other` comparable with those of `model`
         self.dtype = torch.float32 if precision.is_low else torch.float64
-        self.refused = ""  # why float64 is not the exact side
+        self.refused = ""  # why float64 is not the format of the exact runs
         self.lost = ""  # why `other` has no exact run
         frozen = [name for side in (model, other) for name, each in side.job.model.named_parameters() if not each.requires_grad]
         with doing("running both models"):
             ours, theirs = model.low(), other.low()
         self.subjects, self.unshared = subjects(ours.captured, theirs.captured, matching, frozen)
         self.yardstick: Yardstick | None = None
-        self.rival: Yardstick | None = None  # of `other`, where the two decided otherwise
-        self.freed: dict[Subject, torch.dtype] = {}  # subjects whose difference is confirmed by runs that decide for themselves
+        self.rival: Yardstick | None = None  # the floors of `other`, if it took other decisions
+        self.freed: dict[Subject, torch.dtype] = {}  # subjects whose difference is confirmed by runs that take their own decisions
         self.bitwise = False
-        self.closer: Yardstick | None = None  # with the roundings of every op of the reference
-        self.verdicts: dict[Subject, str] = {}  # what `judged` has come to
+        self.closer: Yardstick | None = None  # with roundings at every op of the reference
+        self.verdicts: dict[Subject, str] = {}  # the verdicts of `judged`
 
     def judged(self) -> list[Judged]:
-        """Every subject, in the order of the run."""
+        """The verdict on every subject, in the order of the run."""
         found = {subject: plain(subject, self._sided(subject)) or self._whole(subject) for subject in self.subjects}
         self.bitwise = all(verdict is not None and verdict.verdict == "bitwise" for verdict in found.values())
         for each in (self._by_steps, self._within_one_rounding, self._within_noise, self._by_exact_runs):
@@ -63,7 +63,7 @@ class Comparison:
         return [verdict for verdict in found.values() if verdict is not None]
 
     def _whole(self, subject: Subject) -> Judged | None:
-        """Whole numbers that differ though nothing is computed in floating point, and those whose format a compiler has changed."""
+        """An error if integers differ although nothing is computed in floating point, or if a compiler changed their format."""
         sided = self._sided(subject)
         if sided.model is None or sided.other is None or any(each.is_floating_point() or each.is_complex() for each in (sided.model, sided.other)):
             return None
@@ -76,7 +76,7 @@ class Comparison:
         return unlike(subject, sided.other, f"{counted(apart_, 'whole number')} of it are others than model's, where nothing is rounded")
 
     def _by_steps(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
-        """Updates, by what the optimizers make of gradients; of both sides' own, and of `model`'s alike."""
+        """Verdicts on updates, from the steps of both optimizers with their own gradients, and of `other`'s with `model`'s gradients."""
         moved = [subject for subject in open_ if subject.kind == "update"]
         if not moved:
             return {}
@@ -99,10 +99,10 @@ class Comparison:
         return judged(subject, sided, yard.floor(subject), samples=0, fine=fine)
 
     def _within_one_rounding(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
-        """What agrees by a single rounding of float32 is settled by the two runs alone.
+        """Verdicts on tensors that agree up to one rounding of float32, without further runs.
 
-        `other` errs by no more than `model` does and that rounding, which the floor holds anyway: it cannot be the less accurate of the two. Under
-        a low precision a rounding could hide another function, which exact runs tell.
+        The error of `other` is then at most that of `model` plus that rounding, which the floor contains. So it cannot be the less accurate one.
+        Under a low precision a rounding could hide another function, so exact runs are needed.
         """
         if not self._float32:
             return {}
@@ -110,8 +110,8 @@ class Comparison:
         return {subject: agreed(subject, self._sided(subject), alone.floor(subject)) for subject in open_ if subject in alone.exact}
 
     def _within_noise(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
-        """The same, by a floor with the noise of correct rounding. It is sixteen times what float32 itself rounds, and so needs no float64; but where
-        either stores something in a lower format."""
+        """Verdicts on tensors that agree up to the noise of correct rounding. That floor is sixteen times the rounding of float32, so no float64 run
+        is needed, unless either side stores something in a lower format."""
         if not self._float32 or self.model.log.rounded or self.other.log.rounded:
             return {}
         near = Yardstick(self.precision, self.model.low(), open_)
@@ -120,7 +120,8 @@ class Comparison:
         return {subject: agreed(subject, self._sided(subject), near.floor(subject)) for subject in open_ if subject in near.exact}
 
     def _by_exact_runs(self, open_: Sequence[Subject]) -> dict[Subject, Judged | None]:
-        """Without noise where both sides err alike and the exact runs agree; with as many noise runs as it takes where they do not."""
+        """Verdicts from exact runs. No noise runs are made if both sides have similar errors and the exact runs agree, otherwise as many as
+        needed."""
         self.yardstick = self._reference(open_)
         found: dict[Subject, Judged | None] = {}
         if self.precision.is_low:
@@ -152,14 +153,15 @@ class Comparison:
             self._more(noise.MOST)
             verdict = self._numbers(subject)
         for count in MORE:
-            if verdict.verdict not in ("less accurate", "model less accurate"):  # what exact runs tell is no matter of luck
+            if verdict.verdict not in ("less accurate", "model less accurate"):  # a verdict from exact runs does not depend on chance
                 break
             self._more(count)
             verdict = self._numbers(subject)
         return self._closely(subject, verdict) if verdict.verdict == "less accurate" and not verdict.nonfinite else verdict
 
     def _by_luck(self, subject: Subject, verdict: Judged) -> bool:
-        """Whether so few noise runs may have found too low a floor. What is zero on paper is as large as its own noise, one number more or less."""
+        """Whether the floor may be too low by chance, since there are few noise runs. A tensor that is zero in exact arithmetic is as large as its
+        own noise."""
         numel = torch.Size(verdict.shape).numel()
         return self._yard.floor(subject).drowned or verdict.r <= noise.allowed(numel, max(2, self._yard.samples))
 
@@ -169,7 +171,7 @@ class Comparison:
         return self.yardstick
 
     def _reference(self, wanted: Sequence[Subject]) -> Yardstick:
-        """The exact run of the reference. Where float64 is refused by either side, float32 is the exact one."""
+        """The floors from the exact run of the reference. If either side cannot run in float64, float32 is the exact format."""
         with doing("running the reference exactly"):
             try:
                 exact = self.model.exact(self.dtype)
@@ -215,7 +217,8 @@ class Comparison:
         return judged(subject, self._sided(subject), yard.floor(subject), samples=yard.samples, fine=fine)
 
     def _sided(self, subject: Subject) -> Sided:
-        """Of a subject that is `freed`, the difference of the functions is that of runs in this format which decide for themselves."""
+        """The tensors of a subject on both sides. If it is `freed`, the functions are compared by runs in that format which take their own
+        decisions."""
         free = self.freed.get(subject)
         ours, theirs = subject.of_model(self.model.low().captured), subject.of_other(self.other.low().captured)
         if self.yardstick is None or self.lost or not self.other.ran(self.dtype):
@@ -227,7 +230,7 @@ class Comparison:
         )  # fmt: skip
 
     def _closely(self, subject: Subject, verdict: Judged) -> Judged:
-        """By a floor with the rounding of every op of the reference, not of its modules' results alone."""
+        """The verdict by a floor with the rounding of every op of the reference, not only of its modules' results."""
         if self.closer is None:
             self.closer = Yardstick(self.precision, self.model.exact(self.dtype), list(self._yard.subjects))
             self._add(self.closer, 2, everywhere=True)
@@ -237,14 +240,14 @@ class Comparison:
         return closer if closer.verdict == "rounding" else verdict
 
     def _apart(self, subject: Subject) -> bool:
-        """Whether the two decided otherwise, so that the exact run along the one's decisions is not that along the other's."""
+        """Whether the two took different decisions, so that their exact runs are not comparable."""
         sided, floor = self._sided(subject), self._yard.floor(subject)
         if sided.exact_other is None or sided.exact_other.shape != floor.exact.shape:
             return False
         return ratio(apart(sided.exact_other, floor.exact).whole, floor.square.whole) > noise.FAIL
 
     def _rival(self) -> Yardstick:
-        """The floors of what `other` computes along its own decisions, by its own noise."""
+        """The floors from noise runs of `other`, along its own decisions."""
         if self.rival is None:
             self.rival = Yardstick(self.precision, self.other.exact(self.dtype), list(self._yard.subjects), of=lambda subject: subject.of_other)
             for number in range(noise.MOST):
@@ -252,7 +255,8 @@ class Comparison:
         return self.rival
 
     def _confirmed(self, subject: Subject, verdict: Judged) -> Judged:
-        """By exact runs that decide for themselves, and in float64: where decisions fell otherwise neither is wrong, and float32 rounds too."""
+        """The verdict by exact runs that take their own decisions, in float64 if possible. If decisions differ, neither side is wrong, and float32
+        rounds too."""
         for dtype in dict.fromkeys((torch.float64, self.dtype)):
             self.freed[subject] = dtype
             with contextlib.suppress(*REFUSALS):
@@ -278,5 +282,5 @@ class Comparison:
 
 
 def _plain_weights(side: Side) -> bool:
-    """Whether all of its weights are parameters and buffers, so that it runs in float64 if the reference does."""
+    """Whether all weights are parameters and buffers, so that the side runs in float64 if the reference does."""
     return any(True for _ in side.job.model.parameters())

@@ -1,4 +1,4 @@
-"""Whether a tensor's numbers are among those that a model computes anywhere: as a whole, in a slice of a joined one, in another order."""
+"""Finds whether a tensor's values occur anywhere in a model's run: in one tensor, in a slice of a joined tensor, or in another order."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from precheck.pairs.intermediates import Intermediates, alike, signature
 from precheck.torch_internals import no_dispatch
 
 NEAR = 1e-9
-"""How far two numbers of exact runs in float64 may lie apart, in root mean squares of the tensor, and be the same: 10^6 roundings."""
+"""Distance up to which two numbers of exact runs in float64 count as equal, relative to the root mean square of the tensor: 10^6 roundings."""
 SAMPLES = 257
-"""Elements that are looked up. Beside a million numbers one is within NEAR of some other by chance once in a thousand; all of them never are."""
+"""Elements that are looked up. Among a million numbers, one is within NEAR of another by chance once in a thousand; all of them never are."""
 
 
 class Contents:
-    """All that `model` computes in one exact run. Nothing is run before it is asked for."""
+    """All values that `model` computes in one exact run. The run is made at the first use."""
 
     def __init__(self, comparison: Comparison, dtype: torch.dtype, passed: Sequence[torch.Tensor]) -> None:
         self.comparison, self.dtype, self.passed = comparison, dtype, passed
         self.known: torch.Tensor | None = None
 
     def hold(self, tensor: torch.Tensor) -> bool:
-        """Whether its numbers are there. In float32, whose runs round, only whether a whole tensor has them all."""
+        """Whether the tensor's values occur in the run. In float32, where runs round, only whether one whole tensor has the same values."""
         if self.comparison.aligned is not None or self.dtype is not torch.float64:
             mark = signature(tensor)
             return any(each.numel() == mark[0] and alike(mark, signature(each), 1e-5) for each in self.passed)
@@ -36,7 +36,8 @@ class Contents:
             return not len(values) or _furthest(values[:: max(1, len(values) // SAMPLES)], known) <= NEAR * float(values.square().mean().sqrt())
 
     def learn(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Takes more tensors for right, such as those that a right result was made of: what a fused kernel of `model` keeps to itself."""
+        """Adds tensors that count as correct, such as the inputs of a correct result: values inside a fused kernel of `model` are not seen
+        otherwise."""
         if tensors and self.dtype is torch.float64:
             with no_dispatch(), torch.no_grad():
                 self.known = torch.cat([self._known(), *(_finite(each) for each in tensors)]).sort().values
@@ -58,7 +59,7 @@ class Contents:
 
 
 def _furthest(values: torch.Tensor, known: torch.Tensor) -> float:
-    """The greatest distance of any of them from the nearest known number; these are sorted."""
+    """The greatest distance of any value from its nearest known number. `known` is sorted."""
     place = torch.searchsorted(known, values.contiguous())
     near = [(known[(place + by).clamp(0, len(known) - 1)] - values).abs() for by in (-1, 0)]
     return float(torch.minimum(*near).max())

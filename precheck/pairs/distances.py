@@ -1,4 +1,4 @@
-"""How far two tensors are apart, in whole and block by block: rows, slices of each dimension, heads, tiles."""
+"""Measures the distance of two tensors, as a whole and by blocks: rows, slices of each dimension, heads, tiles."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from precheck.torch_internals import no_dispatch
 
 LEAST = 64
-"""Elements of a tensor from which parts of it are looked at: of fewer the whole says as much."""
+"""The fewest elements for which blocks are examined. With fewer, the whole is as informative."""
 TILE = 32
-"""Rows and columns of a tile, the smallest that GPU kernels compute at a time."""
+"""Rows and columns of a tile: the smallest tile that GPU kernels compute at a time."""
 LONG = 1 << 16
-"""Elements of a matrix from which it is read part by part."""
+"""The fewest elements of a matrix that is read in parts."""
 PART = 1 << 15
 """Elements of such a part: 256 KB in float64."""
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -23,7 +23,7 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @dataclasses.dataclass(slots=True)
 class Squares:
-    """Sums of squares: of all elements, and by block of each partition of them. `excess` counts NaN and Inf that the exact tensor has not."""
+    """Sums of squares of all elements and of each block of each partition. `excess` counts NaN and Inf that the exact tensor does not have."""
 
     whole: float
     blocks: list[torch.Tensor]
@@ -38,7 +38,7 @@ class Squares:
 
 
 def apart(value: torch.Tensor, exact: torch.Tensor) -> Squares:
-    """The squared distance of `value` from `exact`, two real or complex tensors of one shape; what is equally non-finite in both is no distance."""
+    """The squared distance of `value` from `exact`, two real or complex tensors of the same shape. Equal Inf or NaN in both count as no distance."""
     with no_dispatch(), torch.no_grad():
         if len(value.shape) == 2 and value.numel() >= LONG and not value.is_complex():
             found = _in_parts(value, exact)
@@ -54,7 +54,7 @@ def apart(value: torch.Tensor, exact: torch.Tensor) -> Squares:
 
 
 def size(exact: torch.Tensor) -> Squares:
-    """The squared norm of a tensor, its non-finite elements left out."""
+    """The squared norm of a tensor without its non-finite elements."""
     with no_dispatch(), torch.no_grad():
         if len(exact.shape) == 2 and exact.numel() >= LONG and not exact.is_complex():
             found = _in_parts(exact, None)
@@ -74,7 +74,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def partitions(shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
-    """Each way in which a tensor of that shape is cut: what a block is called, and the dimensions that number the blocks."""
+    """All partitions of a tensor of that shape: the name of a block, and the dimensions that number the blocks."""
     if len(shape) < 2 or torch.Size(shape).numel() < LEAST:
         return []
     found: list[tuple[str, tuple[int, ...]]] = [(f"slice of dimension {dim}", (dim,)) for dim, length in enumerate(shape) if length > 1]
@@ -88,13 +88,13 @@ def partitions(shape: tuple[int, ...]) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def lengths(shape: tuple[int, ...]) -> list[int]:
-    """Elements of a block, by partition."""
+    """The number of elements of a block, by partition."""
     numel = torch.Size(shape).numel()
     return [numel // torch.Size([shape[dim] for dim in dims]).numel() if dims else TILE * TILE for _, dims in partitions(shape)]
 
 
 def place(shape: tuple[int, ...], partition: int, block: int) -> str:
-    """ "row [0, 3]", "slice 2 of dimension 1", of the block with that number."""
+    """The name of a block, such as "row [0, 3]" or "slice 2 of dimension 1"."""
     name, dims = partitions(shape)[partition]
     if not dims:
         across = shape[-1] // TILE
@@ -106,7 +106,8 @@ def place(shape: tuple[int, ...], partition: int, block: int) -> str:
 
 
 def _in_parts(value: torch.Tensor, exact: torch.Tensor | None) -> Squares | None:
-    """Of a long matrix, a few rows at a time, which stay in the cache: a fifth of what the whole takes. None where it is not finite."""
+    """The distance or norm of a long matrix, computed a few rows at a time, which stay in the cache: a fifth of the time. None if it is not
+    finite."""
     height, width = value.shape
     columns = torch.zeros(width, dtype=torch.float64)
     tiled = min(height, width) >= 2 * TILE
@@ -154,7 +155,7 @@ def _alike(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def worst(ratios: list[torch.Tensor]) -> tuple[float, int, int]:
-    """The greatest of all blocks' numbers, with its partition and its block; (0, -1, -1) where there are no blocks."""
+    """The greatest number of all blocks, with its partition and its block, or (0, -1, -1) if there are no blocks."""
     best = (0.0, -1, -1)
     for partition, each in enumerate(ratios):
         if each.numel():
@@ -164,7 +165,7 @@ def worst(ratios: list[torch.Tensor]) -> tuple[float, int, int]:
 
 
 def every(shape: tuple[int, ...]) -> list[int]:
-    """How many blocks, by partition."""
+    """The number of blocks, by partition."""
     counts = []
     for _, dims in partitions(shape):
         tiles = shape[-1] // TILE * (shape[-2] // TILE) * torch.Size(shape[:-2]).numel() if len(shape) > 1 else 0

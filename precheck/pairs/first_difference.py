@@ -1,4 +1,4 @@
-"""Where two models part: the first module of `other` whose result differs from that of the same module of `model`, and the line in it."""
+"""Finds where two models differ first: the module of `other` whose result differs from that of the matching module of `model`, and the line in it."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from precheck.pairs.module_dataflow import Passage, Passages
 from precheck.pairs.sides import Side
 
 PARTED = ONE_ROUNDING * 2.0**-20
-"""Relative difference of two exact tensors from which they differ: the rounding that float32 is credited with (`analysis.noise.REASSOCIATED`)."""
+"""Relative difference from which two exact tensors differ: the rounding that float32 is allowed (`analysis.noise.REASSOCIATED`)."""
 FLOAT32 = 64.0
-"""Times that, where the exact runs are float32's: sixteen layers of roundings of their own add up to a quarter of it."""
+"""Factor on that if the exact runs are in float32. The roundings of sixteen layers add up to a quarter of it."""
 JUMP = 3.0
-"""Times by which a module multiplies the error that it was given, from which it is named as what loses accuracy."""
+"""Factor by which a module multiplies the error of its inputs from which it is named as the one that loses accuracy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """Where two part: a module of `other` and its counterpart in `model`; whether it is the module's own code, or what it calls; the line and op."""
+    """Where two models differ first: a module of `other`, its counterpart in `model`, line and op, and whether in the backward pass."""
 
     module: str
     counterpart: str | None
     source: str = ""
     op: str = ""
     backward: bool = False
-    theirs: tuple[Made, ...] = ()  # what the module of `other` made
-    ours: tuple[Made, ...] = ()  # what its counterpart made
+    theirs: tuple[Made, ...] = ()  # results of ops in the module of `other`
+    ours: tuple[Made, ...] = ()  # results of ops in its counterpart
     number: int | None = None  # of the op in `theirs`
-    passed: tuple[torch.Tensor, torch.Tensor] | None = None  # the first tensor between modules that differs, of `other` and of `model`
+    passed: tuple[torch.Tensor, torch.Tensor] | None = None  # the first differing tensor between modules, of `other` and of `model`
 
 
 def parted(comparison: Comparison) -> Place | None:
-    """The place from which on the exact runs differ; None where no module shows it."""
+    """The place from which on the exact runs differ, or None if no module shows it."""
     for dtype in dict.fromkeys((torch.float64, comparison.dtype)):
         with contextlib.suppress(*REFUSALS):
             return _parted(comparison, dtype)
@@ -68,7 +68,7 @@ def _parted(comparison: Comparison, dtype: torch.dtype) -> Place | None:
 
 
 def both(comparison: Comparison, ran: Callable[[Side], object]) -> tuple[list[Passage], list[Passage]]:
-    """What passes between the modules of both in one run each."""
+    """Runs both models once, and returns the tensors that pass between their modules."""
     found = []
     for side in (comparison.model, comparison.other):
         follower = Passages(side.job.model)
@@ -82,7 +82,7 @@ def both(comparison: Comparison, ran: Callable[[Side], object]) -> tuple[list[Pa
 
 
 def unequal(comparison: Comparison) -> Place | None:
-    """The first module of `other` whose bits differ under the precision, though rounding explains it: what to pin for equal bits."""
+    """The first module of `other` whose bits differ under the precision, although rounding explains it. Fixing it gives equal bits."""
     if comparison.model.compiled or comparison.other.compiled:
         return None
     ours, theirs = both(comparison, lambda side: side.once_low())
@@ -102,7 +102,7 @@ Couple = tuple[torch.Tensor, torch.Tensor]
 
 
 def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], modules: Mapping[str, str]) -> Callable[[Passage], Couple | None]:
-    """What gives a tensor of `other` with that of `model` which it should be; None where there is none."""
+    """A function that pairs a tensor of `other` with the tensor of `model` that it should equal, or returns None."""
     known = {each.key: each.tensor for each in ours}
     calls = _joined(ours), _joined(theirs)
     counts = [Counter((each.kind, each.module) for each in found) for found in (ours, theirs)]
@@ -120,9 +120,9 @@ def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], modules: Mappin
         if there is not None and there.shape == here.shape and (alike or not _asked_otherwise(passage, wanted, known, taken)):
             return here, there
         if there is not None and alike and here.numel() != there.numel():
-            return here, there  # called as often, with as many tensors, of which this is another altogether
+            return here, there  # the same number of calls and tensors, but this tensor has another size
         whole, all_ = calls[0].get((passage.kind, wanted, passage.place)), calls[1].get((passage.kind, passage.module, passage.place))
-        return _as_one(whole, all_)  # another number of calls: one for each row of a batch
+        return _as_one(whole, all_)  # another number of calls, such as one for each row of a batch
 
     return coupled
 
@@ -130,7 +130,7 @@ def _couples(ours: Sequence[Passage], theirs: Sequence[Passage], modules: Mappin
 def _asked_otherwise(
     passage: Passage, wanted: str, known: Mapping[tuple[str, str, int, int], torch.Tensor], taken: Mapping[tuple[str, int], list[Passage]]
 ) -> bool:
-    """Whether a result is of a call that was given tensors of other shapes than model's call of that number: the two are different calls then."""
+    """Whether a result comes from a call with inputs of other shapes than model's call of that number. Then the two calls do not match."""
     if passage.kind != "out":
         return False
     couples = [(each.tensor, known.get(("in", wanted, each.call, each.place))) for each in taken.get((passage.module, passage.call), [])]
@@ -158,7 +158,7 @@ def _joined(passages: Sequence[Passage]) -> dict[tuple[str, str, int], list[torc
 
 
 def _as_one(ours: list[torch.Tensor] | None, theirs: list[torch.Tensor] | None) -> Couple | None:
-    """All calls of a module as one tensor, joined along the dimension that makes them equally long: `other`'s and `model`'s."""
+    """The results of all calls of a module as one tensor, joined along the dimension that makes the lengths equal: `other`'s and `model`'s."""
     if not ours or not theirs or ours[0].dim() != theirs[0].dim():
         return None
     for dim in range(ours[0].dim()):
@@ -170,8 +170,8 @@ def _as_one(ours: list[torch.Tensor] | None, theirs: list[torch.Tensor] | None) 
 
 
 def _blamed(first: Passage, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents) -> str:
-    """The module that made the difference. If a module's input differs, that is the module that made the input, or the one that passed the wrong
-    tensor on."""
+    """The module that made the difference. If a module's input differs, it is the module that made the input, or the one that passed on the wrong
+    tensor."""
     if first.given:
         compared = any(each.module == first.maker and each.kind == "out" and coupled(each) is not None for each in before)  # and did not differ
         return first.caller if compared or contents.hold(first.tensor) else first.maker
@@ -181,7 +181,7 @@ def _blamed(first: Passage, before: Sequence[Passage], coupled: Callable[[Passag
 
 
 def _unmatched(owner: str, before: Sequence[Passage], coupled: Callable[[Passage], Couple | None], contents: Contents) -> str | None:
-    """A module inside of `owner`, without a counterpart, the first whose result is nowhere in `model`, where what it was given is."""
+    """The first module inside `owner` without a counterpart whose inputs occur in `model`, but whose result does not."""
     prefix = f"{owner}." if owner else ""
     made = [each for each in before if each.kind == "out" and each.module.startswith(prefix) and each.module != owner and coupled(each) is None]
     taken: dict[tuple[str, int], list[Passage]] = {}
@@ -197,11 +197,11 @@ def _unmatched(owner: str, before: Sequence[Passage], coupled: Callable[[Passage
 
 
 def _backward(comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[Passage], differs: Callable[[Passage], bool]) -> Place | None:
-    """The forward passes agree: whose gradient is the first that differs, or does not come, on the way back."""
+    """The place if the forward passes agree: the module whose gradient differs or is missing first in the backward pass."""
     modules, back = comparison.matching.modules, {each.key: each for each in theirs if each.kind == "back"}
     taken = {each.key for each in theirs if each.kind == "out"}
     called = {each.module for each in theirs if each.kind == "out"}
-    named = {wanted: name for name, wanted in reversed(modules.items()) if name in called}  # of two for one, what is called
+    named = {wanted: name for name, wanted in reversed(modules.items()) if name in called}  # if two match one, the one that is called
     order = [("back", named[each.module], each.call, each.place) for each in ours if each.kind == "back" and each.module in named]
     off = [key for key in order if ("out", *key[1:]) in taken and (key not in back or differs(back[key]))]
     agreeing = {key[1] for key in order if key in back} - {key[1] for key in off}
@@ -209,13 +209,13 @@ def _backward(comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[
     if owner is not None:
         return Place(owner, modules.get(owner), backward=True)
     given = {("back", *each.key[1:]) for each in ours if each.kind == "out"} - {each.key for each in ours if each.kind == "back"}
-    more = [key for key in back if ("back", modules.get(key[1]), *key[2:]) in given]  # a gradient that comes in other alone
+    more = [key for key in back if ("back", modules.get(key[1]), *key[2:]) in given]  # a gradient that only `other` has
     if not off and not more:
         return None
     first = (off or more)[0][1]
     read = {(each.module, each.maker) for each in ours if each.kind == "in" and each.given}
     readers = [each.module for each in theirs if each.kind == "in" and each.given and each.maker == first]
-    alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first)) in read]  # the same reads it in model
+    alike = [each for each in readers if each in agreeing and (modules.get(each), modules.get(first)) in read]  # the same module reads it in model
     givers = [each.module for each in theirs if each.kind == "out" and each.maker == first]
     outermost = min((each for each in givers if f"{first}.".startswith(f"{each}.")), key=len, default=first)
     module = next(iter(alike), _caller(outermost, theirs))
@@ -223,7 +223,7 @@ def _backward(comparison: Comparison, ours: Sequence[Passage], theirs: Sequence[
 
 
 def _caller(module: str, passages: Sequence[Passage]) -> str:
-    """The module whose code calls this one; where it takes no tensors, the nearest that holds it and is called, as a list of modules is not."""
+    """The module whose code calls this one. If it takes no tensors, the nearest parent that is called (a ModuleList is not)."""
     called = {each.module for each in passages if each.kind == "out"}
     above = [module.rsplit(".", count)[0] if count <= module.count(".") else "" for count in range(1, module.count(".") + 2)]
     holder = next((each for each in above if each in called), "")
@@ -231,7 +231,7 @@ def _caller(module: str, passages: Sequence[Passage]) -> str:
 
 
 def _parameters_off(comparison: Comparison) -> Iterator[str]:
-    """Modules with a gradient of a parameter that was judged to differ, and does here: not what is zero on paper."""
+    """Modules with a parameter whose gradient was judged to differ, and differs here too. Excludes gradients that are zero in exact arithmetic."""
     ours, theirs = (side.once_captured() for side in (comparison.model, comparison.other))
     for subject in comparison.subjects:
         if subject.kind == "parameter-gradient" and comparison.verdicts.get(subject) not in ("bitwise", "rounding", "model less accurate"):
@@ -241,17 +241,17 @@ def _parameters_off(comparison: Comparison) -> Iterator[str]:
 
 
 def _placed(comparison: Comparison, dtype: torch.dtype, module: str, contents: Contents, *, alike: bool) -> Place:
-    """With the op that makes what is nowhere in `model`; only where both call the module equally often, and not one of them in pieces."""
+    """The place with the op whose result occurs nowhere in `model`. Only if both call the module equally often, and neither calls it on parts."""
     counterpart = comparison.matching.modules.get(module)
     theirs = Intermediates(comparison.other.job.model, {module}, own=False)
     ours = Intermediates(comparison.model.job.model, {counterpart or ""}, own=False)
     with contextlib.suppress(*REFUSALS):
         for side, follower in ((comparison.other, theirs), (comparison.model, ours)):
-            with follower.followed(), sdpa_kernel(SDPBackend.MATH):  # fused attention shows its scores then
+            with follower.followed(), sdpa_kernel(SDPBackend.MATH):  # so that fused attention shows its scores
                 side.once(dtype)
         known = [*ours.sources, *(each.signature for each in ours.made)]
 
-        def right(made: Made) -> bool:  # what another module inside gave, joined with other things in model
+        def right(made: Made) -> bool:  # the result of another module inside, which model joins with other tensors
             return made.module != module and made.tensor is not None and contents.hold(made.tensor)
 
         number = parting(theirs.made, known, ALIKE if dtype is torch.float64 else PARTED * FLOAT32, right=right) if alike else None

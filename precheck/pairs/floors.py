@@ -1,4 +1,4 @@
-"""The floors of a pair: what correct rounding makes of each tensor of the reference, in whole and block by block."""
+"""Computes the noise floors of a comparison: how far correct rounding moves each tensor of the reference, as a whole and by block."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from precheck.precisions import Precision
 
 @dataclasses.dataclass(slots=True)
 class Floor:
-    """Of one tensor: the exact one, its squared norm, and the squared floor, each in whole and by block."""
+    """The floor of one tensor: its exact value, its squared norm, and the squared floor, each as a whole and by block."""
 
     exact: torch.Tensor
     norm: Squares
     square: Squares
-    free: Squares  # how many independent errors the noise has
-    rounding: float = 0.0  # squared, of one rounding of a number of one
+    free: Squares  # the number of independent errors in the noise
+    rounding: float = 0.0  # the squared relative error of one rounding
 
     @property
     def drowned(self) -> bool:
-        """Rounding alone is more than half of it: what is zero on paper (the gradient of a bias before a norm), or chaos."""
+        """Whether rounding alone is more than half of the tensor: it is zero in exact arithmetic (the gradient of a bias before a norm), or
+        chaotic."""
         return self.square.whole > 0.25 * self.norm.whole
 
 
 class Yardstick:
-    """Floors for a precision, from the exact run of the reference and as many noise runs as were added."""
+    """Floors for a precision, from the exact run of the reference and the noise runs that were added."""
 
     def __init__(
         self, precision: Precision, exact: Seen, subjects: Sequence[Subject], *, of: Callable[[Subject], Of] = lambda subject: subject.of_model
@@ -51,7 +52,7 @@ class Yardstick:
         self.stored = {subject: self._stored(exact, subject) for subject in subjects if subject.kind == "update"}
 
     def add(self, run: Captured) -> None:
-        """One more noise run."""
+        """Adds one noise run."""
         self.samples += 1
         for subject, exact in self.exact.items():
             value = self.of(subject)(run)
@@ -62,7 +63,7 @@ class Yardstick:
                 self.fourths[subject] = self.fourths[subject] + fourth if subject in self.fourths else fourth
 
     def floor(self, subject: Subject, *, roundoff: float | None = None) -> Floor:
-        """Under the precision, or as it would be with another unit roundoff."""
+        """The floor under the precision, or under another unit roundoff."""
         taken = self.roundoff if roundoff is None else roundoff
         exact, norm = self.exact[subject], self.norms[subject]
         shape = tuple(torch.view_as_real(exact).shape if exact.is_complex() else exact.shape)
@@ -86,22 +87,22 @@ class Yardstick:
         for mean, square in zip(spread.blocks, fourth.blocks, strict=True):
             each = torch.tensor([freedom(float(a) / runs, float(b) / runs, runs) for a, b in zip(mean, square, strict=True)], dtype=torch.float64)
             some = each[each.isfinite()]
-            typical = float(1 / (1 / some).mean()) if len(some) else math.inf  # few runs tell little of one block: all of them tell more
+            typical = float(1 / (1 / some).mean()) if len(some) else math.inf  # few runs say little about one block, so all blocks are used
             blocks.append(each.clamp(max=typical))
         return Squares(whole, blocks)
 
     def _stored(self, exact: Seen, subject: Subject) -> float:
-        """What storing the weights themselves after each step may add to their move, squared."""
+        """The squared error that storing the weights after each step may add to their update."""
         records = [exact.trace.records.get(f"update:{name}@{subject.step}") for name in subject.ours]
         weight = sum(record.weight_norm**2 for record in records if record is not None)
         return subject.step * (ONE_ROUNDING * self.precision.param.unit_roundoff) ** 2 * weight
 
 
 def roundoff(precision: Precision) -> float:
-    """The unit roundoff that a pair is judged by."""
+    """The unit roundoff that a comparison is judged by."""
     return FLOAT64_ROUNDOFF if precision.compute is FP64 else noise.roundoff(precision.roundoff)
 
 
 def ratio(square: float, floor: float) -> float:
-    """Of a distance to a floor, both given as squares."""
+    """The ratio of a distance to a floor, both given as squares."""
     return math.sqrt(square / floor) if floor > 0 else (0.0 if square == 0 else math.inf)

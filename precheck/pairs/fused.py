@@ -1,8 +1,8 @@
-"""Compiled code that loses accuracy: whether it keeps it where Inductor rounds as eager code does, and which fused kernel makes the difference.
+"""Explains why compiled code loses accuracy: whether it also does with eager code's roundings, and which fused kernel makes the difference.
 
-Inductor keeps in float32 what eager code would store in a lower format between two ops of one kernel. That is more exact, unless what is stored
-and what is computed from it are to belong together. With `emulate_precision_casts` it rounds as eager code does. So `other` is compiled once more
-with that, and is judged again. Then one kernel after the other of the first compilation is exchanged for that of the second.
+Inductor keeps in float32 what eager code would store in a lower format between two ops of one kernel. That is more exact, except where the stored
+value and a value computed from it have to agree. With `emulate_precision_casts` it rounds as eager code does. So `other` is compiled again with that
+option, and judged again. Then the kernels of the first compilation are replaced one by one by those of the second.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from precheck.words import counted
 
 OPTION = "emulate_precision_casts"
 MOST = 16
-"""Kernels that are exchanged one by one; each takes a run of the compiled model."""
+"""Kernels that are replaced one by one. Each takes a run of the compiled model."""
 _CASTS = re.compile(r"convert<[^>]*(?:BFloat16|Half)|tl\.(?:bfloat16|float16)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel that both compilations have, with another text. `first`: modules of the first one that have it."""
+    """A kernel that both compilations have, with different code. `first`: the modules of the first compilation that contain it."""
 
     name: str
     first: tuple[Any, ...]
@@ -57,14 +57,14 @@ class Kernel:
 
 
 def told(comparison: Comparison) -> str:
-    """In words; nothing where Inductor did not make `other`, or not all of it."""
+    """The explanation in words, or "" if Inductor did not make `other`, or only parts of it."""
     again, before = _compiled_again(comparison.other.job.model), generated_modules()
     if again is None:
         return ""
     with doing(f"compiling other again, with {OPTION}"):
         try:
             kept = _accurate(comparison, again)
-        except Exception as error:  # whatever a compiler may raise: the finding stands without this
+        except Exception as error:  # a compiler may raise anything; the finding is valid without this explanation
             return f"compiled with torch._inductor.config.{OPTION} it does not run ({type(error).__name__})"
     if not kept:
         return f"compiled with torch._inductor.config.{OPTION} it loses accuracy too"
@@ -82,7 +82,7 @@ def told(comparison: Comparison) -> str:
 def _compiled_again(model: torch.nn.Module) -> torch.nn.Module | None:
     compiled = model.__dict__.get("compiled" if isinstance(model, Hosted) else "function")
     if getattr(getattr(compiled, "forward", compiled), "get_compiler_config", lambda: None)() is None:
-        return None  # Inductor alone has a configuration
+        return None  # only Inductor has a configuration
     if isinstance(model, Hosted):
         original = model.__dict__["original"]
         return Hosted(torch.compile(original, options={OPTION: True}), original)  # type: ignore[arg-type]
@@ -93,14 +93,14 @@ def _compiled_again(model: torch.nn.Module) -> torch.nn.Module | None:
 
 
 def _accurate(comparison: Comparison, model: torch.nn.Module) -> bool:
-    """Whether `other`, run as this model, is neither another function nor less accurate."""
+    """Whether `other`, run as this model, computes the same function and is not less accurate."""
     side = Side(dataclasses.replace(comparison.other.job, model=model), comparison.precision, around=comparison.other.around)
     rows = Comparison(comparison.model, side, comparison.matching, comparison.precision, aligned=comparison.aligned).judged()
     return all(row.verdict not in ("less accurate", "different") for row in rows)
 
 
 def kernels(first: Sequence[Any], second: Sequence[Any]) -> Iterator[Kernel]:
-    """Kernels with another text, of modules that call kernels of the same names in the same way."""
+    """Kernels with different code, from modules that call kernels of the same names in the same way."""
     known = [(each, *_parts(each)) for each in first]
     for module in second:
         texts, calls = _parts(module)
@@ -113,7 +113,7 @@ def kernels(first: Sequence[Any], second: Sequence[Any]) -> Iterator[Kernel]:
 
 
 def _parts(module: Any) -> tuple[dict[str, str], str]:
-    """The text of each kernel of generated code, and of what calls them."""
+    """The code of each kernel in a generated module, and the code that calls them."""
     try:
         text = Path(module.__file__).read_text(encoding="utf8")
     except (OSError, AttributeError, TypeError):

@@ -1,4 +1,4 @@
-"""The results of a module's lines: each op's result, with the line, its operands, and a signature that finds equal contents in any layout."""
+"""Records each op's result inside chosen modules, with its line and operands, and a signature that finds equal values in any layout."""
 
 from __future__ import annotations
 
@@ -16,38 +16,39 @@ from precheck.observe.shadow.source import Frames, shortened
 from precheck.torch_internals import in_backward, no_dispatch, schema, storage_key
 
 ALIKE = 1e-7
-"""Relative difference of two sums up to which contents are equal, in float64. It is a thousandth of what an eps of 1e-5 in the place of 1e-6
-changes, and 1e8 times what reordering a sum of 4096 terms does."""
+"""Relative difference of two sums in float64 up to which contents are equal. It is a thousandth of the change from an eps of 1e-6 to 1e-5, and 1e8
+times that of reordering a sum of 4096 terms."""
 MOST = 1 << 26
-"""Elements of intermediates that are kept, 0.5 GB in float64; of what is longer the signature alone."""
+"""Elements of intermediates that are kept, 0.5 GB in float64. Beyond it only signatures are kept."""
 
 Signature = tuple[int, float, float, float]
 View = tuple[Signature, tuple[int, ...], tuple[int, ...], int]
-"""How an op reads memory: what is in it, and sizes, strides and offset of the reading."""
+"""How an op reads memory: the signature of the contents, and sizes, strides and offset."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Made:
-    """One result of an op. `reads` are the numbers of the results that it was made of, `given` whether it also read what none of them is."""
+    """One result of an op. `reads` are the numbers of the results that the op read."""
 
     op: str
     line: str
     signature: Signature
     reads: tuple[int, ...]
     tensor: torch.Tensor | None
-    views: tuple[View, ...] = ()  # of what it read
-    module: str = ""  # whose code called it
-    makers: tuple[int | None, ...] = ()  # of what each of these shows: the number of the result, None for what was not made here
+    views: tuple[View, ...] = ()  # of its operands
+    module: str = ""  # the module whose code called the op
+    makers: tuple[int | None, ...] = ()  # for each of the views: the number of the result, or None if it was not made here
 
 
 class Intermediates(UncompiledMode):
-    """Keeps the results of ops while one of the named modules runs: of its own code only where it is `own`, otherwise also of what it calls."""
+    """Keeps the results of ops while one of the named modules runs. With `own`, only of the module's own code, otherwise also of the modules it
+    calls."""
 
     def __init__(self, model: torch.nn.Module, names: Collection[str], *, own: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.model, self.names, self.own = model, frozenset(names), own
         self.made: list[Made] = []
-        self.sources: list[Signature] = []  # of what was read and not made here: inputs and weights
+        self.sources: list[Signature] = []  # tensors that were read but not made here: inputs and weights
         self.stack: list[str] = []
         self.writers: dict[int, int] = {}
         self.alive: list[torch.Tensor] = []
@@ -93,7 +94,7 @@ class Intermediates(UncompiledMode):
 
     def _keep(self, func: Any, args: Any, output: torch.Tensor) -> None:
         line = self.frames.line(3)[0]
-        if not line:  # of precheck's own
+        if not line:  # an op of precheck's own
             return
         reads: list[int] = []
         views: list[View] = []
@@ -114,7 +115,7 @@ class Intermediates(UncompiledMode):
         self.made.append(Made(nature(func).name, shortened(line), signature(output), tuple(reads), kept, tuple(views), self.stack[-1], tuple(makers)))
 
     def _source(self, read: torch.Tensor) -> Signature:
-        """Of what was not made here: an input or a weight, as a whole and, where a part of it was read, that part."""
+        """The signature of a tensor that was not made here: an input or a weight. If a part was read, the part is recorded too."""
         place = storage_key(read)
         if place not in self.read:
             whole = read.as_strided((read.untyped_storage().nbytes() // read.element_size(),), (1,), 0)
@@ -132,7 +133,8 @@ class Intermediates(UncompiledMode):
 
 
 def signature(tensor: torch.Tensor) -> Signature:
-    """Sums that no change of layout changes: how many elements, their sum, squares and fourth powers. Infinite elements of a mask count as zeros."""
+    """Sums that do not depend on the layout: number of elements, sum, sum of squares and of fourth powers. Infinite elements of a mask count as
+    zeros."""
     values = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).detach().double()
     values = torch.where(values.abs() < 1e30, values, torch.zeros_like(values))
     squares = values.square()
@@ -140,13 +142,13 @@ def signature(tensor: torch.Tensor) -> Signature:
 
 
 def alike(a: Signature, b: Signature, within: float = ALIKE) -> bool:
-    """Whether two tensors have equal contents, but for their layout."""
+    """Whether two tensors have equal contents in any layout."""
     near = math.isclose(a[2], b[2], rel_tol=within) and math.isclose(a[3], b[3], rel_tol=within)
     return a[0] == b[0] and near and abs(a[1] - b[1]) <= within * math.sqrt(a[0] * max(a[2], b[2]))
 
 
 class Marks:
-    """Signatures, of which one is looked up among those of as many elements."""
+    """A set of signatures. A signature is looked up among those with the same number of elements."""
 
     def __init__(self, known: Sequence[Signature], within: float) -> None:
         self.within, self.by_size = within, dict[int, list[Signature]]()
@@ -160,10 +162,10 @@ class Marks:
 def parting(
     theirs: Sequence[Made], known: Sequence[Signature], within: float = ALIKE, *, right: Callable[[Made], bool] = lambda made: False
 ) -> int | None:
-    """The number of the first op that makes what is not among the `known` contents, of known contents alone, on the way to the last result.
+    """The number of the first op that makes contents that are not `known` from known contents only, on the way to the last result.
 
-    It goes back from the last result through unknown contents. Contents that came out equal again on the way are no fault. `right` says of more
-    that it is known.
+    The search goes back from the last result through unknown contents. Contents that become known again on the way are no fault. `right` may declare
+    further results as known.
     """
     marks = Marks(known, within)
     good = [made.signature in marks for made in theirs]

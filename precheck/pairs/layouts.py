@@ -1,4 +1,4 @@
-"""How a parameter of one model lies in those of another: as it is, turned, or as one of several that are joined in one."""
+"""Describes how a parameter of one model is stored in the other: unchanged, transposed, or joined with others in one tensor."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Link:
     others: tuple[str, ...]
     models: tuple[str, ...]
     dim: int = 0
-    turned: bool = False  # whether one side is the transpose of the other; with an order, that whose rows are put in order
-    same: bool = True  # whether the numbers are equal: a name alone says that they should be
-    shape: tuple[int, ...] | None = None  # of model's, where other's has as many numbers in another one: a convolution's weight as a matrix
-    order: tuple[int, ...] | None = None  # of rows: those of one side's parameters, joined, in this order are the other's
-    ordered: Literal["models", "others"] = "models"  # whose rows are put in order
+    turned: bool = False  # whether one side is the transpose of the other; with `order`, it is the side whose rows are reordered
+    same: bool = True  # whether the numbers are equal; False if only the names match
+    shape: tuple[int, ...] | None = None  # model's shape, if other's differs: a convolution's weight as a matrix
+    order: tuple[int, ...] | None = None  # of rows: the joined rows of one side, in this order, are those of the other
+    ordered: Literal["models", "others"] = "models"  # the side whose rows are reordered
 
     def of_other(self, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
         found = self._joined(self.others, tensors, turned=self.turned and (self.order is None or self.ordered == "others"), side="others")
@@ -30,7 +30,7 @@ class Link:
         return self._joined(self.models, tensors, turned=self.turned and self.order is not None and self.ordered == "models", side="models")
 
     def placed(self, common: torch.Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, torch.Tensor]:
-        """The parameters of `other`, of these shapes, whose numbers are `common`: what `of_other` makes of them."""
+        """The parameters of `other`, of these shapes, that hold the numbers of `common`. It is the inverse of `of_other`."""
         if len(self.others) == 1 and self.order is None and not self.turned and self.shape is None:
             return {self.others[0]: common} if common.shape == shapes[self.others[0]] else {}
         ids, count = {}, 0
@@ -56,7 +56,7 @@ class Link:
 
 
 def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """As numbers, whatever formats they are stored in: of float32 and of a lower one, the lower decides."""
+    """Whether two tensors hold equal numbers. If their formats differ, both are compared in the lower one."""
     if a.shape != b.shape or a.layout != b.layout or a.layout is not torch.strided:
         return False
     if a.dtype != b.dtype:
@@ -66,7 +66,7 @@ def equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def alone(name: str, value: torch.Tensor, wanted: str, candidate: torch.Tensor) -> Link | None:
-    """The link of two parameters with the same numbers, as they are or turned."""
+    """The link of two parameters with the same numbers, unchanged or transposed."""
     if equal(value, candidate):
         return Link((name,), (wanted,))
     if value.dim() == 2 and equal(value.t(), candidate):
@@ -79,7 +79,7 @@ def alone(name: str, value: torch.Tensor, wanted: str, candidate: torch.Tensor) 
 
 
 def taken_apart(whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], int, bool] | None:
-    """Names of two or more of the `parts` which, joined in this order, are `whole`; along which dimension, and whether `whole` is turned."""
+    """Names of two or more `parts` that, joined in this order, equal `whole`, with the dimension and whether `whole` is transposed."""
     turnings = [(whole, False)] + ([(whole.t(), True)] if whole.dim() == 2 else [])
     for value, turned in turnings:
         for dim in range(min(2, value.dim())):
@@ -98,9 +98,9 @@ def taken_apart(whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> tuple
 
 
 def rearranged(whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> tuple[tuple[str, ...], tuple[int, ...], bool] | None:
-    """Names of the `parts` whose rows, joined and put in another order, are those of `whole`: heads that lie interleaved, experts that are stacked.
+    """Names of the `parts` whose rows, joined and reordered, are those of `whole`: interleaved heads, stacked experts.
 
-    With the order, and whether the parts are to be turned. None where rows are not all different, or not all there.
+    Also returns the order, and whether the parts are transposed. None if the rows are not all different or not all found.
     """
     wanted = _keys(whole)
     some = set(wanted)
@@ -125,7 +125,7 @@ def _width(value: torch.Tensor) -> int:
 
 
 def _keys(value: torch.Tensor) -> list[bytes]:
-    """Each row by its bytes; of formats that numpy lacks, as float32."""
+    """The bytes of each row, converted to float64."""
     if value.layout is not torch.strided or not value.is_floating_point() or not value.dim():
         return []
     return [row.tobytes() for row in _rows(value.detach().cpu().double()).contiguous().numpy()]

@@ -1,7 +1,7 @@
-"""Which parameter and which module of `other` is which of `model`: by the user's mapping, by being the same, by name, by what they hold.
+"""Matches parameters and modules of `other` to those of `model`: by the user's mapping, by identity, by name, by their contents.
 
-Ports keep the numbers of their weights even where they rename, turn or join them. So weights tell modules apart better than names do. Weights that
-many modules share (ones of a norm, zeros of a bias) are told by the modules that hold them, then by order.
+Ports keep the numbers of their weights even where they rename, transpose or join them. So weights identify modules better than names do. Weights with
+the same numbers in many modules (ones of a norm, zeros of a bias) are matched by the modules that hold them, then by order.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from precheck.pairs.layouts import Link, alone, equal, rearranged, taken_apart
 
 @dataclasses.dataclass(slots=True)
 class Matching:
-    """`links` are in the order of `other`'s parameters; `modules` gives `model`'s name for one of `other`'s."""
+    """`links` are in the order of `other`'s parameters. `modules` maps names of `other`'s modules to `model`'s."""
 
     links: list[Link]
     modules: dict[str, str]
-    lonely: list[str]  # parameters of `other` that none of `model`'s is
-    missed: list[str]  # parameters of `model` that none of `other`'s is
-    first: dict[str, str]  # each name of a parameter of `model`: its first name
+    lonely: list[str]  # parameters of `other` without a counterpart
+    missed: list[str]  # parameters of `model` without a counterpart
+    first: dict[str, str]  # maps each name of a parameter of `model` to its first name
 
 
 def checked(match: object, model: torch.nn.Module, other: torch.nn.Module) -> dict[str, str]:
-    """The argument `match`, validated: every name in it exists where it should, and stands for a prefix of others, too."""
+    """The argument `match`, validated. Every name in it must exist on its side, as a full name or as a prefix."""
     if match is None:
         return {}
     if not isinstance(match, Mapping) or not all(isinstance(each, str) for pair in match.items() for each in pair):
@@ -45,7 +45,7 @@ def matched(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, 
     ours, theirs = _parameters(model), _parameters(other)
     first = {name: next(known for known, each in ours.items() if each is value) for name, value in model.named_parameters(remove_duplicate=False)}
     found: dict[str, Link] = {}
-    shared: dict[str, list[str]] = {}  # names that the user maps to one parameter of another shape, of which each is a part
+    shared: dict[str, list[str]] = {}  # names that the user maps to one parameter of another shape; each is a part of it
     by_identity = {id(value): name for name, value in ours.items()}
     for name, value in theirs.items():
         wanted = mapped(name, match)
@@ -67,7 +67,7 @@ def matched(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, 
 
 
 def mapped(name: str, match: Mapping[str, str]) -> str | None:
-    """What the longest prefix in `match` makes of a name; None where no prefix fits."""
+    """The name after the longest prefix in `match` is replaced, or None if no prefix fits."""
     parts = name.split(".")
     for length in range(len(parts), -1, -1):
         prefix = ".".join(parts[:length])
@@ -83,7 +83,7 @@ def _named(name: str, value: torch.Tensor, wanted: str, ours: Mapping[str, torch
 
 
 def _parts(wanted: str, whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> Link:
-    """The parts that the user says a parameter has: in the order that their numbers tell, else in their own, where they fill it."""
+    """The link of parts that the user mapped to one parameter: in the order that their numbers show, else in the given order if the shapes fit."""
     joined = _split(wanted, whole, parts)
     if joined is not None:
         return joined
@@ -98,7 +98,7 @@ def _parts(wanted: str, whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) 
 
 
 def _split(wanted: str, whole: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> Link | None:
-    """Several of other's parameters that are joined in one of model's."""
+    """The link of several parameters of other that are joined into one of model."""
     if joined := taken_apart(whole, parts):
         return Link(joined[0], (wanted,), 1 - joined[1] if joined[2] else joined[1], joined[2])
     if sorted_ := rearranged(whole, parts):
@@ -116,17 +116,17 @@ def _by_content(left: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tenso
         return {name: value for name, value in ours.items() if name not in used}
 
     told = [name for name, value in left.items() if not _constant(value)]
-    for name in told:  # numbers that no other weight has
+    for name in told:  # weights with unique numbers
         links = (alone(name, left[name], wanted, candidate) for wanted, candidate in free().items())
         link = next((each for each in links if each is not None), None)
         if link is not None:
             found[name] = link
-    for name in told:  # several of model's joined in one of other's
+    for name in told:  # several of model's joined into one of other's
         if name not in found and (joined := taken_apart(left[name], free())):
             found[name] = Link((name,), joined[0], joined[1], joined[2])
         elif name not in found and (sorted_ := rearranged(left[name], free())):
             found[name] = Link((name,), sorted_[0], turned=sorted_[2], order=sorted_[1])
-    for wanted, value in free().items():  # several of other's joined in one of model's
+    for wanted, value in free().items():  # several of other's joined into one of model's
         apart = {name: each for name, each in left.items() if name not in found}
         link = None if _constant(value) else _split(wanted, value, apart)
         if link is not None:
@@ -146,7 +146,7 @@ def _by_content(left: Mapping[str, torch.Tensor], ours: Mapping[str, torch.Tenso
 
 
 def _by_shape(left: Mapping[str, torch.Tensor], free: Mapping[str, torch.Tensor], found: dict[str, Link]) -> None:
-    """What holds other numbers, where only one of its shape is left on each side, or where its module is known."""
+    """Matches parameters with different numbers, if only one of their shape is left on each side, or if their module is matched."""
     owners = _owners(found)
     rest = {name: value for name, value in left.items() if name not in found}
     for name, value in rest.items():
@@ -168,13 +168,13 @@ def _owner(name: str) -> str:
 def _owners(found: Mapping[str, Link]) -> dict[str, str]:
     votes: dict[str, Counter[str]] = {}
     for link in found.values():
-        if len(link.models) == len(link.others) == 1 and link.order is None:  # rows in another order: results in another order
+        if len(link.models) == len(link.others) == 1 and link.order is None:  # with reordered rows, the results are reordered too
             votes.setdefault(_owner(link.others[0]), Counter())[_owner(link.models[0])] += 1
     return {theirs: count.most_common(1)[0][0] for theirs, count in votes.items()}
 
 
 def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str, str], found: Mapping[str, Link]) -> dict[str, str]:
-    """By the user's mapping, by being the same object, by owning the same weights, by name; then parents of what is matched."""
+    """Matches modules by the user's mapping, by identity, by their weights, by name. Then matches the parents of matched modules."""
     ours, theirs = dict(model.named_modules()), dict(other.named_modules())
     known = {id(module): name for name, module in ours.items()}
     owners, modules = _owners(found), {"": ""}
@@ -188,7 +188,7 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
             modules[name] = owners[name]
         elif wanted is None and name in ours:
             modules[name] = name
-    if owners.get(""):  # a model whose weights are those of a part of the other
+    if owners.get(""):  # a model whose weights are those of a part of the other model
         modules[""] = owners[""]
     for name in sorted(theirs, key=lambda each: -each.count(".")):
         parent, wanted = _owner(name), modules.get(name)
@@ -198,8 +198,8 @@ def _modules(model: torch.nn.Module, other: torch.nn.Module, match: Mapping[str,
 
 
 def _holder(parent: str, wanted: str, found: Mapping[str, Link]) -> str | None:
-    """The module of `model` above `wanted` that holds the weights which `parent` holds in `other`: those and no more. Else the one computes what
-    the other does and more, such as a block whose layers `other` has put into a module of their own."""
+    """The module of `model` above `wanted` that holds exactly the weights which `parent` holds in `other`. With more weights it would compute more,
+    such as a block whose layers `other` has put into a module of their own."""
     held = {model for link in found.values() if all(_within(each, parent) for each in link.others) for model in link.models}
     linked = {model for link in found.values() for model in link.models}
     while wanted:

@@ -1,4 +1,4 @@
-"""What passes between the modules of one run: the tensors that each call takes and gives, in order, and who made them."""
+"""Records the tensors that pass between the modules in one run: inputs and outputs of each call, in order, and the modules that made them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from precheck.torch_internals import in_backward, no_dispatch
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Passage:
-    """One tensor that a call of a module took ("in"), gave ("out"), or the gradient that came back for what it gave ("back")."""
+    """One tensor at a call of a module: an input ("in"), an output ("out"), or the gradient of an output ("back")."""
 
     kind: Literal["in", "out", "back"]
     module: str
     call: int
-    place: int  # among the floating tensors that the call took or gave
+    place: int  # the position among the floating-point tensors of the call
     tensor: torch.Tensor
-    maker: str = ""  # the first module that gave it; of what was taken from none, the module whose own code made it
-    given: bool = False  # whether a module gave it just so
-    caller: str = ""  # the module in whose forward the call was made
+    maker: str = ""  # the first module that returned it; if none did, the module whose own code made it
+    given: bool = False  # whether a module returned exactly this tensor
+    caller: str = ""  # the module whose forward made the call
 
     @property
     def key(self) -> tuple[str, str, int, int]:
@@ -41,7 +41,7 @@ class Passages:
         self.stack: list[str] = [""]
         self.calls: Counter[str] = Counter()
         self.made: dict[int, tuple[torch.Tensor, str]] = {}
-        self.taken: dict[int, tuple[torch.Tensor, str]] = {}  # what no module gave, and whose code made it: those inside get it from there too
+        self.taken: dict[int, tuple[torch.Tensor, str]] = {}  # inputs that no module returned, with the module whose own code made them
 
     @contextlib.contextmanager
     def followed(self) -> Iterator[list[Passage]]:

@@ -1,4 +1,4 @@
-"""A model beside a recording: `other` is in another process, and has no exact run of its own."""
+"""Compares a model with a recording. The other model ran in another process, and has no exact run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from precheck.precisions import Precision
 
 
 class Against:
-    """What `Comparison` is for two models, for one and a recording."""
+    """Does for a model and a recording what `Comparison` does for two models."""
 
     def __init__(self, model: Side, recording: Recording, match: Mapping[str, str], precision: Precision) -> None:
         self.model, self.recording, self.precision = model, recording, precision
@@ -36,7 +36,7 @@ class Against:
         for (kind, name, step), kept in recording.kept.items():
             wanted = name if kind not in ("parameter-gradient", "update") else mapped(name, match) or name
             key = kind, wanted, step
-            if key not in given.tensors and kind == "result":  # a bare tensor for a container of one, and the other way round
+            if key not in given.tensors and kind == "result":  # a tensor may match a container of one tensor
                 alone = [each for each in given.tensors if each[0] == "result" and each[2] == step]
                 theirs = [each for each in recording.kept if each[0] == "result" and each[2] == step]
                 key = alone[0] if len(alone) == len(theirs) == 1 else key
@@ -89,7 +89,7 @@ class Against:
         return yard
 
     def _sided(self, subject: Subject, ours: torch.Tensor, theirs: torch.Tensor) -> Sided:
-        """An update is compared with what the optimizer makes of the recorded gradients; of several steps only the first's are recorded."""
+        """Adds the step that the optimizer makes from the recorded gradients, if it is an update. Only the first step's gradients are recorded."""
         if subject.kind != "update" or self.model.job.steps > 1 or not self.model.steps.gradients:
             return Sided(ours, theirs)
         given = {each.ours[0]: kept.whole for each, kept in self.subjects.items() if each.kind == "parameter-gradient" and kept.whole is not None}
@@ -97,7 +97,7 @@ class Against:
         return Sided(ours, theirs, None if made is None or subject.ours[0] not in given else subject.of_model(made))
 
     def _by_numbers(self, subject: Subject, kept: Kept, given: Captured, floor: Floor) -> Judged:
-        """Whether it lies where the model's own run under the precision might: what is beyond that is different, or less accurate."""
+        """The verdict by numbers. A tensor that lies beyond what the model's own run under the precision could give is different."""
         ours = subject.of_model(given)
         assert ours is not None
         if kept.whole is not None:

@@ -1,7 +1,7 @@
-"""What a run of another process or engine gave, in one safetensors file: chosen tensors whole, the rest as sketches.
+"""Writes and reads recordings: the tensors of a run in another process or engine, in one safetensors file.
 
-Written whole or not at all, read without pickle. A tensor of more elements than `WHOLE` is kept as its sketch of 127 numbers and its norm, and is
-compared as a whole. Shorter ones are compared bit for bit, and block by block.
+A file is written completely or not at all, and read without pickle. A tensor with more elements than `WHOLE` is kept as a sketch of 127 numbers and
+its norm, and is compared as a whole. Smaller ones are compared bit for bit and by block.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from precheck.pairs.capture import COMPARED, Captured, Key
 
 VERSION = 1
 WHOLE = 1 << 20
-"""Elements up to which a tensor is kept whole, 4 MB in float32: all that a test's model returns, and most of its gradients."""
+"""Elements up to which a whole tensor is kept, 4 MB in float32: all results of a typical test model, and most gradients."""
 NAMES = {"output": "result", "loss": "loss", "input-gradient": "input-gradient", "gradient": "parameter-gradient", "update": "update"}
-"""Kinds of tensors, as users name them in a mapping: "output", "output[logits]", "loss", "gradient:head.weight", "input-gradient[0]"."""
+"""Kinds of tensors by the names in a user's mapping: "output", "output[logits]", "loss", "gradient:head.weight", "input-gradient[0]"."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Kept:
-    """One tensor that was recorded: itself, or its sketch; its shape, and the digest of its bytes."""
+    """One recorded tensor: its values or its sketch, its shape, and the digest of its bytes."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -43,14 +43,14 @@ class Kept:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recording:
-    """A file's content: tensors by what they are of, and where they come from."""
+    """The contents of a file: tensors by their keys, and their origin."""
 
     kept: dict[Key, Kept]
     origin: dict[str, str]
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """Of dtype, shape and bytes."""
+    """A hash of dtype, shape and bytes."""
     raw = tensor.detach().cpu().contiguous()
     found = hashlib.sha256(f"{raw.dtype} {tuple(raw.shape)} ".encode())
     found.update(raw.reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -58,7 +58,7 @@ def digest(tensor: torch.Tensor) -> str:
 
 
 def captured(given: Mapping[str, Any]) -> Captured:
-    """Tensors (or what torch.as_tensor takes) by the names that users give them. Raises InputError for a name that says nothing."""
+    """Tensors (or what torch.as_tensor takes) by the names that users give them. Raises InputError for an unknown name."""
     found = Captured()
     for name, value in given.items():
         kind = next((each for each in sorted(NAMES, key=len, reverse=True) if name == each or name.startswith((f"{each}:", f"{each}["))), None)
@@ -74,7 +74,7 @@ def captured(given: Mapping[str, Any]) -> Captured:
 
 
 def write(path: Path, seen: Captured, origin: Mapping[str, str], *, whole: int = WHOLE) -> None:
-    """Raises InputError where there is nothing to keep, OSError where the file cannot be written."""
+    """Writes a recording. Raises InputError if there is nothing to keep, and OSError if the file cannot be written."""
     if not seen.tensors:
         raise InputError("nothing to record: no output, loss or gradient")
     stored: dict[str, torch.Tensor] = {}
@@ -94,7 +94,7 @@ def write(path: Path, seen: Captured, origin: Mapping[str, str], *, whole: int =
 
 
 def read(path: Path) -> Recording:
-    """Raises InputError for a file that is not there, or is no recording."""
+    """Reads a recording. Raises InputError if the file does not exist or is no recording."""
     try:
         with safe_open(path, "pt") as file:
             told = json.loads((file.metadata() or {})["precheck_recording"])

@@ -1,4 +1,4 @@
-"""The report of a comparison: its findings in words, its rows, its one verdict."""
+"""Makes the report of a comparison: findings, rows, and one verdict."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KINDS = {
 
 
 def report(comparison: Comparison | Against, rows: Sequence[Judged]) -> Report:
-    """Findings, rows and facts of a comparison whose subjects are judged."""
+    """The report with findings, rows and facts of a comparison whose subjects are judged."""
     made = Report(precision=comparison.precision.name)
     made.boundaries = [_row(row) for row in rows if row.shape or row.dtype]
     made.facts = {"verdict": verdict(rows), "exact": "", **comparison.facts()}
@@ -46,13 +46,13 @@ def report(comparison: Comparison | Against, rows: Sequence[Judged]) -> Report:
 
 
 def placed(found: Sequence[Finding], comparison: Comparison) -> list[Finding]:
-    """Errors with the module and the line where the two part, or where `other` loses accuracy."""
+    """Adds to errors the module and line where the two differ first, or where `other` loses accuracy."""
     return [_at(each, comparison) if each.severity == "error" else each for each in found]
 
 
 def _at(finding: Finding, comparison: Comparison) -> Finding:
     place = parted(comparison) if finding.rule == "different" else loses(comparison)
-    if place is None and finding.module and finding.phase == "forward":  # a buffer, which nothing else shows
+    if place is None and finding.module and finding.phase == "forward":  # a buffer, whose difference no module's result shows
         place = Place(finding.module, comparison.matching.modules.get(finding.module))
     if place is None:
         why = fused.told(comparison) if finding.rule == "less-accurate" and comparison.other.compiled else ""
@@ -67,18 +67,19 @@ def _at(finding: Finding, comparison: Comparison) -> Finding:
 
 
 def verdict(rows: Sequence[Judged]) -> str:
-    """The gravest; what the reference alone does worse is a difference of rounding."""
+    """The most severe verdict. If only the reference is less accurate, the verdict is "rounding"."""
     found = next((each for each in GRAVEST if any(row.verdict == each for row in rows)), "bitwise")
     return "rounding" if found == "model less accurate" else found
 
 
 def gravest(verdicts: Sequence[str]) -> str:
-    """Of the verdicts of several comparisons."""
+    """The most severe verdict of several comparisons."""
     return next((each for each in GRAVEST if each in verdicts), "bitwise")
 
 
 def findings(rows: Sequence[Judged], precision: Precision) -> list[Finding]:
-    """One for each verdict that was given, on its first subject: errors, else notes; `rounding` and `bitwise` where there is nothing else."""
+    """One finding for each kind of verdict, about its first subject. Notes only without errors, `rounding` and `bitwise` only if there is nothing
+    else."""
     found: list[Finding] = []
     for each in GRAVEST:
         some = [row for row in rows if row.verdict == each]
@@ -133,7 +134,7 @@ def _share(row: Judged) -> float:
 
 
 def _row(row: Judged) -> Row:
-    """What is no error is shown within its limit: the finding says why."""
+    """A row of the report. If it is no error, its number is kept within the limit."""
     r = row.r if row.verdict in ("different", "less accurate") else min(row.r, row.allowed)
     kind = _KINDS[row.subject.kind]
     name = f"inputs{row.subject.name}" if row.subject.kind == "input-gradient" else row.subject.name or "output"

@@ -1,4 +1,4 @@
-"""One of the two models of a comparison: its job, and its runs."""
+"""One of the two models of a comparison, with its job and its runs."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from precheck.pairs.steps import Steps
 from precheck.precisions import Precision
 
 FLOAT64_ROUNDOFF = 2.0**-49
-"""Roundoff credited to float64 where it is itself compared: sixteen times the format's, as for float32 (`analysis.noise.REASSOCIATED`)."""
+"""Roundoff for float64 when float64 itself is compared: sixteen times that of the format, as for float32 (`analysis.noise.REASSOCIATED`)."""
 
 
 @dataclasses.dataclass(slots=True)
 class Seen:
-    """What one run gave."""
+    """The trace and the captured tensors of one run."""
 
     trace: Trace
     captured: Captured
 
 
 class _Everywhere(set[Any]):
-    """The set of all ops: each is taken for one whose result is rounded."""
+    """A set that contains every op, so that every result is treated as rounded."""
 
     def __contains__(self, key: object) -> bool:
         return True
 
 
 class Side:
-    """One model under one precision. `compiled` runs as it was compiled; its exact runs are those of the code that was compiled.
+    """One model under one precision. A `compiled` model runs as compiled, and its exact runs use the original code.
 
-    `around` goes around every run; `keeps` the captured tensors of noise runs, for a side that is compared with several.
+    `around` is a context for every run. `keeps`: keep the noise runs, for a side that is compared with several others.
     """
 
     def __init__(
@@ -56,24 +56,24 @@ class Side:
         self._noises: dict[tuple[torch.dtype, int, bool], Seen] = {}
         self.compiled = is_compiled(job.model)
         self.log = DecisionLog()
-        self.steps = Steps(job)  # of the run under the precision
+        self.steps = Steps(job)  # the optimizer's steps of the run under the precision
         self._low: Seen | None = None
         self._once: Seen | None = None
         self._exact: dict[tuple[torch.dtype, bool], Seen] = {}
 
     def low(self) -> Seen:
-        """The run under the precision, whose decisions and draws the exact runs follow."""
+        """The run under the precision. The exact runs follow its decisions and random draws."""
         if self._low is None:
             setting = low(self.precision, records=None if self.compiled else self.log)
             with _torch_draws() if self.compiled else contextlib.nullcontext():
                 self._low = self._run(dataclasses.replace(setting, compiled=self.compiled), job=self.steps.followed())
-            self.log.meant.clear()  # an exact run rounds nothing, on purpose or not
+            self.log.meant.clear()  # an exact run does not round, not even where it is intended
         return self._low
 
     def exact(self, dtype: torch.dtype, *, free: bool = False) -> Seen:
-        """The run in `dtype` along the decisions of the run under the precision, or with `free` along its own; the random draws are always those.
+        """The run in `dtype` along the decisions of the run under the precision, or with `free` along its own. Random draws are always the same.
 
-        Raises what the model raises where it does not run in `dtype`.
+        Raises the model's own error if it does not run in `dtype`.
         """
         self.low()
         free = free and any(key not in self.log.drawn for key in self.log.entries)
@@ -86,26 +86,27 @@ class Side:
         return self._exact[key]
 
     def ran(self, dtype: torch.dtype) -> bool:
-        """Whether its exact run in `dtype` was made."""
+        """Whether the exact run in `dtype` was made."""
         return (dtype, False) in self._exact or self.precision.name == "64-true"
 
     def once(self, dtype: torch.dtype, *, following: bool = False) -> Seen:
-        """The first step alone in `dtype`, along its own decisions or `following` those of the run under the precision; to be watched with hooks."""
+        """The first step only, in `dtype`, along its own decisions or `following` those of the run under the precision. Made anew, so that hooks see
+        it."""
         log = self.log if following else self.log.draws()
         self._once = self._run(reference(dtype, follows=log), job=dataclasses.replace(self.job, optimizer=None, steps=1))
         return self._once
 
     def once_low(self) -> Seen:
-        """The same under the precision."""
+        """The first step only, under the precision."""
         return self._run(low(self.precision, records=DecisionLog()), job=dataclasses.replace(self.job, optimizer=None, steps=1))
 
     def once_captured(self) -> Captured:
-        """What the last of these gave."""
+        """The tensors of the last run that `once` made."""
         assert self._once is not None
         return self._once.captured
 
     def noise(self, dtype: torch.dtype, number: int, *, everywhere: bool = False) -> Seen:
-        """The exact run with the noise of correct rounding: at the results of modules; of every op where there are no modules, or `everywhere`."""
+        """The exact run with the noise of correct rounding at the results of modules. At every op if there are no modules, or with `everywhere`."""
         key = dtype, number, everywhere
         if key not in self._noises:
             seen = self._noise(dtype, number, everywhere=everywhere)
@@ -142,7 +143,7 @@ class Side:
 
     @contextlib.contextmanager
     def _disturbed_buffers(self, disturbance: Disturbance) -> Iterator[None]:
-        """A table that a model keeps (frequencies, statistics) is as rounded as what it computes: the noise of one rounding, in fresh storage."""
+        """Adds the noise of one rounding to buffers (frequencies, statistics), which are as rounded as what the model computes. Uses new storage."""
         done: list[bool] = []
 
         def hook(module: torch.nn.Module, args: Any) -> None:
@@ -161,7 +162,7 @@ class Side:
 
 
 class _Floats(UncompiledMode):
-    """Notes whether any op takes or gives a floating-point number."""
+    """Notes whether any op has a floating-point operand or result."""
 
     seen = False
 
@@ -173,7 +174,7 @@ class _Floats(UncompiledMode):
 
 
 def without_floats(side: Side) -> bool:
-    """Whether all that it computes is whole numbers, which nothing rounds."""
+    """Whether it computes with integers only, which are never rounded."""
     with _Floats() as floats:  # type: ignore[no-untyped-call]
         side.once(torch.float64)
     return not floats.seen
@@ -181,7 +182,7 @@ def without_floats(side: Side) -> bool:
 
 @contextlib.contextmanager
 def _torch_draws() -> Iterator[None]:
-    """Compiled code draws torch's own random numbers, in torch's order, so that dropout is the same on both sides."""
+    """Makes compiled code draw torch's own random numbers in torch's order, so that dropout is the same on both sides."""
     import torch._inductor.config as inductor
 
     with inductor.patch(fallback_random=True):

@@ -1,9 +1,9 @@
-"""What an optimizer makes of the gradients that it was given: its steps again, in float64, without the model.
+"""Repeats an optimizer's steps in float64 from the recorded gradients, without the model.
 
-A normalised step (Adam's, Lion's, a sign's) is a function of the gradient with a jump at zero. Where rounding decides the sign of a gradient, the
-step turns round, by any distance from what an exact run gives. So an update is a question of three. Are the gradients right? They are judged as
-gradients. Do both optimizers make the same of the same gradients? And does the move of a side's weights equal the step that its optimizer makes of
-its gradients?
+A normalised step (Adam's, Lion's, a sign's) is a function of the gradient with a jump at zero. If rounding decides the sign of a gradient, the step
+is reversed, at any distance from that of an exact run. So an update is judged by three questions. Are the gradients right? They are judged as
+gradients. Do both optimizers make the same step from the same gradients? Does the update of a side's weights equal the step that its optimizer makes
+from its gradients?
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from precheck.pairs.layouts import Link
 from precheck.torch_internals import no_dispatch
 
 Gradients = Mapping[str, torch.Tensor]
-"""Of one step, by the name of the weight; without those that have none."""
+"""The gradients of one step, by weight name. Weights without a gradient are absent."""
 
 
 class Steps:
-    """The weights that the optimizer of one run began with, and the gradients of each of its steps, in the order of the weights."""
+    """The weights before a run's first step, and the gradients of each step, in the order of the weights."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -33,7 +33,7 @@ class Steps:
         self.gradients: list[Gradients] = []
 
     def followed(self) -> Job:
-        """The job whose optimizer is followed."""
+        """The job, with an optimizer whose gradients are recorded."""
         make = self.job.optimizer
         if make is None:
             return self.job
@@ -51,7 +51,7 @@ class Steps:
         original = optimizer.step
 
         def step(*args: Any, **kwargs: Any) -> Any:
-            scale = getattr(optimizer, "grad_scale", None)  # of a fused optimizer, which takes it off itself
+            scale = getattr(optimizer, "grad_scale", None)  # a fused optimizer divides by the loss scale itself
             given = {name: _kept(each.grad) for name, each in zip(names, held, strict=False) if each.grad is not None}
             self.gradients.append(given if scale is None else {name: each / scale for name, each in given.items()})
             return original(*args, **kwargs)
@@ -59,7 +59,7 @@ class Steps:
         optimizer.step = step  # type: ignore[method-assign]
 
     def again(self, gradients: Sequence[Gradients] | None = None) -> Captured | None:
-        """The updates by name, as in a run that was captured; None where the optimizer cannot step so. By other gradients, if there are some."""
+        """The updates by name, as in a captured run, or None if the optimizer cannot step so. `gradients` replaces the recorded ones, if given."""
         make, names = self.job.optimizer, self.names()
         if make is None or not self.gradients or len(names) != len(self.start):
             return None
@@ -85,8 +85,8 @@ class Steps:
 
 
 def handed_on(model: Steps, other: Steps, links: Sequence[Link]) -> list[Gradients]:
-    """The gradients of `model` as those of `other`'s weights. A weight whose counterpart has no gradient gets none. A weight without a counterpart
-    keeps its own."""
+    """The gradients of `model` as gradients of `other`'s weights. A weight whose counterpart has no gradient gets none. A weight without a
+    counterpart keeps its own."""
     found: list[Gradients] = []
     shapes = {name: start.shape for name, start in zip(other.names(), other.start, strict=True)}
     zeros = dict(zip(model.names(), model.start, strict=True))

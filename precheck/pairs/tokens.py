@@ -1,4 +1,4 @@
-"""What a difference does to a language model's probabilities of the tokens that it was given."""
+"""Measures how much a difference changes a language model's probabilities of the given tokens."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from precheck.observe.containers import tensors
 from precheck.pairs.capture import Captured
 
 LEAST, MOST = 0.9, 1.1
-"""Ratios of probabilities between which policy-gradient training takes two runs for the same policy."""
+"""Range of probability ratios in which policy-gradient training treats two runs as the same policy."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spread:
-    """Of the next tokens: the mean and greatest |difference of log-probabilities| in nats, the share of ratios outside of [0.9, 1.1], how many."""
+    """Differences at the next tokens: mean and greatest |difference of log-probabilities| in nats, the share of ratios outside [0.9, 1.1], the
+    count."""
 
     mean: float
     greatest: float
@@ -28,7 +29,7 @@ class Spread:
 
 
 def spread(model: Captured, other: Captured, inputs: Any) -> Spread | None:
-    """Of the first result that has logits for each token of the inputs; None where there is none."""
+    """The differences in the first result that has logits for each input token, or None if there is none."""
     given = next((tensor for _, tensor in tensors(inputs) if tensor.dim() == 2 and not tensor.is_floating_point() and tensor.shape[1] > 1), None)
     if given is None:
         return None

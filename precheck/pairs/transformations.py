@@ -1,4 +1,4 @@
-"""Which change of one explains the other: a factor, a shift, another mask, order or bias, an attribute, a weight."""
+"""Finds a change that explains the difference of two models: a factor, a shift, another mask, order or bias, an attribute, a weight."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from precheck.pairs.intermediates import Made, View, alike
 from precheck.words import counted
 
 MASKED = 1e30
-"""Magnitude from which a number is a mask's: beyond anything that scores reach, within float32's range."""
+"""Magnitude from which a number belongs to a mask: beyond any score, within float32's range."""
 MOVING = frozenset({"clone", "unsafe_view", "to_copy", "cat", "stack", "copy_"})
-"""Ops that put numbers elsewhere: what they read tells nobody where a factor matters."""
+"""Ops that only move numbers. Their operands do not show where a factor matters."""
 SCALING = MOVING | ops.MULTIPLYING | ops.REDUCTIONS | ops.MOVING
-"""Ops that a factor of what they read goes through."""
+"""Ops that pass on a factor of their operands."""
 SHIFTS = (1, -1, 2, -2)
-"""Positions by which code is off in the bugs that people report."""
+"""Shifts in positions that are tried: those of bugs that people report."""
 
 
 def explained(comparison: Comparison, place: Place) -> str:
-    """In words, "" where none is found: the first that makes the two agree at the place where they part."""
+    """The first change that makes the two models agree where they differ first, in words, or ""."""
     return next(_explanations(comparison, place), "")
 
 
@@ -43,7 +43,7 @@ def _explanations(comparison: Comparison, place: Place) -> Iterator[str]:
 
 
 def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
-    """Numbers that differ before anything is computed, and weights that one side lacks or ties."""
+    """Weights that differ before anything is computed, and weights that one side lacks or shares."""
     ours, theirs = (dict(side.job.model.named_parameters(remove_duplicate=False)) for side in (comparison.model, comparison.other))
     for link in comparison.matching.links:
         if not link.same and link.others[0].rpartition(".")[0] == place.module:
@@ -65,7 +65,7 @@ def _weights(comparison: Comparison, place: Place) -> Iterator[str]:
 
 
 def _buffers(comparison: Comparison, place: Place) -> Iterator[str]:
-    """Statistics and tables of a module, under one name, that hold other numbers before anything is run."""
+    """Buffers of a module (statistics, tables) with the same name and other numbers, before any run."""
     if place.counterpart is None or place.backward:
         return
     there, here = (dict(side.job.model.get_submodule(name).named_buffers(recurse=False))
@@ -85,7 +85,7 @@ def _how(theirs: torch.Tensor, ours: torch.Tensor) -> str:
 
 
 def _attributes(comparison: Comparison, place: Place) -> Iterator[str]:
-    """Plain attributes of the two modules that differ, of which one was tried: with model's value other agrees with it."""
+    """Plain attributes that differ between the two modules, if `other` agrees with model after it gets model's value."""
     if place.counterpart is None:
         return
     there, here = _plain(comparison.model.job.model, place.counterpart), _plain(comparison.other.job.model, place.module)
@@ -107,7 +107,7 @@ def _plain(model: torch.nn.Module, name: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _given(comparison: Comparison, name: str) -> Iterator[None]:
-    """With model's value of an attribute in all modules of `other` that have another one."""
+    """Gives all modules of `other` model's value of an attribute, within the context."""
     ours, theirs = (dict(side.job.model.named_modules()) for side in (comparison.model, comparison.other))
     couples = [(theirs[a].__dict__, ours[b].__dict__) for a, b in comparison.matching.modules.items() if a in theirs and b in ours]
     changed = [(here, here[name], there[name]) for here, there in couples if name in here and name in there and _unlike(here[name], there[name])]
@@ -126,7 +126,7 @@ def _cured(comparison: Comparison, name: str) -> bool:
             with _given(comparison, name):
                 theirs = comparison.other.once(dtype).captured
             ours = comparison.model.once(dtype).captured
-        except Exception:  # whatever a model raises that is told to be otherwise than it was built
+        except Exception:  # a model may raise anything if its attributes are changed
             continue
         results = [(each.of_model(ours), each.of_other(theirs)) for each in comparison.subjects if each.kind in ("result", "buffer")]
         return all(a is not None and b is not None and a.shape == b.shape and _equal(b, a) for a, b in results)
@@ -149,14 +149,14 @@ def _contents(place: Place) -> Iterator[str]:
 
 
 def _passed(place: Place) -> Iterator[str]:
-    """By the first tensor between modules that differs."""
+    """Changes of the first differing tensor between modules."""
     if place.passed is not None and place.passed[0].shape == place.passed[1].shape:
         yield from (f"what it gives is {said}" for said in _changes(*place.passed, "what model gives there"))
 
 
 def _readings(place: Place) -> Iterator[str]:
-    """An op reads the operand of the same op in model, changed by a factor, a mask or a shift. A factor goes through sums and products, and may be
-    taken in one place here and in another there. So an op that it does not go through tells how many times it was taken."""
+    """Finds an op that reads the operand of the same op in model, changed by a factor, a mask or a shift. Sums and products pass a factor on, and the
+    models may apply it at different places. So an op that does not pass it on shows how often it was applied."""
     assert place.number is not None
     found = ""
     for made in place.theirs[place.number :]:
@@ -164,7 +164,7 @@ def _readings(place: Place) -> Iterator[str]:
         if _op(made) not in SCALING:
             if told:
                 yield told
-            found = ""  # what another op takes up unnoticed was taken back before
+            found = ""  # the factor was removed before this op
         elif told:
             found = told
     if found:
@@ -185,7 +185,7 @@ def _reading(made: Made, place: Place) -> Iterator[str]:
 
 
 def _orders(made: Made, ours: Sequence[Made]) -> Iterator[str]:
-    """The same op in model reads the same memory, by other strides: a transpose, a view or interleaving in the place of another."""
+    """Finds an op of model that reads the same memory with other strides: a transpose, a view or interleaving is confused with another."""
     for each in ours:
         if each.op != made.op or len(each.views) != len(made.views):
             continue
@@ -199,7 +199,7 @@ def _orders(made: Made, ours: Sequence[Made]) -> Iterator[str]:
 
 
 def _walk(view: View) -> tuple[int, list[tuple[int, int]]]:
-    """In which order a view goes through memory, however it is cut into dimensions: offset, and sizes with strides."""
+    """The order in which a view reads memory, whatever its dimensions: offset, and sizes with strides."""
     found: list[tuple[int, int]] = []
     for size_, stride in zip(view[1], view[2], strict=True):
         if size_ == 1:
@@ -212,7 +212,7 @@ def _walk(view: View) -> tuple[int, list[tuple[int, int]]]:
 
 
 def _changes(here: torch.Tensor, there: torch.Tensor, what: str) -> Iterator[str]:
-    """What makes `there`, of model, out of `here`, of other; the two have one shape."""
+    """Changes that turn `there`, of model, into `here`, of other. Both have the same shape."""
     a, b = _seen(here, there)
     factor = _factor(a, b)
     if factor is not None and factor != 1:
@@ -232,7 +232,7 @@ def _changes(here: torch.Tensor, there: torch.Tensor, what: str) -> Iterator[str
 
 
 def _seen(here: torch.Tensor, there: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both in float64, with zeros where one of the two is masked."""
+    """Both in float64, with zeros where either is masked."""
     seen = ~(_hidden(here) | _hidden(there))
     zero = torch.zeros((), dtype=torch.float64)
     return torch.where(seen, here.double(), zero), torch.where(seen, there.double(), zero)
@@ -243,7 +243,7 @@ def _hidden(value: torch.Tensor) -> torch.Tensor:
 
 
 def _masks(here: torch.Tensor, ours: Sequence[Made]) -> Iterator[str]:
-    """Another mask on the same scores: by the result of model's that differs in the fewest elements."""
+    """Another mask on the same scores, compared with the result of model that differs in the fewest elements."""
     found = []
     for each in ours:
         assert each.tensor is not None
@@ -264,11 +264,11 @@ def _from(value: torch.Tensor, dim: int, by: int) -> torch.Tensor:
 
 
 def _factor(here: torch.Tensor, there: torch.Tensor) -> float | None:
-    """The number that `here` is times `there`, if it is."""
+    """The factor by which `here` is `there`, or None."""
     square = float((there * there).sum())
     factor = float((here * there).sum()) / square if square > 0 else 0.0
     if not factor or (here.numel() < 2 and all(abs(each - round(each)) > 1e-6 * abs(each) for each in (factor, 1 / factor))):
-        return None  # any number is some other times a factor: a single one tells where the factor is whole
+        return None  # any two numbers differ by some factor, so a single element only counts with an integer factor
     return factor if _equal(here, there * factor) else None
 
 
@@ -282,7 +282,7 @@ def _op(made: Made) -> str:
 
 
 def tried(comparison: Comparison, place: Place) -> str:
-    """`explained`, or nothing where looking for it fails: an explanation is no part of the verdict."""
+    """`explained`, or "" if the search fails. An explanation is not part of the verdict."""
     with contextlib.suppress(*REFUSALS):
         return explained(comparison, place)
     return ""

@@ -1,4 +1,4 @@
-"""The ways of running a model that should not matter: the run that each makes beside the plain one, and its requirements."""
+"""Ways of running a model that should not change its result. Each has a run to compare with the plain one, and requirements."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from precheck.words import counted
 Around = Callable[[], contextlib.AbstractContextManager[None]]
 Aligned = Callable[[torch.Tensor], torch.Tensor]
 DEFAULT = ("repeat", "order", "batch", "threads")
-"""What holds of any model, and is tried where nothing is named."""
+"""Variations that hold for any model. They are tried if the user names none."""
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _COUNTING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
-"""Norms that keep statistics, which training moves."""
+"""Norms that keep running statistics, which training updates."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Variation:
-    """One way. `around` goes around its runs. `aligned` makes what passes between its modules comparable with the model's. `base` is around the
-    model's own runs, where these have to differ from the plain ones. `losses` splits the loss too."""
+    """One way of running a model. `around` is a context for its runs. `aligned` makes tensors between its modules comparable with the model's. `base`
+    is the context for the model's own runs, if they have to differ from plain ones."""
 
     name: str
     ask: Ask = plainly
     around: Around = contextlib.nullcontext
     base: Around | None = None
     aligned: Aligned | None = None
-    pieces: int = 0  # rows of a microbatch, whose losses are added up
-    ranks: int = 0  # to which rows are dealt out in turn, and whose gradients are averaged
+    pieces: int = 0  # rows of a microbatch, whose losses are summed; 0 for none
+    ranks: int = 0  # ranks that get rows in turn, and whose gradients are averaged; 0 for none
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Asking:
-    """What a variation is made from."""
+    """The inputs from which variations are made."""
 
     model: nn.Module
     inputs: Any
@@ -52,7 +52,7 @@ class Asking:
 
 
 def made(over: Any, asking: Asking) -> list[Variation]:
-    """The variations that `over` names, (names, or a mapping of names to amounts). Raises InputError for what is unknown or cannot be asked."""
+    """The variations that `over` names (names, or a mapping of names to amounts). Raises InputError for unknown names and unmet requirements."""
     wanted = dict.fromkeys(DEFAULT) if over is None else over
     if isinstance(wanted, str):
         wanted = (wanted,)
@@ -101,7 +101,7 @@ def _microbatches(asking: Asking, amount: int | None) -> list[Variation]:
 
 
 def _ranks(asking: Asking, amount: int | None) -> list[Variation]:
-    """As data parallelism deals out a batch. What each rank is given counts alike in the average, so each has to have as many rows."""
+    """Splits the batch as data parallelism does. Each rank counts equally in the average, so all ranks need the same number of rows."""
     count, ranks = rows(asking.inputs), amount or 2
     if not asking.has_loss:
         raise InputError("ranks need a loss, whose gradients are averaged; pass loss=lambda out: ...")
@@ -198,7 +198,7 @@ def _recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _dropout(asking: Asking, amount: int | None) -> list[Variation]:
-    """Off by eval(), and in training with a probability of zero; norms that keep statistics stay as they are in eval() on both routes."""
+    """Compares dropout off by eval() with dropout of probability zero in training. Norms with running statistics are in eval() mode in both runs."""
     model = asking.model
     dropouts = [module for module in model.modules() if isinstance(module, _DROPOUTS)]
     rates = [(each, name) for each in model.modules() for name, value in vars(each).items() if "drop" in name and isinstance(value, float) and value]
@@ -236,7 +236,7 @@ def _modes(model: nn.Module, training: Callable[[nn.Module], bool]) -> Iterator[
 
 
 def _quiet(model: nn.Module) -> Around:
-    """Dropout off: rows that are asked otherwise draw otherwise, which is no fault."""
+    """Turns dropout off, since rows in another order or number would get other random draws."""
     dropouts = tuple(module for module in model.modules() if isinstance(module, _DROPOUTS))
 
     @contextlib.contextmanager

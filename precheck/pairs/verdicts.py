@@ -1,7 +1,7 @@
-"""The verdict on each tensor of a pair: equal bits, rounding, less accurate on one side, different, or undecidable.
+"""Gives the verdict on each tensor: equal bits, rounding, less accurate on one side, different, or undecidable.
 
-Two questions are asked apart. The distance between the exact runs of the two is a difference of the functions, for which rounding is no excuse. It
-counts from the floor of the precision on. What lies between a side's run and its own exact run is that side's rounding.
+Two questions are separate. The distance between the exact runs of the two is a difference of the functions, which rounding does not excuse. It counts
+from the floor of the precision on. The distance between a side's run and its own exact run is that side's rounding.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ GRAVEST: tuple[Verdict, ...] = ("different", "less accurate", "undecidable", "mo
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sided:
-    """What one subject was in the runs of both sides. `exact_other` follows the decisions of `other`'s run, `free` are exact runs along their own;
-    None where they were not made, since nothing asked for them."""
+    """One subject in the runs of both sides. `exact_other` follows the decisions of `other`'s run, and the `free` ones their own. None if a run was
+    not needed."""
 
     model: torch.Tensor | None
     other: torch.Tensor | None
@@ -36,22 +36,22 @@ class Sided:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judged:
-    """One subject with its verdict. `r` is what decided it, in floors, `allowed` its limit, `where` the block that it is of ("" for the whole)."""
+    """One subject with its verdict. `r` is the deciding number, in floors, `allowed` its limit, and `where` its block ("" for the whole tensor)."""
 
     subject: Subject
     verdict: Verdict
     r: float
     allowed: float
     where: str = ""
-    drift: float = 0.0  # Euclidean, of `other` from the exact result
+    drift: float = 0.0  # Euclidean distance of `other` from the exact result
     floor: float = 0.0
     norm: float = 0.0  # of the exact result
     nonfinite: int = 0
     shape: tuple[int, ...] = ()
     dtype: str = ""
     recorded: bool = False  # whether `other` is a recording, which has no exact run
-    clear: bool = False  # whether `other` lies so near to the exact result, in every block, that its own exact run could tell nothing more
-    why: str = ""  # where no number decided: "has shape (2, 3), and model's has (2, 4)"
+    clear: bool = False  # whether `other` is so close to the exact result, in every block, that its own exact run is not needed
+    why: str = ""  # the reason, if no number decided: "has shape (2, 3), and model's has (2, 4)"
 
     @property
     def relative(self) -> float:
@@ -59,14 +59,14 @@ class Judged:
 
 
 def unlike(subject: Subject, other: torch.Tensor, why: str) -> Judged:
-    """What differs whatever its numbers are."""
+    """The verdict `different` for a reason other than its numbers."""
     return Judged(
         subject, "different", math.inf, noise.FAIL, why=why, shape=tuple(other.shape), dtype=str(other.dtype).removeprefix("torch."),
     )  # fmt: skip
 
 
 def plain(subject: Subject, sided: Sided) -> Judged | None:
-    """The verdict that needs no floor: equal bits, no gradient, another shape; None where numbers have to tell."""
+    """The verdict if it needs no floor: equal bits, no gradient, another shape. None if numbers have to decide."""
     ours, theirs = sided.model, sided.other
     if ours is None or theirs is None:
         has, lacks = ("model", "other") if theirs is None else ("other", "model")
@@ -84,7 +84,7 @@ def plain(subject: Subject, sided: Sided) -> Judged | None:
 
 
 def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: Floor | None = None) -> Judged:
-    """The verdict by numbers. `fine` is the floor that float32 would have, where the precision is lower."""
+    """The verdict by numbers. `fine` is the floor of float32, if the precision is lower."""
     assert sided.model is not None
     assert sided.other is not None
     if not sided.other.is_floating_point() and not sided.other.is_complex():
@@ -117,7 +117,7 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
     if r > limit and beside > limit:
         return found.told("less accurate", r, limit, "", own)
     clear = r <= noise.WARN and _beyond(own, floor.square, found.shape)[0] <= noise.FAIL
-    if subject.kind == "update":  # blocks of an update err as their gradients do: a step is turned round, one element at a time
+    if subject.kind == "update":  # a block of an update may have any error where a step is reversed, one element at a time
         return dataclasses.replace(found.told("rounding", r, limit, "", own), clear=r <= noise.WARN)
     ratios, spot = _blocks(own, floor, rival, found.shape, samples)
     if spot and ratios > 1:
@@ -128,7 +128,7 @@ def judged(subject: Subject, sided: Sided, floor: Floor, *, samples: int, fine: 
 
 
 def agreed(subject: Subject, sided: Sided, floor: Floor) -> Judged | None:
-    """`rounding`, where the two runs are near to one another, in whole and in every block; None where they are not, and exact runs have to tell."""
+    """`rounding` if the two runs are close, as a whole and in every block. None if exact runs have to decide."""
     assert sided.model is not None
     assert sided.other is not None
     if not (sided.other.is_floating_point() or sided.other.is_complex()) or sided.other.dtype != sided.model.dtype:
@@ -142,9 +142,9 @@ def agreed(subject: Subject, sided: Sided, floor: Floor) -> Judged | None:
 
 
 def evident(subject: Subject, sided: Sided, floor: Floor, fine: Floor) -> Judged | None:
-    """`rounding`, where the exact runs agree by a rounding of the `fine` format and both sides err alike; None where noise runs have to tell.
+    """`rounding` if the exact runs agree up to a rounding of the `fine` format and both sides have similar errors. None if noise runs have to decide.
 
-    A side that errs no more than twice as much as the other is not the less accurate one, whatever the floor.
+    A side whose error is at most twice the other's is not the less accurate one, whatever the floor.
     """
     shapes = {each.shape for each in (sided.model, sided.exact_other, sided.free_model, sided.free_other) if each is not None}
     if sided.other is None or sided.free_model is None or sided.free_other is None or sided.exact_other is None or shapes != {sided.other.shape}:
@@ -164,7 +164,7 @@ def evident(subject: Subject, sided: Sided, floor: Floor, fine: Floor) -> Judged
 
 
 class _Row:
-    """What all verdicts on one subject say alike."""
+    """The values that all verdicts on one subject share."""
 
     def __init__(self, subject: Subject, other: torch.Tensor, floor: Floor, own: Squares) -> None:
         self.subject, self.floor, self.own = subject, floor, own
@@ -179,13 +179,14 @@ class _Row:
 
 
 def _drowned(between: Squares, bound: Squares, floor: Floor, samples: int) -> tuple[float, str, float]:
-    """Of what is zero on paper: two runs' rounding, which luck scatters, so that no block tells anything."""
+    """The distance, in floors, of tensors that are zero in exact arithmetic. Both are random rounding errors, so blocks are not judged."""
     limit = noise.FAIL if samples < ENOUGH else _allowed(1, samples, floor.free.whole)
     return ratio(between.whole, bound.whole), "", limit
 
 
 def _bound(floor: Floor, free: torch.Tensor) -> Squares:
-    """The floor for what was decided freely: where the run under the precision decided otherwise, a tensor may be zero there and not here."""
+    """The floor for runs along their own decisions. The run under the precision may have decided otherwise, and a tensor may be zero there but not
+    here."""
     norm, count = size(free), max(1, free.numel())
     parts = [torch.maximum(each, floor.rounding * part.clamp(min=norm.whole * each_length / count))
              for each, part, each_length in zip(floor.square.blocks, norm.blocks, lengths(tuple(free.shape)), strict=True)]  # fmt: skip
@@ -193,7 +194,8 @@ def _bound(floor: Floor, free: torch.Tensor) -> Squares:
 
 
 def _beyond(between: Squares, floor: Squares, shape: tuple[int, ...]) -> tuple[float, str, float]:
-    """A difference of exact runs, in floors: of the whole, or of the block where it is greatest. It is no matter of luck: one limit for all."""
+    """A difference of exact runs, in floors: of the whole, or of the block where it is greatest. It does not depend on chance, so the limit is
+    fixed."""
     whole = ratio(between.whole, floor.whole)
     if whole > noise.FAIL:
         return whole, "", noise.FAIL
@@ -202,13 +204,13 @@ def _beyond(between: Squares, floor: Squares, shape: tuple[int, ...]) -> tuple[f
 
 
 def _allowed(numel: int, samples: int, free: float) -> float:
-    """In floors, of a tensor as a whole: more where few independent errors make all of its noise."""
+    """The limit for a whole tensor, in floors. It is larger if few independent errors make all of its noise."""
     limit = noise.allowed(numel, samples)
     return limit if free >= numel else max(limit, LUCK * largest(max(1, round(free)), samples, 1))
 
 
 def _blocks(own: Squares, floor: Floor, rival: Squares, shape: tuple[int, ...], samples: int) -> tuple[float, str]:
-    """The block that errs most beside what is allowed to the largest of so many: how many times that, and where."""
+    """The ratio of error to limit in the block where it is largest, and its place. The limit allows for the largest of that many blocks."""
     ratios = []
     partitions_ = zip(own.blocks, floor.square.blocks, rival.blocks, floor.free.blocks, lengths(shape), every(shape), strict=True)
     for theirs, bound, ours, free, length, count in partitions_:
@@ -222,7 +224,7 @@ def _blocks(own: Squares, floor: Floor, rival: Squares, shape: tuple[int, ...], 
 
 
 def _chosen(subject: Subject, sided: Sided, floor: Floor) -> Judged:
-    """Integers and booleans are decisions: they agree where both exact runs decide alike."""
+    """The verdict on integers and booleans. They are decisions, and agree if both exact runs decide alike."""
     found = _Row(subject, sided.other, floor, apart(sided.other, sided.model))  # type: ignore[arg-type]
     if sided.free_other is None or sided.free_model is None:
         return found.told("undecidable", 0.0, noise.FAIL, "", found.own)

@@ -1,6 +1,6 @@
-"""Recipes of low-precision matrix products, each named as its framework names it.
+"""Recipes for matrix products in low precision, each under the name that its framework gives it.
 
-A file holds the recipes of one kind in `RECIPES`; a new file is entered below. `recipe` says what a recipe is, `products` carries one out in plain
+A file holds the recipes of one kind in `RECIPES`. A new file is entered below. `recipe` defines what a recipe is, and `products` applies one in plain
 torch, forward and backward, on any device. Importing this package does not import torch.
 """
 

@@ -1,4 +1,4 @@
-"""What becomes of the blocks of an operand that share a scale: in how many something is clipped, in how many something is rounded to zero."""
+"""Counts the blocks of an operand (elements that share a scale) in which quantisation clips an element or rounds one to zero."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from precheck.formats.tiles import Tile
 from precheck.recipes.recipe import Quantiser
 
 NEARLY = 1 + 2.0**-20
-"""Scales are float32 numbers, so that an end is off by a rounding or two; the greatest magnitude of a block may lie on it."""
+"""Tolerance for the ends of a block's range. Float32 scales put an end off by one or two roundings, and a block's greatest magnitude may lie on
+it."""
 
 
 @dataclasses.dataclass(slots=True)
 class Blocks:
-    """Counts over the calls of one step. An element is clipped that lies more than half a spacing beyond the largest number that its block holds."""
+    """Counts over the calls of one step. An element counts as clipped if it lies more than half a spacing beyond the largest number of its block."""
 
     blocks: int = 0
-    clipping: int = 0  # blocks in which an element is clipped
-    flushing: int = 0  # blocks in which an element is rounded to zero
+    clipping: int = 0  # blocks with a clipped element
+    flushing: int = 0  # blocks with an element that is rounded to zero
     elements: int = 0
     clipped: int = 0
     flushed: int = 0
 
     def add(self, operand: torch.Tensor, made: torch.Tensor, how: Quantiser, by: torch.Tensor | None) -> None:
-        """Counts one call. `made` is what the operand was quantised to, `by` what a delayed scale multiplied it by."""
+        """Counts one call. `made` is the quantised operand, and `by` is the factor of a delayed scale, if there is one."""
         wide = operand.detach().float()
         if not wide.numel():
             return
@@ -45,7 +46,7 @@ class Blocks:
 
 
 def ends(wide: torch.Tensor, how: Quantiser, by: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Between which numbers each element must lie for rounding not to clip it."""
+    """The lowest and the highest value that each element can have without being clipped."""
     tile, element = Tile(how.across, how.along), how.element
     if not isinstance(element, Format):
         scale, zero = integers.parameters(wide, element, tile=tile, symmetric=how.scale == "symmetric")
@@ -65,7 +66,7 @@ def ends(wide: torch.Tensor, how: Quantiser, by: torch.Tensor | None = None) -> 
 
 
 def shares(steps: Iterable[Blocks]) -> dict[str, Any]:
-    """How many blocks there are in a step, and by step the shares of blocks and of elements."""
+    """Blocks in a step, and by step the shares of blocks and elements that are clipped or rounded to zero."""
     each = list(steps)
     return {
         "blocks": each[0].blocks if each else 0,

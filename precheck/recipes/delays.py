@@ -1,4 +1,4 @@
-"""The cost to an operand of a scale from the calls before: too small a scale for data that grows, too large a one after an outlier."""
+"""Measures what a delayed scale costs an operand. The scale is too small for data that grows, and too large after an outlier."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import dataclasses
 import torch
 
 FAR = 16.0
-"""Times the greatest magnitude, from which what a scale was made for is looked at. Below it a format of four bits of exponent rounds the elements
-that make up a norm as it does under a scale of their own. They lie within its normal numbers, which span 2^14."""
+"""Ratio of the expected greatest magnitude to the actual one from which a delayed scale is examined. Below it, a format with four exponent bits
+rounds the elements that make up the norm as it would under their own scale: they lie within its normal numbers, which span 2^14."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Delayed:
-    """One operand of one call under a scale of the calls before. Errors are relative to the operand's Euclidean norm."""
+    """The effect of a delayed scale on one operand of one call. Errors are relative to the operand's Euclidean norm."""
 
     kind: str  # "input", "weight" or "gradient"
     lost: float = 0.0  # error under the delayed scale
-    current: float = 0.0  # and under a scale of the operand's own
-    clipped: float = 0.0  # share of elements that ended at the largest number
-    zeroed: float = 0.0  # and of those that ended at zero, but not under a scale of their own
-    grown: float = 1.0  # greatest magnitude, over the one that the scale was made for
+    current: float = 0.0  # error under the operand's own scale
+    clipped: float = 0.0  # share of elements that became the largest number
+    zeroed: float = 0.0  # share of elements that became zero, but would not under the operand's own scale
+    grown: float = 1.0  # greatest magnitude, divided by the one that the scale was made for
 
 
 def fits(now: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether a greatest magnitude is near enough to the one that the scale was made for. 0, Inf and NaN are no scale's fault."""
+    """Whether a greatest magnitude is close enough to the one that the scale was made for. True for 0, Inf and NaN, which no scale causes."""
     return bool((now == 0) | ~now.isfinite() | ((now <= expected) & (now * FAR >= expected)))
 
 
 def delayed(kind: str, operand: torch.Tensor, made: torch.Tensor, own: torch.Tensor, grown: float) -> Delayed:
-    """`made` and `own` are `operand` as quantised under the delayed scale, and under one of its own greatest magnitude."""
+    """Compares the operand as quantised under the delayed scale (`made`) with the operand as quantised under its own scale (`own`)."""
     wide = operand.float()
     norm, largest = float(wide.norm()), made.abs().amax()
     lost, current = (float((each - wide).norm()) / norm for each in (made, own))

@@ -1,4 +1,4 @@
-"""float8 by blocks, as in DeepSeek-V3: 1 x 128 for inputs and gradients, 128 x 128 for weights, sums of 128 terms added up in float32."""
+"""float8 with block scales, as in DeepSeek-V3: 1 x 128 for inputs and gradients, 128 x 128 for weights. Sums of 128 terms are added in float32."""
 
 from __future__ import annotations
 

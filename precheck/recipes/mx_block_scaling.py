@@ -1,4 +1,4 @@
-"""Microscaling formats for all three products: blocks of 32 along the sum, under powers of two that are rounded up."""
+"""Microscaling formats for all three products: blocks of 32 along the summed dimension, with power-of-two scales that are rounded up."""
 
 from __future__ import annotations
 

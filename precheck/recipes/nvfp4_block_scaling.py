@@ -1,4 +1,4 @@
-"""NVFP4 training: square scales of weights, Hadamard matrices for the weight gradient's operands, gradients rounded by chance."""
+"""NVFP4 training: square blocks for weights, a Hadamard transform for operands of the weight gradient, stochastic rounding of gradients."""
 
 from __future__ import annotations
 

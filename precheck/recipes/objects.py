@@ -1,4 +1,4 @@
-"""Frameworks' own objects for recipes: Transformer Engine's recipes, torchao's configurations and recipe names."""
+"""Turns frameworks' own objects into recipes: Transformer Engine's recipes, torchao's configurations and recipe names."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ ELEMENTS: Mapping[str, Format | Integers] = {
     "torch.float8_e4m3fn": E4M3FN, "torch.float8_e5m2": E5M2, "torch.float4_e2m1fn_x2": E2M1, "fp6_e2m3": E2M3, "fp6_e3m2": E3M2,
     "torch.int8": INT8, "torch.int4": INT4,
 }  # fmt: skip
-"""By what a configuration's `weight_dtype` and `activation_dtype` are called."""
+"""Formats by the names that a configuration's `weight_dtype` and `activation_dtype` have."""
 
 
 class UnknownOptionError(Exception):
-    """A configuration has an option that no recipe here carries out; the message says which."""
+    """A configuration has an option that no recipe here supports. The message says which."""
 
 
 def recipe_of(given: Any, known: dict[str, Recipe]) -> Recipe | None:
-    """The recipe that an object stands for; None if it stands for none.
+    """The recipe that an object stands for, or None.
 
-    Transformer Engine's say by `fp8_format` what gradients are stored in. torchao's configurations say by `group_size` or `granularity` how many
-    elements share a scale, and by `weight_dtype` and `activation_dtype` what these are stored in.
+    In Transformer Engine's recipes, `fp8_format` gives the format of gradients. In torchao's configurations, `group_size` or `granularity` gives the
+    number of elements that share a scale, and `weight_dtype` and `activation_dtype` give the formats.
 
     Raises UnknownOptionError.
     """
@@ -49,7 +49,7 @@ def recipe_of(given: Any, known: dict[str, Recipe]) -> Recipe | None:
 
 
 def _float8_training(given: Any, known: dict[str, Recipe]) -> Recipe | None:
-    """torchao's recipe whose casts have the scales of this configuration's."""
+    """torchao's recipe whose casts have the same scales as those of this configuration."""
     casts = [getattr(given, f"cast_config_{operand}", None) for operand in ("input", "weight", "grad_output", "input_for_grad_weight")]
     each = [getattr(getattr(cast, "scaling_granularity", None), "value", None) for cast in casts[:3]]
     kept = getattr(getattr(casts[3], "scaling_type", None), "value", None) == "disabled"
@@ -61,7 +61,7 @@ def _float8_training(given: Any, known: dict[str, Recipe]) -> Recipe | None:
 
 
 def _configured(given: Any, recipe: Recipe) -> Recipe:
-    """`recipe` with the elements and the scales that a configuration of inference says."""
+    """`recipe` with the formats and scales that a configuration for inference specifies."""
     mode = getattr(getattr(given, "scaling_mode", None), "value", "rceil")
     if mode != "rceil":
         raise UnknownOptionError(f"scaling_mode={mode!r} of {recipe.name}: its powers of two are rounded up here, which is 'rceil'")

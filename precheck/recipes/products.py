@@ -1,8 +1,8 @@
-"""A recipe carried out: inside the mode, each product of two matrices sees operands as the recipe quantises them, forward and backward.
+"""Applies a recipe: inside the mode, the operands of each product of two matrices are quantised as the recipe says, forward and backward.
 
-A product is told by its operands. A product of a forward pass has an input and a weight. In a backward pass one with a weight makes the gradient of
-an input, and one without makes that of a weight. Autograd's node says of which call. A weight is a Parameter, or what has been made of Parameters
-alone.
+A product is identified by its operands. Forward, it has an input and a weight. Backward, a product with a weight makes the gradient of an input, and
+one without makes the gradient of a weight. Autograd's node identifies the call. A weight is a Parameter, or a tensor that is computed from Parameters
+only.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from precheck.torch_internals import TorchDispatchMode, backward_node, in_backwa
 
 PRODUCTS = {getattr(torch.ops.aten, name).default: places for name, places in ops.DENSE_PRODUCTS.items() if name in ("mm", "addmm")}
 REMEMBERED = 1 << 17
-"""Products whose calls are remembered for the backward pass."""
+"""Products whose calls are kept for the backward pass."""
 OWN = "precheck_products"
-"""Attribute of a parameter whose layer follows another recipe than its model: that recipe, or None for a layer that is not quantised."""
+"""Attribute of a parameter whose layer follows another recipe than its model. It holds that recipe, or None for a layer that is not quantised."""
 Kind = Literal["input", "weight", "gradient"]
 Product = Literal["forward", "input gradient", "weight gradient"]
 
 
 @dataclasses.dataclass(slots=True)
 class Call:
-    """One call of a layer, forward and backward. `scales` are what its operands were multiplied by, where a recipe delays scales."""
+    """One call of a layer, forward and backward. `scales` are the factors of its operands, if the recipe has delayed scales."""
 
     site: int
-    shape: tuple[int, int]  # of the weight, as the product has it
+    shape: tuple[int, int]  # of the weight, as the product takes it
     scales: dict[Kind, torch.Tensor] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True)
 class Operand:
-    """An operand of a product: its matrix with the summed dimension last, and whose history its scale follows."""
+    """An operand of a product: its matrix with the summed dimension last, and the call whose history its scale follows."""
 
     kind: Kind
     matrix: torch.Tensor
@@ -53,7 +53,7 @@ class Operand:
 
 
 class Known:
-    """Storages that were seen as something, and the site at which; those that are gone are not known."""
+    """Maps storages to the site where they were used. Storages that were freed are unknown."""
 
     def __init__(self) -> None:
         self.seen: dict[int, tuple[StorageWeakRef, int]] = {}
@@ -62,21 +62,21 @@ class Known:
         self.seen[storage_key(tensor)] = StorageWeakRef(tensor.untyped_storage()), site
 
     def site(self, tensor: torch.Tensor) -> int | None:
-        """At which site a tensor of that storage was seen."""
+        """The site where a tensor with this storage was used, or None."""
         found = self.seen.get(storage_key(tensor))
         return None if found is None or found[0].expired() else found[1]
 
 
 class Histories:
-    """Greatest magnitudes of the calls before, by site and operand, and operands quantised under the scales that follow."""
+    """The greatest magnitudes of earlier calls, by site and operand. Quantises operands under the scales that follow from them."""
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.seen: dict[tuple[int, Kind], deque[torch.Tensor]] = {}
-        self.told: deque[delays.Delayed] = deque(maxlen=2)  # of the operands of the last product, whose scales are of calls before
+        self.told: deque[delays.Delayed] = deque(maxlen=2)  # the operands of the last product, if their scales come from earlier calls
 
     def quantised(self, operand: Operand, noise: bool, generator: torch.Generator) -> torch.Tensor:
-        """Under one scale a call, for all its products. Where nothing but zeros has been seen before, that of its own greatest magnitude."""
+        """Quantises under one scale per call, for all its products. If earlier calls had only zeros, the scale is that of the operand itself."""
         assert operand.how is not None
         matrix, how, scales = operand.matrix, operand.how, operand.call.scales
         if operand.kind in scales:
@@ -84,7 +84,7 @@ class Histories:
         now, before = matrix.detach().abs().amax().float(), self.seen.setdefault((operand.site, operand.kind), deque(maxlen=self.length))
         expected = torch.stack(list(before)).amax() if before else now
         told, expected = bool(before) and bool(expected > 0), torch.where(expected > 0, expected, now)
-        before.append(torch.where(now.isfinite(), now, torch.zeros_like(now)))  # as Transformer Engine, whose scale stays where a gradient overflows
+        before.append(torch.where(now.isfinite(), now, torch.zeros_like(now)))  # as in Transformer Engine, which keeps its scale at an overflow
         scales[operand.kind] = quantising.multiplier(expected, how)
         made = quantising.rounded(matrix, how, by=scales[operand.kind], noise=noise, generator=generator)
         if told and not noise:
@@ -100,16 +100,16 @@ class Histories:
 
 
 class RecipeProducts(TorchDispatchMode):
-    """Carries products out as `recipe` says. With `noise`, a seed, each rounding to nearest is an error by chance of its size instead."""
+    """Computes products as `recipe` says. With `noise`, a seed, each rounding to nearest is replaced by a random error of its size."""
 
     def __init__(self, recipe: Recipe, *, noise: int | None = None, low_only: bool = False) -> None:
-        """`low_only`: products of float32 stay as they are, since they are kept so on purpose where autocast makes all others low."""
+        """`low_only`: products in float32 are not quantised. Where autocast makes all others low, they are kept in float32 on purpose."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.recipe, self.noise, self.low_only = recipe, noise, low_only
         self.weights, self.inputs, self.gradients = Known(), Known(), Known()
-        self.own: dict[int, Recipe | None] = {}  # by site, of layers that follow another recipe
-        self.calls: dict[int, Call] = {}  # the last at each site
-        self.nodes: dict[int, Call | None] = {}  # by the number of autograd's node; None of a product that is no layer's
+        self.own: dict[int, Recipe | None] = {}  # recipes of layers that do not follow the model's, by site
+        self.calls: dict[int, Call] = {}  # the last call at each site
+        self.nodes: dict[int, Call | None] = {}  # by the number of autograd's node; None for a product that belongs to no layer
         self.histories = Histories(recipe.history)
         self.generators: dict[torch.device, torch.Generator] = {}
 
@@ -138,7 +138,7 @@ class RecipeProducts(TorchDispatchMode):
         return made.to(left.dtype)
 
     def made(self, args: Iterable[Any], result: Any) -> None:
-        """Told of all ops: what is made of weights alone is a weight, as a cast, three that are stacked, a merged adapter."""
+        """Sees the arguments and the result of every op. A result of weights only is a weight too, such as a cast, a stack or a merged adapter."""
         if in_backward():
             return
         sites = [self._weight(tensor) if is_plain(tensor) else None for tensor in tensors_in(args) if tensor.dim()]
@@ -148,7 +148,7 @@ class RecipeProducts(TorchDispatchMode):
                     self.weights.add(tensor, sites[0])
 
     def _weight(self, tensor: torch.Tensor) -> int | None:
-        """The site of a weight; None if it is none."""
+        """The site of a weight, or None if the tensor is no weight."""
         base = tensor._base if tensor._base is not None else tensor
         if isinstance(base, torch.nn.Parameter):
             site = storage_key(base)
@@ -158,16 +158,16 @@ class RecipeProducts(TorchDispatchMode):
         return self.weights.site(tensor)
 
     def product(self, product: Product, operands: tuple[Operand, Operand]) -> torch.Tensor | None:
-        """The product in float32, from operands as the recipe has them; None where it leaves both alone."""
+        """The product in float32 of the quantised operands, or None if the recipe quantises neither."""
         made = self.quantised(product, operands)
         return None if made is None else self.summed(operands, made)
 
     def summed(self, operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """The product of two operands as the recipe has made them."""
+        """The product of two quantised operands."""
         return _summed(*made, self._followed(operands[0]).chunk)
 
     def quantised(self, product: Product, operands: tuple[Operand, Operand]) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Both operands as the recipe has them, in float32; None where it leaves both alone. What a recipe turns first is turned in `operands`."""
+        """Both operands quantised, in float32, or None if the recipe quantises neither. A Hadamard transform is also applied to `operands`."""
         if self.own.get(operands[0].site, self.recipe) is None:
             return None
         recipe = self._followed(operands[0])
@@ -187,10 +187,10 @@ class RecipeProducts(TorchDispatchMode):
         return self.own.get(operand.site) or self.recipe
 
     def operands(self, left: torch.Tensor, right: torch.Tensor) -> tuple[Product, tuple[Operand, Operand]] | None:
-        """Which product it is, and its operands in their order; None for a product that is no layer's, as that of two activations is."""
+        """Which product it is, and its operands in their order. None for a product that belongs to no layer, such as one of two activations."""
         sites = self._weight(left), self._weight(right)
         site = next((each for each in reversed(sites) if each is not None), None)
-        if not in_backward() or torch.is_grad_enabled():  # a checkpoint's recomputation has autograd on
+        if not in_backward() or torch.is_grad_enabled():  # autograd is on while a checkpoint is recomputed
             return self._forward(left, right, sites, site)
         node = backward_node()
         number = -1 if node is None else sequence_number(node)
@@ -222,7 +222,7 @@ class RecipeProducts(TorchDispatchMode):
         return "forward", _pair(kinds, left, right, call)
 
     def _guessed(self, left: torch.Tensor, right: torch.Tensor, site: int | None) -> Call | None:
-        """The call to which a product of a hand-written backward pass belongs. It is found by its weight, or by its input and the shape of its
+        """The call that a product of a hand-written backward pass belongs to. It is found by its weight, or by its input and the shape of its
         result."""
         if site is not None:
             return self.calls.get(site) or Call(site, (0, 0))
@@ -240,7 +240,7 @@ class RecipeProducts(TorchDispatchMode):
         return quantising.rounded(operand.matrix, operand.how, noise=noise, generator=generator)
 
     def _generator(self, device: torch.device) -> torch.Generator:
-        """A run's own, so that the model's random numbers stay as they are."""
+        """A generator of its own for each run, so that the model's random numbers do not change."""
         if device not in self.generators:
             self.generators[device] = torch.Generator(device).manual_seed(0 if self.noise is None else self.noise)
         return self.generators[device]
@@ -251,7 +251,7 @@ def _pair(kinds: tuple[Kind, Kind], left: torch.Tensor, right: torch.Tensor, cal
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """The tensors among arguments, inside lists too."""
+    """The tensors among arguments, also those in lists."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -260,12 +260,12 @@ def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether a tensor is one of torch's own, of real numbers."""
+    """Whether it is an ordinary strided floating-point tensor or Parameter, no subclass."""
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided and tensor.is_floating_point()
 
 
 def _summed(first: torch.Tensor, second: torch.Tensor, chunk: int) -> torch.Tensor:
-    """The sums over the last dimensions of both, in float32; `chunk` terms at a time, where there are more."""
+    """The product of both, summed over their last dimensions in float32, in chunks of `chunk` terms if there are more."""
     length = first.shape[-1]
     if not chunk or length <= chunk:
         return first @ second.t()

@@ -1,4 +1,4 @@
-"""What a `Quantiser` makes of an operand, in plain torch: the numbers that its elements stand for."""
+"""Quantises an operand as a `Quantiser` says, in plain torch, and returns the values that its elements stand for."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from precheck.recipes.recipe import Quantiser
 def rounded(
     operand: torch.Tensor, how: Quantiser, *, by: torch.Tensor | None = None, noise: bool = False, generator: torch.Generator | None = None
 ) -> torch.Tensor:
-    """`operand`, a matrix that is summed over along its last dimension, quantised and dequantised, as float32.
+    """`operand`, quantised and dequantised, as float32. It is a matrix whose last dimension is the summed one.
 
-    `by` is what a delayed scale multiplies it by. With `noise` each element has an error by chance instead, of the size that rounding makes.
+    `by` is the factor of a delayed scale. With `noise` each element has a random error of the size of a rounding instead.
     """
     kind: Rounding = "stochastic" if how.stochastic else "noise" if noise else "nearest"
-    tile, operand = Tile(how.across, how.along), operand.contiguous()  # a pass over a turned matrix takes ten times as long
+    tile, operand = Tile(how.across, how.along), operand.contiguous()  # a pass over a transposed matrix takes ten times as long
     if operand.numel() == 0:
         return operand.float()
     if isinstance(how.element, Integers):
@@ -53,7 +53,7 @@ def _floats(
 
 
 def turned(operand: torch.Tensor, size: int) -> torch.Tensor:
-    """`operand` with each `size` columns turned by a random Hadamard matrix, which is orthogonal; filled up with zeros to whole blocks."""
+    """`operand`, padded with zeros to whole blocks, with each `size` columns multiplied by a random Hadamard matrix, which is orthogonal."""
     columns = operand.shape[-1]
     if columns % size:
         full = operand.new_zeros(operand.shape[0], columns + -columns % size)
@@ -65,7 +65,7 @@ def turned(operand: torch.Tensor, size: int) -> torch.Tensor:
 
 @functools.cache
 def hadamard(size: int, device: torch.device) -> torch.Tensor:
-    """A Hadamard matrix of `size`, a power of two, over √size, its rows' signs drawn from a fixed seed."""
+    """A Hadamard matrix of `size`, a power of two, divided by √size. The signs of its rows come from a fixed seed."""
     matrix = torch.ones(1, 1)
     while len(matrix) < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
@@ -75,6 +75,6 @@ def hadamard(size: int, device: torch.device) -> torch.Tensor:
 
 
 def multiplier(amax: torch.Tensor, how: Quantiser) -> torch.Tensor:
-    """What a delayed scale multiplies a tensor by, for the greatest magnitude that it expects."""
+    """The factor of a delayed scale for the greatest magnitude that it expects."""
     assert isinstance(how.element, Format)
     return scaled.multipliers(tiles.matrix(amax.reshape(1, 1)), how.element)

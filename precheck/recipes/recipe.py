@@ -1,6 +1,6 @@
-"""What a recipe of low-precision matrix products is: how each operand of each of a layer's three products is quantised.
+"""Defines a recipe for matrix products in low precision: how each operand of a layer's three products is quantised.
 
-Nothing here needs torch; `products` carries recipes out.
+Nothing here needs torch. `products` applies recipes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from precheck.formats.tiles import WHOLE
 from precheck.formats.whole import Integers
 
 Scale = Literal["float32", "power of two", "delayed", "mx", "nvfp4", "symmetric", "affine"]
-"""What a tile's elements are scaled by.
+"""How the scale of a tile is computed.
 
-"float32": the largest number of the format over the tile's greatest magnitude. "power of two": that, rounded down to one. "delayed": the same for the
-tensor, from the greatest magnitude of the steps before. "mx", "nvfp4": as `formats.mx` (rounded up) and `formats.nvfp4` say. "symmetric", "affine":
-integers without and with zero points.
+"float32": the largest number of the format divided by the tile's greatest magnitude. "power of two": the same, rounded down to a power of two.
+"delayed": the same for a whole tensor, from the greatest magnitudes of earlier steps. "mx", "nvfp4": as in `formats.mx` (rounded up) and
+`formats.nvfp4`. "symmetric", "affine": integers without and with zero points.
 """
 
 
@@ -25,9 +25,9 @@ integers without and with zero points.
 class Quantiser:
     """How one operand is quantised.
 
-    `along` elements in the direction that the product sums over, times `across` in the other, share a scale (`tiles.WHOLE`: all there are).
-    `stochastic` rounds by chance. `hadamard` multiplies the operand by a random Hadamard matrix of that size along the sum first. The other operand
-    is multiplied by the same, so the product stays the same.
+    A scale is shared by `along` elements in the summed dimension times `across` elements in the other (`tiles.WHOLE`: all of them). `stochastic`
+    means stochastic rounding. `hadamard` first multiplies the operand by a random Hadamard matrix of that size along the summed dimension. The other
+    operand is multiplied by the same matrix, so the product stays the same.
     """
 
     element: Format | Integers
@@ -40,15 +40,15 @@ class Quantiser:
 
 Pair = tuple[Quantiser | None, Quantiser | None]
 PLAIN: Pair = (None, None)
-"""A product whose operands stay as they are."""
+"""A product whose operands are not quantised."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recipe:
     """A recipe: the pairs are (input, weight), (gradient, weight), (gradient, input) of the three products of a linear layer.
 
-    `chunk`: after so many terms a sum is added to one in float32; 0 where it is one sum in float32. `history`: of how many steps delayed scales look
-    at the greatest magnitude. `source` says where the recipe is published.
+    `chunk`: the number of terms after which a partial sum is added to a float32 sum, or 0 if there is only one float32 sum. `history`: the number of
+    steps from which delayed scales take the greatest magnitude. `source`: where the recipe is published.
     """
 
     name: str
@@ -61,13 +61,13 @@ class Recipe:
 
     @property
     def quantisers(self) -> tuple[Quantiser, ...]:
-        """Those of all operands that are quantised."""
+        """The quantisers of all operands that are quantised."""
         pairs = (self.forward, self.input_gradient, self.weight_gradient)
         return tuple(each for pair in pairs for each in pair if each is not None)
 
     @property
     def unit_roundoff(self) -> float:
-        """Of the coarsest element."""
+        """The largest unit roundoff among the formats of the recipe."""
         return max(each.element.unit_roundoff for each in self.quantisers)
 
     def __str__(self) -> str:

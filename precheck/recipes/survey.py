@@ -1,4 +1,4 @@
-"""How much of each product recipes leave: signal to quantisation noise, by layer and product, of a float32 run that goes on as it is."""
+"""Measures the signal to quantisation noise of each product under several recipes, during one float32 run that stays unchanged."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from precheck.torch_internals import TorchDispatchMode, storage_key
 
 PLACES: tuple[Product, ...] = ("forward", "input gradient", "weight gradient")
 OUTLIER = 8.0
-"""Times the median channel's greatest magnitude, from which a channel is an outlier."""
+"""Ratio of a channel's greatest magnitude to the median channel's from which the channel is an outlier."""
 
 
 @dataclasses.dataclass(slots=True)
 class Place:
-    """One product of one layer. Energies are sums of squares over its calls; `noise` by recipe."""
+    """One product of one layer. Energies are sums of squares over its calls. `noise` holds one energy for each recipe."""
 
     layer: str
     product: Product
     signal: float = 0.0
     noise: dict[str, float] = dataclasses.field(default_factory=dict)
-    lost: dict[str, float] = dataclasses.field(default_factory=dict)  # energy of what elements that are rounded to zero would have added
-    blocks: dict[str, dict[str, dict[int, Blocks]]] = dataclasses.field(default_factory=dict)  # of each operand, by step
-    channel: int | None = None  # of the layer's input, the one that is much greater than the others
-    excess: float = 1.0  # its greatest magnitude over the median channel's
+    lost: dict[str, float] = dataclasses.field(default_factory=dict)  # energy of the terms that are missing since elements are rounded to zero
+    blocks: dict[str, dict[str, dict[int, Blocks]]] = dataclasses.field(default_factory=dict)  # by recipe, by operand, by step
+    channel: int | None = None  # the channel of the layer's input that is an outlier
+    excess: float = 1.0  # ratio of its greatest magnitude to the median channel's
 
     def decibels(self, recipe: str) -> float:
-        """Signal to quantisation noise; infinite where a recipe leaves the product alone."""
+        """Signal to quantisation noise. Infinite if the recipe does not quantise the product."""
         noise = self.noise.get(recipe, 0.0)
         return math.inf if not noise else -math.inf if not self.signal else 10 * math.log10(self.signal / noise)
 
     def share_lost(self, recipe: str) -> float:
-        """Of the product's energy, what comes of elements that the recipe rounds to zero."""
+        """Share of the product's energy that comes from elements which the recipe rounds to zero."""
         return self.lost.get(recipe, 0.0) / self.signal if self.signal else 0.0
 
     def flushed(self, recipe: str) -> dict[str, float]:
-        """Of each operand's elements, over all calls and steps, the share that the recipe rounds to zero."""
+        """Share of each operand's elements that the recipe rounds to zero, over all calls and steps."""
         steps = {kind: found.values() for kind, found in self.blocks.get(recipe, {}).items()}
         return {kind: sum(each.flushed for each in found) / max(sum(each.elements for each in found), 1) for kind, found in steps.items()}
 
     def shares(self, recipe: str) -> dict[str, dict[str, Any]]:
-        """Of each operand, its blocks and the shares of them that clip or flush something, by step."""
+        """The blocks of each operand, and by step the shares of them with elements that are clipped or rounded to zero."""
         return {kind: shares(found[step] for step in sorted(found)) for kind, found in self.blocks.get(recipe, {}).items()}
 
     def count(self, recipe: str, operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.Tensor], step: int) -> None:
-        """Counts what one call clips and rounds to zero."""
+        """Counts the elements that one call clips or rounds to zero."""
         for operand, result in zip(operands, made, strict=True):
             if operand.how is not None:
                 steps = self.blocks.setdefault(recipe, {}).setdefault(operand.kind, {})
@@ -61,8 +61,8 @@ class Place:
 def by_layer(places: Iterable[Place], recipe: str) -> list[dict[str, Any]]:
     """A row for each layer, the worst first.
 
-    It has "layer", decibels by product (None where the recipe leaves it alone), "outlier" (a channel or None), "flushed" (the largest share of an
-    operand that is rounded to zero), and "blocks": of each operand how many there are, and by step the shares that clip or flush.
+    It has "layer", the decibels of each product (None if the recipe does not quantise it), "outlier" (a channel or None), "flushed" (the largest
+    share of an operand that is rounded to zero), and "blocks": the number of blocks of each operand, and by step the shares that clip or flush.
     """
     rows: dict[str, dict[str, Any]] = {}
     for place in places:
@@ -75,7 +75,8 @@ def by_layer(places: Iterable[Place], recipe: str) -> list[dict[str, Any]]:
 
 
 def _missing(operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.Tensor]) -> float:
-    """The energy of what a product lacks since elements of its operands are rounded to zero; not by chance, which is right on average."""
+    """The energy that a product lacks because elements of its operands are rounded to zero. 0 under stochastic rounding, which is right on
+    average."""
     if any(operand.how is not None and operand.how.stochastic for operand in operands):
         return 0.0
     first, second = (operand.matrix.float() for operand in operands)
@@ -86,16 +87,16 @@ def _missing(operands: tuple[Operand, Operand], made: tuple[torch.Tensor, torch.
 
 
 class Survey(TorchDispatchMode):
-    """Watches the products of a float32 run of `model`, and carries each out as every recipe would beside it.
+    """Watches the products of a float32 run of `model`, and also computes each of them as every recipe would.
 
-    What is noise and what is lost is measured in the first step. Blocks are counted in all steps.
+    Noise and lost energy are measured in the first step. Blocks are counted in all steps.
     """
 
     def __init__(self, model: torch.nn.Module, recipes: Iterable[Recipe]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.model, self.modes = model, [RecipeProducts(recipe) for recipe in recipes]
         self.names: dict[int, str] = {}
-        self.step, self.stepping = 1, False  # which step is run, and whether its optimizer is at work
+        self.step, self.stepping = 1, False  # the current step, and whether its optimizer is at work
         self.places: dict[tuple[str, Product], Place] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -132,7 +133,7 @@ class Survey(TorchDispatchMode):
                 place.lost[name] = place.lost.get(name, 0.0) + _missing((first, second), quantised)
 
     def follow(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-        """Its steps end those of the run, and its own products are no layer's."""
+        """Ends a step of the run at each optimizer step. The optimizer's own products belong to no layer."""
 
         def begun(*_: Any) -> None:
             self.stepping = True

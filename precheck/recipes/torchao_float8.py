@@ -1,4 +1,4 @@
-"""torchao's recipes of float8 training, by the names of `torchao.float8.config.Float8LinearRecipeName`."""
+"""torchao's recipes for float8 training, under the names of `torchao.float8.config.Float8LinearRecipeName`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchao's quantised inference in integers, by the names of the configurations that `quantize_` takes. Gradients are left alone."""
+"""torchao's quantised inference in integers, under the names of the configurations that `quantize_` takes. Gradients are not quantised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transformer Engine's float8 recipes under scales of whole tensors: of this step, or of the steps before."""
+"""Transformer Engine's float8 recipes with one scale per tensor, computed from the current step or from earlier steps."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ RECIPES = (
     _recipe("Float8CurrentScaling", "float32", E5M2),
     _recipe("Float8CurrentScaling-E4M3", "float32", E4M3FN),
 )
-"""Fp8Format.HYBRID, Transformer Engine's default, is e4m3 forward and e5m2 for gradients; Fp8Format.E4M3 is e4m3 for all."""
+"""Fp8Format.HYBRID, Transformer Engine's default, uses e4m3 in the forward pass and e5m2 for gradients. Fp8Format.E4M3 uses e4m3 for all."""
