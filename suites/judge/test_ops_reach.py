@@ -272,7 +272,7 @@ def divided_by_the_optimizer() -> torch.Tensor:
     weight = nn.Parameter(torch.full((64,), 0.1))
     optimizer = NormalisedDescent([weight], {})
     gap = SHARES.bfloat16().square() - (SHARES + 1e-3).bfloat16().square()  # fault
-    (gap * weight).exp().mean().backward()
+    ((gap * 1e-3).exp() * weight).mean().backward()
     optimizer.step()
     return weight
 
