@@ -167,7 +167,7 @@ class Measurement:
         if not (self._decided_alike() and (settled(rows) or (not self.brief and closer.at_once()))):
             rows = self._look(FIRST_LOOK)
             narrow = self.brief and any(row.failed and row.record.kind == "output" for row in suspicious(rows).values())
-            flipping = not narrow and any(place.open(self.precision) for place in decisions.places(self.reference, self.noises))
+            flipping = not narrow and any(place.unsettled(self.precision) for place in decisions.places(self.reference, self.noises))
             if flipping:
                 rows = self._look(SECOND_LOOK)
             closer = Scrutiny(self, rows, settled=narrow or flipping, halting=halting)

@@ -41,7 +41,7 @@ class Place:
         """Whether more noise runs might show that there are too many."""
         return self.flipped > SHARE * precision.roundoff * self.total and self.flipped > FAIL * self.expected / self.samples
 
-    def open(self, precision: Precision) -> bool:
+    def unsettled(self, precision: Precision) -> bool:
         """Whether it takes more noise runs to tell. Flips that are too many by the rate of few runs are so by a chance of CHANCE already."""
         return self.doubtful(precision) and not self.too_many(precision)
 

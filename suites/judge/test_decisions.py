@@ -64,7 +64,7 @@ def test_few_of_many_are_not_worth_a_word() -> None:
 
 def test_more_runs_are_asked_only_where_they_can_change_the_answer() -> None:
     """Where 2 noise runs flip nothing, 60 flips of 1000 are too many by that alone, 50 need more runs, and 1 is no matter."""
-    assert [Place("", "op", 1000, flips, 0, 2).open(BF16) for flips in (60, 50, 1)] == [False, True, False]
+    assert [Place("", "op", 1000, flips, 0, 2).unsettled(BF16) for flips in (60, 50, 1)] == [False, True, False]
 
 
 def test_places_sum_the_flips_of_the_noise_runs() -> None:

@@ -1,11 +1,18 @@
-"""Whose rounding is amplified: differences of kin, sums that swallow, subnormal numbers, and gradients, which nobody wrote."""
+"""Whose rounding is amplified: differences of kin, sums that swallow, subnormal numbers, and gradients, which nobody wrote.
+
+Scenarios in torch; records made by hand where a limit's edge is the point.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from graph import Graph, given
+from scenario import finds, passes
+from torch import nn
 
 from precheck import formats
 from precheck.analysis import causes
@@ -20,34 +27,69 @@ def stored(graph: Graph, name: str = "mul.Tensor", **makes: Any) -> Any:
     return graph.op(name, given(), makes={"drift": ROUNDED} | makes)
 
 
+TIMES = torch.linspace(100.0, 101.0, 64)
+NEAR_ONE = torch.linspace(0.99, 1.01, 64)
+
+
+def steps_of_a_table() -> torch.Tensor:
+    table = TIMES.square().bfloat16()  # fault
+    return table[1:] - table[:-1]
+
+
 def test_parts_of_one_tensor_differ_by_what_it_could_hold() -> None:
-    graph = Graph()
-    table = stored(graph)
-    graph.op("sub.Tensor", table, table, makes=LOST)
-    assert graph.rules() == [("amplified-rounding", 1)]
+    finds(steps_of_a_table, "amplified-rounding", says="its rounding shows at aten.sub.Tensor")
 
 
-@pytest.mark.parametrize("between", ["floor.default", "_to_copy.default", "clamp.default"])
-def test_a_number_less_what_was_cut_from_it_shows_how_it_was_stored(between: str) -> None:
+def fraction() -> torch.Tensor:
+    phase = TIMES.bfloat16()  # fault
+    return phase - phase.floor()
+
+
+def excess() -> torch.Tensor:
+    phase = TIMES.bfloat16()  # fault
+    return phase - phase.clamp(max=100.5)
+
+
+@pytest.mark.parametrize("program", [fraction, excess], ids=lambda program: program.__name__)
+def test_a_number_less_what_was_cut_from_it_shows_how_it_was_stored(program: Callable[[], Any]) -> None:
+    finds(program, "amplified-rounding", says="its rounding shows at aten.sub.Tensor")
+
+
+def test_a_number_less_a_cast_of_it_shows_how_it_was_stored() -> None:
+    """By hand: `phase - phase.long()` itself is told as a cancellation."""
     graph = Graph()
     phase = stored(graph)
-    whole = graph.op(between, phase)
-    graph.op("sub.Tensor", phase, whole, makes=LOST)
+    graph.op("sub.Tensor", phase, graph.op("_to_copy.default", phase), makes=LOST)
     assert graph.rules() == [("amplified-rounding", 1)]
 
 
-@pytest.mark.parametrize("between", ["sigmoid.default", "mean.dim", "pow.Tensor_Scalar"])
-def test_a_number_less_a_function_of_it_is_a_cancellation(between: str) -> None:
-    graph = Graph()
-    x = stored(graph)
-    graph.op("sub.Tensor", x, graph.op(between, x, makes={"drift": ROUNDED}), makes=LOST)
-    assert graph.rules() == [("cancellation", 3)]
+def less_its_sigmoid() -> torch.Tensor:
+    x = torch.linspace(0.658, 0.66, 64).bfloat16() * 1.0001
+    return x - x.sigmoid()  # fault
+
+
+def less_its_mean() -> torch.Tensor:
+    x = TIMES.bfloat16() * 1.01
+    return x - x.mean(0, keepdim=True)  # fault
+
+
+def less_its_square() -> torch.Tensor:
+    x = NEAR_ONE.bfloat16() * 1.0001
+    return x - x**2  # fault
+
+
+@pytest.mark.parametrize("program", [less_its_sigmoid, less_its_mean, less_its_square], ids=lambda program: program.__name__)
+def test_a_number_less_a_function_of_it_is_a_cancellation(program: Callable[[], Any]) -> None:
+    finds(program, "cancellation")
+
+
+def of_two_tensors() -> torch.Tensor:
+    one, other = NEAR_ONE.bfloat16() * 1.5, (NEAR_ONE + 1e-3).bfloat16() * 1.5
+    return one - other  # fault
 
 
 def test_terms_of_different_origin_are_a_cancellation() -> None:
-    graph = Graph()
-    graph.op("sub.Tensor", stored(graph), stored(graph), makes=LOST)
-    assert graph.rules() == [("cancellation", 3)]
+    finds(of_two_tensors, "cancellation")
 
 
 EDGE = 8 * ROUNDED / causes.SWALLOWED
@@ -63,36 +105,57 @@ def test_a_sum_that_swallows_a_quarter_of_what_it_adds_is_absorption(small: floa
     assert graph.rules() == [(rule, 2)]
 
 
+def large_and_small() -> torch.Tensor:
+    small = (torch.linspace(0.1, 0.11, 64).bfloat16().square() * 1.01).square()
+    large = TIMES.bfloat16() * 10  # fault
+    return (large.float() + small.float()).sin()
+
+
 def test_in_a_sum_the_larger_term_brings_the_error() -> None:
     """A small term that is further off in proportion is nearer in absolute terms."""
-    graph = Graph()
-    large, small = stored(graph), stored(graph, drift=4 * ROUNDED, norm=0.01)
-    total = graph.op("add.Tensor", large, small, makes={"drift": 1.01 * ROUNDED})
-    graph.op("sin.default", total, makes={"drift": 0.9, "dead": 0.9, "alive": True})
-    assert graph.rules() == [("amplified-rounding", 1)]
+    finds(large_and_small, "amplified-rounding")
+
+
+def squares_of_small_numbers() -> torch.Tensor:
+    small = torch.linspace(1e-4, 1.1e-3, 64).half()
+    return small**2  # fault
 
 
 def test_what_falls_among_subnormal_numbers_is_underflow() -> None:
-    """Of 64 numbers of 1e-7 each half keeps one bit: the op's own rounding, and no input's."""
-    graph = Graph()
-    small = graph.op("_to_copy.default", given("float32"), makes={"dtype": "float16", "drift": 1e-4})
-    graph.op("pow.Tensor_Scalar", small, makes={"dtype": "float16", "norm": 8e-7, "drift": 0.15, "dead": 0.05, "alive": True})
-    assert graph.rules() == [("underflow", 2)]
+    """The op's own rounding, and no input's: its results keep a few bits each."""
+    finds(squares_of_small_numbers, "underflow", says="subnormal here, where float16 has few bits")
 
 
-@pytest.mark.parametrize(
-    ("derived", "wide", "rules"),
-    [(True, True, []), (False, True, [("amplified-rounding", 1)]), (True, False, [("cancellation", 2)])],
-)
-def test_a_wide_difference_of_gradients_is_as_autograd_left_it(derived: bool, wide: bool, rules: list[Any]) -> None:
-    graph = Graph()
-    gradient = graph.op("mm.default", given(), makes={"drift": ROUNDED}, phase="backward", derived=derived)
-    graph.op("sub.Tensor", gradient, given(), makes=LOST | ({"dtype": "float32", "roundoff": U} if wide else {}))
-    assert graph.rules() == rules
+SLOPES = torch.linspace(1.0, 1.01, 64)
+
+
+def difference_of_gradients() -> torch.Tensor:
+    weight = nn.Parameter(torch.ones(64))
+    (gradient,) = torch.autograd.grad((weight.bfloat16() * SLOPES.bfloat16()).float().sum(), weight)
+    return gradient - (SLOPES + 5e-4)
+
+
+def difference_of_products() -> torch.Tensor:
+    product = torch.ones(64).bfloat16() * SLOPES.bfloat16()  # fault
+    return product.float() - (SLOPES + 5e-4)
+
+
+def low_difference_of_gradients() -> torch.Tensor:
+    weight, other = nn.Parameter(torch.ones(64).bfloat16()), nn.Parameter(torch.ones(64).bfloat16())
+    (one,) = torch.autograd.grad((weight * SLOPES.bfloat16()).float().sum(), weight)
+    (two,) = torch.autograd.grad((other * (SLOPES + 1e-3).bfloat16()).float().sum(), other)
+    return one - two  # fault
+
+
+def test_a_wide_difference_of_gradients_is_as_autograd_left_it() -> None:
+    passes(difference_of_gradients)
+    finds(difference_of_products, "amplified-rounding")
+    finds(low_difference_of_gradients, "cancellation")
 
 
 def test_a_long_chain_asked_about_at_every_step_is_walked_once() -> None:
-    """A phase that runs on, and a sine of it at every step: fifty million ops would be looked at otherwise, by a quadratic of 10000."""
+    """A phase that runs on, and a sine of it at every step: fifty million ops would be looked at otherwise, by a quadratic of 10000. By hand, since
+    torch would take minutes."""
     graph = Graph()
     phase = stored(graph)
     for _ in range(10_000):

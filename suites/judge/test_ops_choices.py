@@ -1,11 +1,18 @@
-"""Choices made by chance, and gradients that never came."""
+"""Choices made by chance, and gradients that never came.
+
+Scenarios in torch; records made by hand where a limit's edge is the point.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from graph import Graph, above, below, given
+import torch
+from graph import Graph, below, given
+from scenario import finds, passes
+from torch import nn
 
 from precheck import formats
 from precheck.analysis import choices
@@ -25,8 +32,22 @@ def judged(flips: Flips, name: str = "topk.default", scores: Any = None, **facts
     return [(finding.rule, finding.severity) for finding in graph.found()]
 
 
+SCORES = 1 + 1e-3 * torch.randn(256, 64, generator=torch.Generator().manual_seed(0))
+"""Distinct numbers, of which bfloat16 makes three or four."""
+
+
+def best() -> torch.Tensor:
+    scores = SCORES.bfloat16()
+    return scores.topk(1).indices  # fault
+
+
+def best_in_float32() -> torch.Tensor:
+    return SCORES.topk(1).indices
+
+
 def test_distinct_scores_that_the_format_makes_equal_are_an_error() -> None:
-    assert judged(TIED) == [("decision-flip", "error")]
+    finds(best, "decision-flip", says="97.7 % because bfloat16 makes distinct scores equal")
+    passes(best_in_float32)
 
 
 @pytest.mark.parametrize("flips", [
@@ -39,16 +60,53 @@ def test_fewer_ties_than_each_limit_are_let_be(flips: Flips) -> None:
 
 
 def test_ties_of_a_wide_format_are_its_own() -> None:
+    """By hand, so that nothing low is behind them: `best_in_float32` has no ties."""
     assert judged(TIED, scores=given("float32", roundoff=U)) == []
 
 
+def chosen_by_a_hook() -> nn.Parameter:
+    weight = nn.Parameter(torch.ones(64).bfloat16())
+    product = weight * SCORES.bfloat16()
+    product.register_hook(lambda gradient: SCORES.bfloat16().topk(1).values + 0 * gradient)
+    product.float().sum().backward()
+    return weight
+
+
 def test_a_backward_pass_chooses_nothing() -> None:
-    assert judged(TIED, phase="backward") == []
+    passes(chosen_by_a_hook)
 
 
-@pytest.mark.parametrize(("name", "accused"), [("topk.default", True), ("argmax.default", True), ("max.dim", True), ("searchsorted.Tensor", False)])
-def test_rounding_that_hides_what_tells_scores_apart_is_a_warning(name: str, accused: bool) -> None:
-    assert judged(BLURRED, name) == ([("decision-flip", "warning")] if accused else [])
+def likeliest() -> torch.Tensor:
+    scores = SCORES.bfloat16()  # fault
+    return scores.argmax(-1)
+
+
+def largest() -> Any:
+    scores = SCORES.bfloat16()  # fault
+    return scores.max(-1)
+
+
+def largest_of_a_weight() -> torch.Tensor:
+    table = nn.Parameter(SCORES.clone())
+    scores = table.bfloat16()  # fault
+    return scores.argmax(-1)
+
+
+def places() -> torch.Tensor:
+    edges = (1 + torch.linspace(-3e-3, 3e-3, 100)).bfloat16()
+    return torch.searchsorted(edges, SCORES.bfloat16())
+
+
+@pytest.mark.parametrize(("program", "severity"), [(likeliest, "warning"), (largest, "warning"), (largest_of_a_weight, "error")])
+def test_rounding_that_hides_what_tells_scores_apart_is_blamed_on_its_cast(program: Callable[[], Any], severity: str) -> None:
+    """A warning, but for the cast of a weight, which can be left out."""
+    finding = finds(program, "decision-flip", severity=severity, says="the rounding here decides aten.")
+    assert finding.measured is not None
+    assert finding.measured > (finding.limit or 0.0) == choices.BLUR
+
+
+def test_a_place_is_no_choice_by_difference() -> None:
+    passes(places)
 
 
 @pytest.mark.parametrize("flips", [
@@ -60,24 +118,13 @@ def test_less_blur_than_each_limit_is_let_be(flips: Flips) -> None:
     assert judged(flips) == []
 
 
-@pytest.mark.parametrize(("parameter", "severity"), [(1, "error"), (0, "warning")])
-def test_blur_is_blamed_on_the_cast_that_brought_it_in(parameter: int, severity: str) -> None:
-    """The cast of a weight can be left out, and is an error."""
-    graph = Graph()
-    cast = graph.op("_to_copy.default", given("float32"), makes={"drift": 0.5 * U}, parameter=parameter)
-    scores = graph.op("add.Tensor", cast, makes={"drift": 0.9 * U})
-    graph.op("topk.default", scores, flips=Flips(40, 100, 0, above(choices.BLUR * U)), makes={"drift": 0.9 * U})
-    (finding,) = graph.found()
-    assert (finding.rule, finding.severity, finding.source) == ("decision-flip", severity, "model.py:1")
-    assert "aten.topk.default" in finding.message
-    assert finding.measured == pytest.approx(choices.BLUR, rel=1e-4)
+def chosen_by_infinities() -> torch.Tensor:
+    powers = (12 + 1e-3 * SCORES.half()).exp()  # fault
+    return powers.topk(1).indices
 
 
 def test_scores_that_infinity_spoilt_are_not_judged_again() -> None:
-    graph = Graph()
-    infinite = graph.op("exp.default", given("float16"), makes={"dtype": "float16", "nonfinite": 1, "beyond": 1e6})
-    graph.op("topk.default", infinite, flips=TIED, makes={"dtype": "float16", "nonfinite": 1})
-    assert graph.rules() == [("overflow", 1)]
+    finds(chosen_by_infinities, "overflow")
 
 
 @pytest.mark.parametrize(("swapped", "severity"), [(1.0, "error"), (1 / 8, "error"), (1 / 9, "note"), (0.02, "note")])
@@ -85,30 +132,93 @@ def test_of_many_that_a_row_chooses_the_last_may_be_any_of_its_equals(swapped: f
     assert judged(Flips(10, 100, 10, swapped=swapped)) == [("decision-flip", severity)]
 
 
-def copied(came: set[int], *, recording: bool = True, parameter: int = 7, phase: str = "forward", used_as: int = 0, frozen: bool = False) -> Graph:
-    """A low copy of a parameter, made without autograd, and used: as a tensor of its own, or as that parameter."""
-    graph = Graph()
-    graph.observation.wanting = {3} if frozen else {3, 7}
-    graph.observation.parameters, graph.observation.came = {7: "head.weight"}, came
-    copy = graph.op("_to_copy.default", given("float32"), parameter=parameter, recording=False)
-    graph.op("mm.default", copy, recording=recording, phase=phase, parameter=used_as)
-    return graph
+ONES = torch.ones(4, 4)
+
+
+class Modules(nn.Module):
+    """A layer whose weight is copied, and one that is trained in any case."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.body = nn.Linear(4, 4), nn.Linear(4, 4)
+
+
+def copied_without_autograd() -> nn.Module:
+    made = Modules()
+    with torch.no_grad():
+        copy = made.head.weight.bfloat16()  # fault
+    (made.body(ONES).bfloat16() @ copy).float().sum().backward()
+    return made
 
 
 def test_a_copy_made_without_autograd_and_used_with_it_leaves_its_parameter_without_a_gradient() -> None:
-    (finding,) = copied({3}).found()
-    assert (finding.rule, finding.severity, finding.source) == ("missing-gradient", "error", "model.py:1")
-    assert "head.weight" in finding.message
+    finds(copied_without_autograd, "missing-gradient", says="was made without autograd, and is used where gradients are needed")
 
 
-@pytest.mark.parametrize("graph", [
-    copied({3}, recording=False),
-    copied({3, 7}),
-    copied(set()),
-    copied({3}, parameter=0),
-    copied({3}, phase="backward"),
-    copied({3}, used_as=7),
-    copied({3}, frozen=True),
-], ids=["used without autograd", "gradient came", "no gradients at all", "no parameter", "used backward", "converted", "frozen"])  # fmt: skip
-def test_no_gradient_is_missed_where_none_is_wanted_or_it_came(graph: Graph) -> None:
-    assert graph.rules() == []
+def used_without_autograd() -> nn.Module:
+    made = Modules()
+    with torch.no_grad():
+        copy = made.head.weight.bfloat16()
+        copy @ copy
+    made.body(ONES).sum().backward()
+    return made
+
+
+def used_beside_its_parameter() -> nn.Module:
+    made = Modules()
+    with torch.no_grad():
+        copy = made.head.weight.bfloat16()
+    (made.body(made.head(ONES)).bfloat16() @ copy).float().sum().backward()
+    return made
+
+
+def used_in_a_run_without_gradients() -> torch.Tensor:
+    made = Modules()
+    with torch.no_grad():
+        copy = made.head.weight.bfloat16()
+    return (made.body(ONES).bfloat16() @ copy).float().sum()
+
+
+def copied_from_a_tensor() -> nn.Module:
+    made = Modules()
+    with torch.no_grad():
+        copy = ONES.bfloat16()
+    (made.body(ONES).bfloat16() @ copy).float().sum().backward()
+    return made
+
+
+def used_by_a_hook() -> nn.Module:
+    made = Modules()
+    said = made.body(ONES).bfloat16()
+    with torch.no_grad():
+        copy = made.head.weight.bfloat16()
+    said.register_hook(lambda gradient: gradient @ copy)
+    said.float().sum().backward()
+    return made
+
+
+def converted() -> nn.Module:
+    made = Modules()
+    made.head.bfloat16()
+    made.head(made.body(ONES).bfloat16().detach())
+    made.body(ONES).sum().backward()
+    return made
+
+
+def frozen() -> nn.Module:
+    made = Modules()
+    made.head.requires_grad_(False)
+    with torch.no_grad():
+        copy = made.head.weight.bfloat16()
+    (made.body(ONES).bfloat16() @ copy).float().sum().backward()
+    return made
+
+
+NONE_MISSED = [
+    used_without_autograd, used_beside_its_parameter, used_in_a_run_without_gradients, copied_from_a_tensor, used_by_a_hook, converted, frozen,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", NONE_MISSED, ids=lambda program: program.__name__)
+def test_no_gradient_is_missed_where_none_is_wanted_or_it_came(program: Callable[[], Any]) -> None:
+    passes(program)

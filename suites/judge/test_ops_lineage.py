@@ -1,11 +1,18 @@
-"""Where a fault came from: origins of drift and of zeros, what float32 determines, and how findings are told."""
+"""Where a fault came from: origins of drift and of zeros, what float32 determines, and how findings are told.
+
+What a user is told is shown by scenarios in torch; the walks back through a run are asked by hand, at the edges of their limits.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from graph import Graph, above, below, given, value
+from scenario import finds, passes, watched
+from torch import nn
 
 from precheck.analysis.provenance import Origins, descendants, determined, zero_origin
 from precheck.observe.shadow.operations import Operation
@@ -52,11 +59,13 @@ def test_a_copy_keeps_the_origin_of_what_it_copies() -> None:
     assert traced(graph).of(cast) is cast.maker
 
 
+def handed_on() -> torch.Tensor:
+    power = torch.full((4, 4), -30.0).half().exp()  # fault
+    return 1 / (-power).mean(0)
+
+
 def test_zeros_are_traced_back_to_the_op_that_flushed_them() -> None:
-    graph = Graph()
-    flushed = graph.op("mul.Tensor", given("float16"), makes=ZERO)
-    moved = graph.op("mean.dim", graph.op("neg.default", flushed, makes=ZERO), makes=ZERO)
-    assert zero_origin(moved) == ("underflow", flushed.maker)
+    finds(handed_on, "underflow", says="9.36e-14 in the reference became zero here; aten.reciprocal.default")
 
 
 @pytest.mark.parametrize(("name", "lost", "rule"), [
@@ -72,31 +81,66 @@ def test_a_zero_where_the_format_has_a_number_was_not_flushed(name: str, lost: f
     assert zero_origin(zero) == (rule, zero.maker)
 
 
-@pytest.mark.parametrize(("facts", "rule"), [
-    ({"phase": "backward", "scale": 1.0}, "gradient-underflow"),
-    ({"phase": "backward", "scale": 2.0}, "underflow"),
-    ({"phase": "forward"}, "underflow"),
-])  # fmt: skip
-def test_a_zero_of_an_unscaled_backward_pass_wants_a_scaler(facts: dict[str, Any], rule: str) -> None:
-    graph = Graph()
-    zero = graph.op("mm.default", given("float16"), makes=ZERO, **facts)
-    assert zero_origin(zero)[0] == rule
+def loss_of(scale: float) -> nn.Parameter:
+    weight = nn.Parameter(torch.ones(8).half())
+    product = weight * torch.full((8,), 1e-4).half()
+    product.register_hook(lambda gradient: 1 / (gradient * 1e-9))
+    torch.amp.GradScaler("cpu", init_scale=scale).scale(product.float().sum()).backward()
+    return weight
 
 
-@pytest.mark.parametrize(("name", "scalars", "rule"), [
-    ("add.Tensor", (TINIEST / 2,), "vanished-constant"),
-    ("clamp_min.default", (TINIEST / 2,), "vanished-constant"),
-    ("add.Tensor", (above(TINIEST / 2),), "underflow"),
-    ("add.Tensor", (0.0,), "underflow"),
-    ("mul.Tensor", (TINIEST / 2,), "underflow"),
-])  # fmt: skip
-def test_a_guard_on_the_way_that_rounds_to_zero_is_what_vanished(name: str, scalars: tuple[float, ...], rule: str) -> None:
+def forward() -> torch.Tensor:
+    product = torch.full((8,), 1e-4).half() * 1e-5  # fault
+    return 1 / product
+
+
+def test_a_zero_of_an_unscaled_backward_pass_wants_a_scaler() -> None:
+    for scale, rule in ((1.0, "gradient-underflow"), (2.0, "underflow")):
+        (finding,) = watched(lambda scale=scale: loss_of(scale)).findings  # type: ignore[misc]
+        assert (finding.rule, finding.phase, finding.op) == (rule, "backward", "aten.mul.Tensor")
+    finds(forward, "underflow")
+
+
+POWERS = torch.tensor([-30.0, 1.0])
+
+
+def guard_added() -> torch.Tensor:
+    size = POWERS.half().exp() + 1e-8  # fault
+    return 1 / -size
+
+
+def guard_clamped() -> torch.Tensor:
+    size = POWERS.half().exp().clamp(min=1e-8)  # fault
+    return 1 / -size
+
+
+def zero_added() -> torch.Tensor:
+    power = POWERS.half().exp()  # fault
+    return 1 / -(power + 0.0)
+
+
+def scaled() -> torch.Tensor:
+    power = POWERS.half().exp()  # fault
+    return 1 / -(power * 1e-8)
+
+
+@pytest.mark.parametrize("program", [guard_added, guard_clamped], ids=lambda program: program.__name__)
+def test_a_guard_on_the_way_that_rounds_to_zero_is_what_vanished(program: Callable[[], Any]) -> None:
     """The walk stops at the first guard that guards nothing, though zeros come from further back."""
+    finds(program, "vanished-constant", says="1e-08 is zero in float16 and guards nothing")
+
+
+@pytest.mark.parametrize("program", [zero_added, scaled], ids=lambda program: program.__name__)
+def test_what_is_no_guard_has_not_vanished(program: Callable[[], Any]) -> None:
+    finds(program, "underflow", says="in the reference became zero here")
+
+
+@pytest.mark.parametrize(("guard", "rule"), [(TINIEST / 2, "vanished-constant"), (above(TINIEST / 2), "underflow")])
+def test_a_guard_that_the_format_holds_has_not_vanished(guard: float, rule: str) -> None:
     graph = Graph()
     flushed = graph.op("exp.default", given("float16"), makes=ZERO)
-    guarded = graph.op(name, flushed, makes=ZERO, scalars=scalars)
-    handed = graph.op("neg.default", guarded, makes=ZERO)
-    assert zero_origin(handed) == (rule, guarded.maker if rule == "vanished-constant" else flushed.maker)
+    guarded = graph.op("add.Tensor", flushed, makes=ZERO, scalars=(guard,))
+    assert zero_origin(guarded) == (rule, guarded.maker if rule == "vanished-constant" else flushed.maker)
 
 
 def test_zeros_that_were_given_are_the_users_own() -> None:
@@ -142,40 +186,70 @@ def test_descendants_are_what_a_value_went_into() -> None:
     assert descendants(graph.observation, []) == set()
 
 
-BROKEN: dict[str, Any] = {"drift": 0.9, "dead": 0.9, "alive": True}
+ANGLES = torch.linspace(300.0, 310.0, 64)
+
+
+def sine() -> torch.Tensor:
+    return ANGLES.bfloat16().sin()  # fault
+
+
+def sines_in_a_loop() -> list[torch.Tensor]:
+    return [ANGLES.bfloat16().sin() for _ in range(3)]  # fault
+
+
+def sines_on_two_lines() -> nn.Parameter:
+    weight = nn.Parameter(torch.ones(64).bfloat16())
+    product = weight * sine()
+    product = product + (ANGLES + 1).bfloat16().sin()
+    product.register_hook(lambda gradient: gradient * 0 + sine())
+    product.float().sum().backward()
+    return weight
 
 
 def test_a_rule_speaks_once_for_each_line_and_phase() -> None:
-    graph = Graph()
-    for _ in range(3):
-        graph.op("sin.default", given(), makes=BROKEN, source="model.py:4")
-    graph.op("sin.default", given(), makes=BROKEN, source="model.py:5")
-    graph.op("sin.default", given(), makes=BROKEN, source="model.py:4", phase="data")
-    told = [(finding.source, finding.phase) for finding in graph.found()]
-    assert told == [("model.py:4", "forward"), ("model.py:5", "forward"), ("model.py:4", "data")]
+    finds(sines_in_a_loop, "amplified-rounding")
+    told = [(int(finding.source.rpartition(":")[2]), finding.phase) for finding in watched(sines_on_two_lines).errors]
+    first = sine.__code__.co_firstlineno + 1
+    second = sines_on_two_lines.__code__.co_firstlineno + 3
+    assert told == [(first, "forward"), (second, "forward"), (first, "backward")]
+
+
+def three_faults() -> tuple[torch.Tensor, ...]:
+    shares = torch.linspace(0.99, 1.01, 64)
+    sines = ANGLES.bfloat16().sin()
+    powers = torch.full((4,), 12.0).half().exp()
+    gap = shares.bfloat16().square() - (shares + 1e-3).bfloat16().square()
+    return sines, powers, gap
 
 
 def test_findings_come_in_the_order_of_their_causes() -> None:
     """Not in the order of the rules: the earliest is the first that a reader meets."""
-    graph = Graph()
-    graph.op("sin.default", given(), makes=BROKEN)
-    graph.op("exp.default", given("float16"), makes={"dtype": "float16", "nonfinite": 1, "beyond": 1e6})
-    graph.op("sub.Tensor", given(), makes=BROKEN)
-    assert graph.rules() == [("amplified-rounding", 1), ("overflow", 2), ("cancellation", 3)]
+    assert [finding.rule for finding in watched(three_faults).findings] == ["amplified-rounding", "overflow", "cancellation"]
+
+
+class Angles(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.bfloat16().sin()
+
+
+def in_a_module() -> torch.Tensor:
+    return nn.Sequential(nn.Identity(), Angles())(ANGLES)
 
 
 def test_a_finding_carries_what_the_op_knows() -> None:
-    graph = Graph()
-    graph.op("sin.default", given(), makes=BROKEN, source="models/gpt.py:88", module="layers.0", step=3, phase="data")
-    (finding,) = graph.found()
-    assert (finding.op, finding.source, finding.phase) == ("aten.sin.default", "models/gpt.py:88", "data")
-    assert (finding.module, finding.step) == ("layers.0", 3)
-    assert finding.message.startswith("aten.sin.default at models/gpt.py:88: ")
+    (finding,) = watched(in_a_module).findings
+    line = Angles.forward.__code__.co_firstlineno + 1
+    assert (finding.op, finding.phase, finding.module, finding.step) == ("aten._to_copy.default", "forward", "1", 1)
+    assert finding.source.endswith(f"test_ops_lineage.py:{line}")
+    assert finding.message.startswith("aten._to_copy.default at ")
+    assert f"test_ops_lineage.py:{line}: its rounding" in finding.message
+
+
+def healthy() -> torch.Tensor:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 10)).bfloat16()
+    return net(torch.randn(16, 32).bfloat16()).softmax(-1)
 
 
 def test_a_healthy_run_has_no_findings() -> None:
-    graph = Graph()
-    made = graph.op("_to_copy.default", given("float32"), makes={"drift": 1e-3})
-    for name in ("mm.default", "gelu.default", "add.Tensor", "native_layer_norm.default", "_softmax.default"):
-        made = graph.op(name, made, makes={"drift": 2e-3, "dead": 1e-4})
-    assert graph.found() == []
+    passes(healthy)

@@ -1,11 +1,17 @@
-"""Amplified errors are faults where an end of the run shows them: what the ends are, from how much on they show, and what excuses nothing."""
+"""Amplified errors are faults where an end of the run shows them: what the ends are, from how much on they show, and what excuses nothing.
+
+Scenarios in torch; records made by hand where a limit's edge is the point.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+import torch
 from graph import Graph, above, below, given
+from scenario import finds, passes, watched
+from torch import nn
 
 from precheck import formats
 from precheck.analysis import output_impact
@@ -35,47 +41,11 @@ def test_an_end_shows_eight_roundings_or_a_hundredth_without_a_digit(nudge: Any,
 
 
 def test_an_end_that_is_not_finite_shows_whatever_the_rest_is() -> None:
+    """By hand: of a real Inf its own finding would be told first, and this one only follows from it."""
     graph = through({"drift": 0.0})
     graph.last.outputs[0].nonfinite = 1
     graph.last.inputs[0].nonfinite = 1  # handed on, so that no event opens here
     assert ("amplified-rounding", 1) in accused(graph)
-
-
-def test_what_is_off_on_the_way_alone_is_made_good() -> None:
-    assert accused(through({"drift": 0.9}, {"drift": 0.9}, {"drift": U})) == HEALED
-
-
-def test_what_is_made_good_is_a_note_that_says_so() -> None:
-    """Other data, or other weights than these, might not make it good."""
-    (finding,) = through({"drift": 0.9}, {"drift": U}).found()
-    assert (finding.rule, finding.severity) == ("amplified-rounding", "note")
-    assert finding.message.endswith("; every result computed from it here is right to a few roundings")
-
-
-def test_a_number_that_python_reads_is_an_end() -> None:
-    graph = through({"drift": 0.9}, {"drift": U})
-    graph.read(graph.observation.operations[1].outputs[0])
-    assert accused(graph) == FOUND
-
-
-def test_what_becomes_an_index_is_an_end_and_what_is_compared_is_none() -> None:
-    for name, found in (("_to_copy.default", FOUND), ("argmax.default", FOUND), ("gt.Scalar", HEALED), ("isfinite.default", HEALED)):
-        graph = through({"drift": 0.9}, {"drift": U})
-        graph.op(name, graph.observation.operations[1].outputs[0])
-        graph.last.outputs = ()
-        assert accused(graph) == found, name
-
-
-def test_a_gradient_is_an_end_although_the_optimizer_reads_it() -> None:
-    graph = through({"drift": 0.9}, {"drift": U})
-    graph.observation.gradients[1] = ("weight", graph.observation.operations[1].outputs[0], 1.0)
-    assert accused(graph) == FOUND
-
-
-def test_what_the_shadow_could_not_follow_is_an_end() -> None:
-    graph = through({"drift": 0.9}, {"drift": 0.0})
-    graph.last.opaque = "not followed"
-    assert accused(graph) == FOUND
 
 
 @pytest.mark.parametrize(("nudge", "found"), [(below, HEALED), (above, FOUND)])
@@ -86,84 +56,294 @@ def test_a_step_that_is_garbage_is_harm_however_large_its_weight(nudge: Any, fou
     assert accused(graph) == found
 
 
+NEARLY_ONE = torch.linspace(0.99, 1.01, 64)
+"""In bfloat16, the logarithm of a third of these has no digit; the exponential of that is right again."""
+CLOSE_TO_ONE = torch.linspace(0.998, 1.002, 64)
+"""The same, of four fifths."""
+MADE_GOOD = "; every result computed from it here is right to a few roundings"
+
+
+def made_good() -> torch.Tensor:
+    near = NEARLY_ONE.bfloat16()  # fault
+    return (near.log() * 3 / 3).exp()
+
+
+def test_what_is_off_on_the_way_alone_is_made_good() -> None:
+    """It is a note that says so. Other data, or other weights than these, might not make it good."""
+    finding = finds(made_good, "amplified-rounding", severity="note")
+    assert finding.message.endswith(MADE_GOOD)
+
+
+def read_by_python() -> torch.Tensor:
+    near = NEARLY_ONE.bfloat16()  # fault
+    log = near.log()
+    log[3].item()
+    return log.exp()
+
+
+def made_an_index() -> torch.Tensor:
+    near = NEARLY_ONE.bfloat16()  # fault
+    log = near.log()
+    log.mul(1000).long()
+    return log.exp()
+
+
+def used_to_choose() -> torch.Tensor:
+    near = NEARLY_ONE.bfloat16()  # fault
+    log = near.log()
+    log.argmax()
+    return log.exp()
+
+
+class Slope(torch.autograd.Function):
+    """A gradient that is written by hand: the logarithm of numbers near one."""
+
+    @staticmethod
+    def forward(context: Any, weight: torch.Tensor) -> torch.Tensor:
+        return weight.sum()
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        near = NEARLY_ONE.bfloat16()
+        return near.log() * 0.5
+
+
+def made_a_gradient() -> None:
+    weight = nn.Parameter(torch.full((64,), 0.125).bfloat16())
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    Slope.apply(weight).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@torch.library.custom_op("precheck_scenarios::ones_like", mutates_args=())
+def ones_by_another_library(x: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(x.float().numpy() * 0 + 1)
+
+
+def read_by_another_library() -> torch.Tensor:
+    near = NEARLY_ONE.bfloat16()  # fault
+    log = near.log()
+    ones_by_another_library(log)
+    return log.exp()
+
+
+def widened() -> torch.Tensor:
+    near = NEARLY_ONE.bfloat16()  # fault
+    return near.log().float()
+
+
+ENDS = [read_by_python, made_an_index, used_to_choose, read_by_another_library, widened]
+
+
+@pytest.mark.parametrize("program", ENDS, ids=lambda program: program.__name__)
+def test_what_an_end_of_the_run_shows_is_a_fault(program: Any) -> None:
+    """What Python reads, what becomes an index, what the shadow cannot follow; and a copy of an end is the same end."""
+    finds(program, "amplified-rounding")
+
+
+def test_a_gradient_is_an_end_although_the_optimizer_reads_it() -> None:
+    (finding,) = watched(made_a_gradient).errors
+    assert (finding.rule, finding.phase) == ("amplified-rounding", "backward")
+
+
+def compared() -> torch.Tensor:
+    near = NEARLY_ONE.bfloat16()  # fault
+    log = near.log()
+    assert not (log > 5).any()
+    return log.exp()
+
+
+def looked_through() -> torch.Tensor:
+    near = NEARLY_ONE.bfloat16()  # fault
+    log = near.log()
+    assert log.isfinite().all()
+    return log.exp()
+
+
+@pytest.mark.parametrize("program", [compared, looked_through], ids=lambda program: program.__name__)
+def test_what_is_only_compared_is_no_end(program: Any) -> None:
+    finds(program, "amplified-rounding", severity="note")
+
+
+def added_to_a_sum_that_is_used_up() -> torch.Tensor:
+    near = CLOSE_TO_ONE.bfloat16()  # fault
+    total = torch.full((64,), 100.0).add_(near.log() * 0.5)
+    return total * 2
+
+
+def added_to_what_stays() -> torch.Tensor:
+    near = CLOSE_TO_ONE.bfloat16()  # fault
+    total = torch.full((64,), 100.0).add_(near.log() * 0.5)
+    return total.mul_(2)
+
+
 def test_a_step_that_is_garbage_is_none_of_a_sum_that_the_block_uses_up() -> None:
     """A logarithm of a determinant near 1 that is added to a log-probability; the same into what stays is harm, however long it takes."""
-    for alive, found in ((False, HEALED), (True, FOUND)):
-        graph = through({"drift": 0.9, "dead": above(output_impact.GARBAGE)})
-        total = graph.op("add_.Tensor", given(), graph.last.outputs[0], makes={"drift": U / 8}, in_place=True)
-        graph.op("mul_.Tensor", total, makes={"drift": U / 8, "alive": alive}, in_place=True)
-        assert accused(graph) == found
+    finds(added_to_a_sum_that_is_used_up, "amplified-rounding", severity="note")
+    finds(added_to_what_stays, "amplified-rounding")
 
 
-@pytest.mark.parametrize(("gradients", "alive", "phase", "found"), [
-    (True, False, "forward", HEALED), (False, False, "forward", FOUND), (True, True, "forward", FOUND), (True, False, "backward", FOUND),
-])  # fmt: skip
-def test_what_nobody_takes_is_dropped_in_a_run_that_goes_on_to_gradients(gradients: bool, alive: bool, phase: str, found: list[Any]) -> None:
+def trained() -> nn.Module:
+    head = nn.Linear(4, 4).bfloat16()
+    head(torch.ones(4, 4).bfloat16()).float().square().mean().backward()
+    return head
+
+
+def dropped() -> nn.Module:
+    near = NEARLY_ONE.bfloat16()  # fault
+    near.log()
+    return trained()
+
+
+def dropped_without_gradients() -> int:
+    near = NEARLY_ONE.bfloat16()  # fault
+    near.log()
+    return 0
+
+
+def kept_beside_gradients() -> tuple[nn.Module, torch.Tensor]:
+    near = NEARLY_ONE.bfloat16()  # fault
+    return trained(), near.log()
+
+
+def dropped_by_a_hook() -> nn.Module:
+    head = nn.Linear(4, 4).bfloat16()
+    said = head(torch.ones(4, 4).bfloat16())
+
+    def hook(gradient: torch.Tensor) -> None:
+        NEARLY_ONE.bfloat16().log()
+
+    said.register_hook(hook)
+    said.float().square().mean().backward()
+    return head
+
+
+def test_what_nobody_takes_is_dropped_in_a_run_that_goes_on_to_gradients() -> None:
     """A loss' part whose weight is 0; without a backward pass in the block it may be what the block is for."""
-    graph = through({"drift": 0.9, "alive": alive})
-    graph.last.phase = phase
-    if gradients:
-        graph.observation.gradients[1] = ("weight", given(), 1.0)
-    assert accused(graph) == found
+    finds(dropped, "amplified-rounding", severity="note")
+    finds(dropped_without_gradients, "amplified-rounding")
+    finds(kept_beside_gradients, "amplified-rounding")
+    (finding,) = watched(dropped_by_a_hook).errors
+    assert (finding.rule, finding.phase) == ("amplified-rounding", "backward")
+
+
+SHARES = torch.linspace(0.5, 0.6, 64)
+
+
+def gap_that_is_small_beside_one() -> torch.Tensor:
+    gap = SHARES.bfloat16().square() - (SHARES + 1e-3).bfloat16().square()  # fault
+    return gap * 1e-3 + 1
+
+
+def gap_in_an_exponent() -> torch.Tensor:
+    gap = SHARES.bfloat16().square() - (SHARES + 1e-3).bfloat16().square()  # fault
+    return (gap * 1e-3).exp()
 
 
 def test_a_difference_that_is_made_good_is_a_note_unless_it_is_an_exponent() -> None:
-    for reader, severity in (("mul.Tensor", "note"), ("exp.default", "error")):
-        graph = Graph()
-        small = graph.op("sub.Tensor", given(), given(), makes={"drift": 40 * U})
-        graph.op(reader, graph.op("mul.Scalar", small, makes={"drift": 40 * U}), makes={"drift": U})
-        (finding,) = graph.found()
-        assert (finding.rule, finding.severity) == ("cancellation", severity)
-        assert finding.message.endswith("; every result computed from it here is right to a few roundings") is (severity == "note")
+    noted = finds(gap_that_is_small_beside_one, "cancellation", severity="note")
+    told = finds(gap_in_an_exponent, "cancellation")
+    assert noted.message.endswith(MADE_GOOD)
+    assert not told.message.endswith(MADE_GOOD)
 
 
-@pytest.mark.parametrize(("phase", "found"), [("forward", []), ("optimizer", [("cancellation", 1)])])
-def test_a_softmax_written_out_is_held_to_what_torchs_own_is(phase: str, found: list[Any]) -> None:
-    """An optimizer that divides by the size of what a ratio led to makes no softmax of it."""
-    graph = Graph()
-    power = graph.op("exp.default", graph.op("sub.Tensor", given(), given(), makes={"drift": 40 * U}), makes={"drift": U})
-    total = graph.op("sum.dim_IntList", power, makes={"drift": U}, phase=phase)
-    graph.op("div.Tensor", power, total, makes={"drift": U}, phase=phase)
-    assert graph.rules() == found
+def softmax_written_out() -> torch.Tensor:
+    gap = SHARES.bfloat16().square() - (SHARES + 1e-3).bfloat16().square()
+    power = gap.exp()
+    return power / power.sum()
 
 
-def test_the_logarithm_of_a_sum_is_one_too() -> None:
-    graph = Graph()
-    power = graph.op("exp.default", graph.op("sub.Tensor", given(), given(), makes={"drift": 40 * U}), makes={"drift": U})
-    graph.op("log.default", graph.op("sum.dim_IntList", power, makes={"drift": U}), makes={"drift": U})
-    assert graph.rules() == []
+def logarithm_of_a_sum() -> torch.Tensor:
+    gap = SHARES.bfloat16().square() - (SHARES + 1e-3).bfloat16().square()
+    return gap.exp().sum().log()
 
 
-def test_a_copy_of_an_end_is_the_same_end() -> None:
-    graph = through({"drift": 0.9})
-    graph.op("_to_copy.default", graph.last.outputs[0])
-    graph.last.outputs = graph.last.inputs
-    assert accused(graph) == FOUND
+class NormalisedDescent(torch.optim.Optimizer):
+    """Divides each gradient by its size."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.data -= 0.1 * weight.grad / weight.grad.norm()
+
+
+def divided_by_the_optimizer() -> torch.Tensor:
+    weight = nn.Parameter(torch.full((64,), 0.1))
+    optimizer = NormalisedDescent([weight], {})
+    gap = SHARES.bfloat16().square() - (SHARES + 1e-3).bfloat16().square()  # fault
+    ((gap * 1e-3).exp() * weight).mean().backward()
+    optimizer.step()
+    return weight
+
+
+def test_a_softmax_written_out_is_held_to_what_torchs_own_is() -> None:
+    """The logarithm of a sum is one too. An optimizer that divides by the size of what a ratio led to makes no softmax of it."""
+    passes(softmax_written_out)
+    passes(logarithm_of_a_sum)
+    finds(divided_by_the_optimizer, "cancellation")
+
+
+def made_good_and_subtracted() -> torch.Tensor:
+    power = NEARLY_ONE.bfloat16().log().exp()
+    gap = power - NEARLY_ONE.bfloat16().square()  # fault
+    return gap.exp()
 
 
 def test_what_is_made_good_excuses_nothing_that_follows() -> None:
-    graph = through({"drift": U / 8})
-    small = graph.op("sub.Tensor", graph.last.outputs[0], makes={"drift": 40 * U})
-    graph.op("exp.default", small, makes={"drift": U})
-    assert accused(graph) == [("cancellation", 3)]
+    error, note = watched(made_good_and_subtracted).findings
+    assert (error.rule, error.severity, error.op) == ("cancellation", "error", "aten.sub.Tensor")
+    assert (note.rule, note.severity) == ("amplified-rounding", "note")
 
 
-@pytest.mark.parametrize(("converts", "read", "found"), [(True, False, HEALED), (True, True, [("integer-rounding", 1)]),
-                                                         (False, False, [("integer-rounding", 1)])])  # fmt: skip
-def test_a_buffer_that_was_cast_with_its_module_is_no_result(converts: bool, read: bool, found: list[Any]) -> None:
-    graph = Graph()
-    positions = graph.op("_to_copy.default", given("float32"), makes={"drift": U, "wholes_moved": 9, "peak": 2047.0}, converts=converts)
-    if read:
-        graph.op("mul.Tensor", positions, makes={"drift": U})
-    assert accused(graph) == found
+class Table(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("positions", torch.arange(2000.0))
 
 
-@pytest.mark.parametrize(("dead", "reader", "severity"), [
-    (0.5, "mean.dim", "error"), (0.5, "sum.default", "error"), (0.49, "mean.dim", "note"), (0.5, "exp.default", "note"),
+def buffer_cast() -> nn.Module:
+    return Table().bfloat16()
+
+
+def buffer_cast_and_read() -> torch.Tensor:
+    table = Table().bfloat16()  # fault
+    return table.positions * 2
+
+
+def positions_cast() -> torch.Tensor:
+    return torch.arange(2000.0).bfloat16()  # fault
+
+
+def test_a_buffer_that_was_cast_with_its_module_is_no_result() -> None:
+    passes(buffer_cast)
+    finds(buffer_cast_and_read, "integer-rounding")
+    finds(positions_cast, "integer-rounding")
+
+
+def mean_of_what_is_lost() -> torch.Tensor:
+    near = CLOSE_TO_ONE.bfloat16()  # fault
+    return near.log().mean() + 100
+
+
+def sum_of_what_is_lost() -> torch.Tensor:
+    near = CLOSE_TO_ONE.bfloat16()  # fault
+    return near.log().sum() + 100
+
+
+def mean_of_what_is_lost_in_part() -> torch.Tensor:
+    near = NEARLY_ONE.bfloat16()  # fault
+    return near.log().mean() + 100
+
+
+def mean_of_what_is_made_good() -> torch.Tensor:
+    near = CLOSE_TO_ONE.bfloat16()  # fault
+    return near.log().exp().mean() + 100
+
+
+@pytest.mark.parametrize(("program", "severity"), [
+    (mean_of_what_is_lost, "error"), (sum_of_what_is_lost, "error"), (mean_of_what_is_lost_in_part, "note"), (mean_of_what_is_made_good, "note"),
 ])  # fmt: skip
-def test_half_a_tensor_without_a_digit_is_harm_where_it_is_averaged(dead: float, reader: str, severity: str) -> None:
+def test_half_a_tensor_without_a_digit_is_harm_where_it_is_averaged(program: Any, severity: str) -> None:
     """An average adds it to others and is right in the end; the inverse of what lost the digits makes them good."""
-    graph = Graph()
-    lost = graph.op("log.default", graph.op("_to_copy.default", given("float32"), makes={"drift": U / 8}), makes={"drift": 0.9, "dead": dead})
-    graph.op("add.Tensor", graph.op(reader, lost, makes={"drift": U}), given(), makes={"drift": U})
-    assert [(finding.rule, finding.severity) for finding in graph.found()] == [("amplified-rounding", severity)]
+    finds(program, "amplified-rounding", severity=severity)

@@ -30,9 +30,12 @@ SAID = {
     "underflow": Words("narrow-variance", "below", ("1e-12 in the reference became zero", r"aten\.rsqrt\.default at .*:\d+ made Inf")),
     "vanished-constant": Words("unit-rows", "below", ("1e-12 is zero in float16", r"aten\.div\.Tensor at .*:\d+ made NaN")),
     "integer-rounding": Words("rotary-positions", "above", ("up to 999 in bfloat16", "only up to 256", "494 or more changed")),
-    "amplified-rounding": Words("timestep-cast", "above", (r"\(0\.001\d relative\) is amplified 1\d\d times by aten\.sin\.default at .*:\d+: \d %",)),
-    "cancellation": Words("one-pass-variance", "above", ("nearly equal numbers", r"off by \d{3} roundings", r"its terms by 0\.\d")),
+    "amplified-rounding": Words(
+        "timestep-cast", "above", (r"its rounding \(0\.1\d%\) is amplified 1\d\d times by aten\.sin\.default at .*:\d+: \d %",)
+    ),
+    "cancellation": Words("one-pass-variance", "above", ("nearly equal numbers", r"off by \d{3}\.\d\d% of its norm", r"its terms by 0\.\d\d%")),
     "local-drift": Words("scattered-mean", "above", (r"the op itself is 7\d % off",)),
+    "biased-rounding": Words("seed-of-each-launch", "above", ("32 calls round by chance with the same random numbers", r"5\.\d times as large")),
     "absorption": Words("frozen-average", "below", (r"0 % of 3\d\d updates arrived",)),
     "accumulated-drift": Words("rotated-state", "above", (r"[56]\d % of the elements have no correct digit",)),
     "decision-flip": Words("router", "above", (r"[23]\.\d % of 1500 rows", r"[23]\.\d % because bfloat16")),

@@ -51,10 +51,11 @@ class Codes:
 
     def __call__(self, func: Any, planned: OpPlan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """After an op: follows its codes. Returns `result` as it is. Never raises."""
-        if not self.off and planned.known and (begins(planned.base, args) or self._concerned(args) or self.turns.begins(planned.base, args)):
+        if not self.off and planned.known:
             try:
-                with self.mode.unseen():
-                    self._followed(func, planned, args, kwargs, result)
+                if begins(planned.base, args) or self._concerned(args) or self.turns.begins(planned.base, args):
+                    with self.mode.unseen():
+                        self._followed(func, planned, args, kwargs, result)
             except Exception:
                 self.off = True
         return result

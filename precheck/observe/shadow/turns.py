@@ -89,7 +89,9 @@ class Turns:
     def _turns(self, tensor: torch.Tensor) -> bool:
         """Whether a matrix is a Hadamard matrix, or one of blocks that are, times any number."""
         rows, columns = tensor.shape[-2:]
-        if rows != columns or rows % 2 or rows > LARGEST or (tensor.dim() == 3 and len(tensor) > 1) or not tensor.is_floating_point():
+        if rows != columns or rows % 2 or rows > LARGEST or (tensor.dim() == 3 and len(tensor) > 1):
+            return False
+        if tensor.is_meta or not tensor.is_floating_point():
             return False
         known = self.matrices.get(tensor)
         if known is None or known[0] != version(tensor):
