@@ -163,7 +163,7 @@ class Calls:
     def _cancels(self, operation: Operation, value: Value) -> bool:
         """Whether a value is a sum whose terms cancel, or is made from one.
 
-        A sum of n numbers of one sign is at least as large as their norm. Its relative error is no larger than theirs, except for lost numbers (zeros).
+        A sum of n numbers of one sign is at least as large as their norm. So its relative error is no larger than theirs, except for lost numbers.
         """
         error, handed = _error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)

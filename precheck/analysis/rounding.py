@@ -184,7 +184,7 @@ class Misroundings:
         return first if self.gain(first, first.outputs[0]) >= self.gain(operation, operation.outputs[0]) else None
 
     def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded:
-        """The fact on an op that amplifies the error of its input. A note if later ops heal it: an exp after a log, a step small beside its weight."""
+        """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
         severity = self._severity(value)
         if causes.subnormal(value) >= causes.HALF * value.drift:
             return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
