@@ -43,7 +43,7 @@ Errors = Callable[[Value], float]
 
 
 def drift(value: Value) -> float:
-    """The relative error of a value, whichever op made it. 0 if it is not finite."""
+    """The relative error of a value, or 0 if it is not finite."""
     return value.drift if math.isfinite(value.drift) else 0.0
 
 

@@ -187,5 +187,5 @@ def _below(cause: Operation) -> bool:
 
 
 def _error_in(call: int) -> Callable[[Value], float]:
-    """Returns a function that gives the error of values which this call made, and 0 for others."""
+    """A function that returns the error of the call's values, and 0 for others."""
     return lambda value: value.restarted if value.maker is not None and value.maker.call == call else 0.0

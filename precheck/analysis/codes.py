@@ -78,8 +78,7 @@ def _clipping(operation: Operation, remark: Clipped) -> Iterator[Miscoded]:
 
 
 def _late(operation: Operation, remark: Late) -> Iterator[Miscoded]:
-    """The fact on a delayed scale: an error if it is wrong more often than chance explains, so that the recipe does not suit the data. Otherwise a
-    warning, since it catches up."""
+    """The fact on a delayed scale: an error if it is wrong more often than chance explains, since it does not suit the data. Otherwise a warning."""
     limit = max(float(SEEN), CLIPPED * remark.rounding)
     if remark.lost > limit:
         by_chance = chance_of_records(remark.calls, remark.small + remark.large)

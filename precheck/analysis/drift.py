@@ -1,4 +1,4 @@
-"""Compares each boundary tensor of a run with its reference: its drift, its noise floor, and r, their ratio."""
+"""Compares each boundary tensor of a run with its reference: drift, noise floor, and their ratio r."""
 
 from __future__ import annotations
 

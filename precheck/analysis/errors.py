@@ -78,7 +78,7 @@ class Errors:
         return self._settled()
 
     def explained(self) -> set[Value]:
-        """Values whose error is explained: they are made from a value with a fault, or have one themselves."""
+        """Values that have a fault, or are made from one that has."""
         return {value for value, above in self.under.items() if above}
 
     def keep(self, values: Set[Value]) -> None:

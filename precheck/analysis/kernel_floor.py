@@ -1,7 +1,4 @@
-"""Says how far a correct kernel may be from the exact result (`Floor`), and how far a candidate is (`distance`).
-
-Both are for each element, and for whole rows, columns and tensors.
-"""
+"""Says how far a correct kernel may be from the exact result (`Floor`), and how far a candidate is (`distance`), by element and by block."""
 
 from __future__ import annotations
 
@@ -234,7 +231,7 @@ def _real(tensor: torch.Tensor) -> bool:
 
 
 def combined(exact: torch.Tensor, dtype: torch.dtype, others: Sequence[torch.Tensor]) -> Floor:
-    """The floor from the exact result and the results of other correct implementations."""
+    """The floor from the exact result and those of correct implementations."""
     floor = Floor(exact, dtype)
     for other in others:
         floor.add(other)

@@ -45,7 +45,7 @@ FINEST = Limit(
 
 
 def effective_roundoff(value: Value) -> float:
-    """The unit roundoff in which limits on drifts are measured: the value's own, or float16's if that is larger."""
+    """The unit roundoff for limits on drifts: the value's own, or float16's if that is larger."""
     return max(value.roundoff, FINEST)
 
 
@@ -60,7 +60,7 @@ class Origins:
         self.known: dict[Value, Operation] = {}
 
     def trace(self, operation: Operation) -> None:
-        """Follows the errors through one operation. It must be called for all operations in order."""
+        """Follows the errors through one operation. To be called for all in order."""
         worst = operation.drifting
         inherited = self.known.get(worst) if worst is not None else None
         for value in operation.outputs:

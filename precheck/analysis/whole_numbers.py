@@ -1,4 +1,4 @@
-"""Finds whole numbers (positions, counts, ids) that a low format rounds to other whole numbers, and casts to integers that come out wrong."""
+"""Finds whole numbers (positions, counts, ids) that a low format rounds to others, and wrong casts to integers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def moved(operation: Operation, value: Value) -> Moved | None:
 
 
 def excuses(operation: Operation) -> list[Excuse]:
-    """The excuses that may apply to whole numbers that this op rounds."""
+    """The excuses that may apply to this op."""
     converted = [unread] if operation.converts else []
     measures = [scaled] if operation.base in SCALED or operation.base == "_to_copy" else []
     return [drawn, unfelt, added, *converted, *measures]

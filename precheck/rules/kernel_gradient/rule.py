@@ -1,4 +1,4 @@
-"""A gradient is wrong. Those of all inputs that require one are compared, or of all floating inputs if none does, with random incoming gradients.
+"""A gradient is wrong, for an input that requires one (or any floating input if none does), with random incoming gradients.
 
 `kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """

@@ -1,4 +1,4 @@
-"""A call changes its inputs. Each input has a storage of its own, with guards around it, and its bits must be the same after the call.
+"""A call changes its inputs. They lie between guards in separate storages, whose bits must be the same after the call.
 
 `kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """

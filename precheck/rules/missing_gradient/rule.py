@@ -50,7 +50,7 @@ class MissingGradient(Rule):
         self.unused = {value: copy for value, copy in self.unused.items() if value in values}
 
     def at_end(self, part: Part) -> list[Candidate]:
-        """Candidates for the used copies of parameters without a gradient."""
+        """The used copies of parameters without a gradient."""
         observation = part.observation
         if not observation.came:
             return []

@@ -1,4 +1,4 @@
-"""The verdict that two implementations differ, but this precision cannot distinguish the difference from rounding.
+"""The verdict that two implementations differ by no more than rounding in this precision.
 
 The exact runs differ by more than float32's floor, and by less than that of the precision.
 `pairs.verdicts` gives the verdict on each tensor, and `pairs.reporting` writes the message.
