@@ -139,7 +139,7 @@ class Attribution:
         """The difference of nearly equal numbers that amplifies the rounding of `cause`, if it is low and in the same function. Otherwise None.
 
         Then the code should be changed at the difference: a difference in float32 has its terms in float32. One that subtracts the square of what
-        `cause` made should be changed in any format (`moments`). A difference in a function that is called with low numbers counts as well.
+        `cause` made should be changed in any format (`moments`). A difference in a function that it calls with low numbers counts as well.
         Parts of one running sum do not, since they lost their digits when it was stored (`causes.shares_operand`). `functions`: the function of
         each line.
         """

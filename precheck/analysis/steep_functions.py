@@ -56,7 +56,7 @@ class Steepness:
         return Steep(
             mechanism="amplified-rounding", operation=blamed, measured=value.drift / effective_roundoff(value), limit=ADDED, shown=operation,
             off=value.drift, own=attribution.own(cast, cast.outputs[0]), dtype=cast.outputs[0].dtype, table=bool(cast.converts),
-            severity="note" if cast.converts else "error",  # the precision asks for it, and few positions make little of it
+            severity="note" if cast.converts else "error",  # the precision asks for it, and at few positions its error is small
         )  # fmt: skip
 
     def _written(self, made: Attribution) -> Operation | None:
