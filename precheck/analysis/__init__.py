@@ -1,1 +1,1 @@
-"""What can be told from records of a run: facts, with no opinion on which of them are faults, and no words."""
+"""Derives facts from the records of a run. It does not decide which facts are faults, and it writes no messages."""

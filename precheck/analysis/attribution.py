@@ -1,8 +1,8 @@
-"""Which line an error was made on: the share of it that each rounding has.
+"""Attributes the error of a value to ops and lines: which share of it each rounding has.
 
 Roundings are independent, so the squares of their errors add up. The walk goes back over the run from a value. Each op keeps its own share of the
-square and hands the rest on to its inputs, by the square of what each brings. So a loop is found that rounds a little in each turn, and so is one op
-that rounds much.
+square, and the rest goes to its inputs, in proportion to the square of what each contributes. This finds one op with a large rounding, and also a
+loop with a small rounding in each turn.
 """
 
 from __future__ import annotations
@@ -27,60 +27,60 @@ TOGETHER = Limit(
 GROWN = Limit(4.0, "times", "Times that a difference makes an error larger from which its terms cancel: two bits.")
 UNCHANGED = Limit(1e-6, "relative difference", "Relative difference of two errors that are the same: a rounding more would change the seventh digit.")
 ADDITIVE = ops.ADDITIVE
-"""Ops into whose result an input brings its absolute error. All others bring it its relative one."""
+"""Ops whose result gets the absolute error of an input. The results of all others get the relative one."""
 MIXED = frozenset({"lerp"})
 SCALED = frozenset({"mul", "div"})
 SIZED = SUMS | ops.STEADY
-"""Ops whose result has the absolute error of an input: the logarithms of a softmax have the error of its scores."""
+"""Ops whose result has the same absolute error as an input, as log-softmax has that of its scores."""
 UNCHANGING = SIZED | SCALED | ops.CASTS
-"""Ops whose result has the error that an input brings, relative or absolute, if only one of them brings any, and the rest is a number."""
+"""Ops that keep the error of an input, relative or absolute, if no other input has one and the other operands are numbers."""
 
 
 OFTEN = 8
-"""Times that a line is asked about whose error it is, before only some are."""
+"""Walks without an answer for one line, after which only some of its ops are walked from."""
 Errors = Callable[[Value], float]
 """The relative error of a value."""
 
 
 def drift(value: Value) -> float:
-    """Its error, whoever made it."""
+    """The relative error of a value, or 0 if it is not finite."""
     return value.drift if math.isfinite(value.drift) else 0.0
 
 
 def number(operation: Operation) -> int:
-    """Its place in the run."""
+    """The place of an op in the run."""
     return operation.number
 
 
 class Asked:
-    """Lines that were asked about in vain. Each walk goes back over a whole loop, so its n turns would cost n² steps."""
+    """Lines for which walks found no cause. Each walk goes back over a whole loop, so a walk in each of n turns would cost n² steps."""
 
     def __init__(self) -> None:
         self.waits: dict[tuple[object, ...], int] = defaultdict(int)
         self.passed: dict[tuple[object, ...], int] = defaultdict(int)
 
     def again(self, line: tuple[object, ...]) -> bool:
-        """Whether to ask: at first always, after eight answers in vain only when as many turns more have passed as before."""
+        """Whether to walk: always at first. After eight walks without an answer, only when the number of turns has doubled."""
         if self.waits[line] < OFTEN:
             return True
         self.passed[line] += 1
         return self.passed[line] >= self.waits[line]
 
     def vain(self, line: tuple[object, ...]) -> None:
-        """There was no answer."""
+        """Notes that a walk for this line found no cause."""
         self.waits[line] = 2 * self.waits[line] if self.waits[line] >= OFTEN else self.waits[line] + 1
         self.passed[line] = 0
 
 
 class Splits:
-    """How the error of each result is made of the op's own and of its inputs'. Worked out once: a loop's states are asked about in turn."""
+    """Splits the error of each result into the op's own and those of its inputs. Keeps the answers, since walks from a loop's states overlap."""
 
     def __init__(self, error: Errors = drift) -> None:
         self.error = error
         self.known: dict[Value, tuple[float, list[tuple[Value, float]]]] = {}
 
     def of(self, operation: Operation, made: Value) -> tuple[float, list[tuple[Value, float]]]:
-        """The op's own share of the square of an error, and that of each input."""
+        """The op's own share of the square of its result's error, and the share of each input."""
         found = self.known.get(made)
         if found is None:
             brought = {source: _brought(operation, made, source, self.error) ** 2 for source in causes.taken(operation) if self.error(source)}
@@ -91,13 +91,13 @@ class Splits:
 
 
 class Attribution:
-    """Whose rounding the error of a value is, from operations up to its own; `splits` says what the error of a value is."""
+    """The ops that share the error of a value, among `operations` up to the one that made it. `splits` defines the error of a value."""
 
     def __init__(self, value: Value, operations: Sequence[Operation], splits: Splits | None = None) -> None:
         splits = splits or Splits()
         self.error = splits.error
-        self.shares: dict[Operation, float] = defaultdict(float)  # of the square of the error, each op's own; 1 less what was given to the run
-        self.through: dict[Operation, float] = defaultdict(float)  # what came by each op, its own included
+        self.shares: dict[Operation, float] = defaultdict(float)  # each op's own share of the square; the sum is 1 less that of the run's inputs
+        self.through: dict[Operation, float] = defaultdict(float)  # the share that passed through each op, its own included
         waiting: dict[Value, float] = defaultdict(float, {value: 1.0})
         last = bisect.bisect_right(operations, value.maker.number, key=number) if value.maker is not None else 0
         for place in range(last - 1, -1, -1):
@@ -115,7 +115,7 @@ class Attribution:
                 self.shares[source.past.rounding] += part
 
     def cause(self, wanted: Callable[[Operation], bool] = bool) -> Operation | None:
-        """The op with the largest share on the line that has made the error, among ops that are `wanted`."""
+        """The op with the largest share on the line that made the error. Only ops that are `wanted` count."""
         mine = {operation: share for operation, share in self.shares.items() if share and operation.blamed and wanted(operation)}
         lines: dict[str, float] = defaultdict(float)
         latest: dict[str, int] = {}
@@ -127,8 +127,8 @@ class Attribution:
         return max((operation for operation in mine if operation.blamed == chosen), key=mine.__getitem__, default=None)
 
     def of_line(self, cause: Operation) -> float:
-        """The share of what the user wrote on an op's line. Each kind of op counts once: one change to the line repairs a cast and a product
-        together. The turns of a loop do not add up here: what they add up is no rounding that something amplifies."""
+        """The share of the ops that the user wrote on the line of `cause`. Each kind of op counts once: one change to the line repairs a cast and a
+        product together. The turns of a loop do not add up here, since they are not one rounding that is amplified."""
         most = defaultdict[str, float](float)
         for operation, share in self.shares.items():
             if operation.blamed == cause.blamed and written(operation):
@@ -136,11 +136,12 @@ class Attribution:
         return sum(most.values())
 
     def difference(self, cause: Operation, functions: Mapping[str, Function]) -> Operation | None:
-        """The difference of near-equals that makes an error of the rounding of `cause`, if the same function takes it, in a low format as well.
+        """The difference of nearly equal numbers that amplifies the rounding of `cause`, if it is low and in the same function. Otherwise None.
 
-        Then it is there that the code is to be mended: a difference in float32 has its terms in float32. One that subtracts the square of what
-        `cause` made is to be mended in any format (`moments`). A function that it has called with low numbers computes low since it was given
-        these. Parts of one running sum lost their digits when that was stored (`causes.kin`). `functions`: the function of each line.
+        Then the code should be changed at the difference: a difference in float32 has its terms in float32. One that subtracts the square of what
+        `cause` made should be changed in any format (`moments`). A difference in a function that it calls with low numbers counts as well.
+        Parts of one running sum do not, since they lost their digits when it was stored (`causes.shares_operand`). `functions`: the function of
+        each line.
         """
         here = functions.get(cause.blamed)
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
@@ -149,13 +150,13 @@ class Attribution:
         return next((each for each in after if self._grown(each) and (each.outputs[0].low or moments(each, cause))), None)
 
     def subnormal(self, cause: Operation) -> bool:
-        """Whether small, subnormal elements of the result of `cause`, picked out later, are what shows its rounding."""
+        """Whether a later op selects subnormal elements from the result of `cause`, and these show its rounding."""
         passed = (each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number)
         picked = (each.outputs[0] for each in passed if each.base in MOVING)
         return any(causes.subnormal(made) >= causes.HALF * self.error(made) for made in picked)
 
     def shown(self, cause: Operation) -> Operation | None:
-        """The op that makes most of an error of the rounding of `cause`: the one after which it is largest beside what it was before."""
+        """The op that amplifies the rounding of `cause` most: the one with the largest ratio of the error after it to the error before it."""
         passed = [each for each, part in self.through.items() if part >= TOGETHER and each.number > cause.number]
         return max(passed, key=lambda each: self.error(each.outputs[0]) / (self._before(each) or math.inf), default=None)
 
@@ -168,27 +169,27 @@ class Attribution:
 
 
 def makes_most(cause: Operation | None, error: float) -> bool:
-    """Whether an op's own rounding is most of an error: of its square, half at least is left to no other line."""
+    """Whether an op's own rounding makes at least half of the square of an error."""
     return cause is not None and 2 * own(cause, cause.outputs[0]) ** 2 >= error**2
 
 
 def later(one: Operation | None, other: Operation | None) -> Operation | None:
-    """Of two ops that a rounding may be of, the later; on one line, the first of the two that are given."""
+    """The later of two ops that may have made a rounding. If both are on one line, `one`."""
     if one is None or other is None or one.blamed == other.blamed:
         return one or other
     return max(one, other, key=number)
 
 
 def written(operation: Operation) -> bool:
-    """Whether its rounding is the user's: torch's own modules and conversions round since the precision asks for it, and autograd derives its ops."""
+    """Whether the user wrote the op. Torch's own modules and conversions round because the precision asks for it, and autograd derives its ops."""
     return not (operation.plain or operation.converts or operation.derived)
 
 
 def own(operation: Operation, value: Value) -> float:
-    """The relative error that an op makes itself: by storing its result low, by its kernel's own error on these inputs, and by elements that
+    """The relative error that an op makes itself: by storing its result low, by its kernel's own error on these inputs, or by elements that
     become zero.
 
-    A sum makes no zeros: it is a multiple of the last digit of its smaller term, which its format holds. Where it is zero, its terms were rounded.
+    A sum does not underflow: it is a multiple of the last digit of its smaller term, which its format holds. If it is zero, its terms were rounded.
     """
     before = max((source.zeroed for source in operation.inputs), default=0.0)
     flushed = value.zeroed - before if value.low and operation.base not in SUMS else 0.0  # a part of a tensor may have more of its zeros
@@ -196,16 +197,16 @@ def own(operation: Operation, value: Value) -> float:
 
 
 def moments(operation: Operation, cause: Operation) -> bool:
-    """Whether one of its terms is the square of the result of `cause`, or of another op on its line: a variance as E[x²] - m².
+    """Whether a term of a difference is the square of the result of `cause`, or of another op on its line: a variance as E[x²] - m².
 
-    Its derivative by m is -2m, so that it is off by 2m times what m is. That of E[(x - m)²] is nothing, and m may be rounded as it is here.
+    The derivative of E[x²] - m² by m is -2m, so an error of m is multiplied by 2m. The derivative of E[(x - m)²] is 0, so there m may be rounded.
     """
     bases = (base for term in operation.inputs for base in _squared(term))
     return any(base is causes.moved(cause.outputs[0]) or (base.maker is not None and base.maker.blamed == cause.blamed) for base in bases)
 
 
 def _squared(term: Value) -> list[Value]:
-    """What a term is the square of."""
+    """The tensors whose square a term is. Empty if it is no square."""
     maker = causes.moved(term).maker
     while maker is not None and maker.base in SCALED and len(maker.inputs) == 1:
         maker = causes.moved(maker.inputs[0]).maker
@@ -216,7 +217,7 @@ def _squared(term: Value) -> list[Value]:
 
 
 def _kept(operation: Operation, value: Value, brought: Collection[Value], error: Errors) -> float:
-    """The share of the square of a result's error that is the op's own. An op that leaves an error as it was, as doubling does, rounds nothing."""
+    """The op's own share of the square of its result's error. An op that does not change the error, such as doubling, rounds nothing."""
     whole = error(value)
     if not whole or (len(brought) == 1 and math.isclose(whole, max(map(error, brought)), rel_tol=UNCHANGED)):
         return 0.0
@@ -225,9 +226,9 @@ def _kept(operation: Operation, value: Value, brought: Collection[Value], error:
 
 
 def _added(operation: Operation, value: Value, brought: Collection[Value], error: Errors) -> float:
-    """By how much the square of an error has grown in an op that hands on what it is given as it is.
+    """The share of the square of an error that was added in an op which keeps its input's error.
 
-    Roundings that all go one way, as those of a sum that stands still, add up by themselves: more than their squares do.
+    Roundings in one direction, such as those of a sum that stands still, add up to more than the root of the sum of their squares.
     """
     if len(brought) != 1:
         return 0.0
@@ -236,7 +237,7 @@ def _added(operation: Operation, value: Value, brought: Collection[Value], error
         return max(0.0, 1 - (_evened(value, source, error) / error(value)) ** 2)
     if operation.base not in UNCHANGING or (operation.base in SCALED and len(operation.inputs) > 1):
         return 0.0
-    parts = operation.inputs.count(source)  # of one tensor, as of a running sum: each brings an error
+    parts = operation.inputs.count(source)  # parts of one tensor, such as a running sum: each has an error
     before, after = _brought(operation, value, source, error) * math.sqrt(parts), error(value)
     if operation.base in SIZED:
         after *= value.norm / math.sqrt(elements(value) or 1)
@@ -244,9 +245,9 @@ def _added(operation: Operation, value: Value, brought: Collection[Value], error
 
 
 def _evened(value: Value, source: Value, error: Errors) -> float:
-    """The mean of n independent errors, or their sum. A mean is no larger than its terms are, as root mean squares.
+    """The relative error of a mean, or sum, of n terms with independent errors. It is a mean if the result is no larger than the terms.
 
-    Of a table no more terms count than it has rows, as a loss takes one number of each.
+    A matrix counts as many terms as it has rows, since a loss takes one number from each.
     """
     size, result = source.norm / math.sqrt(elements(source) or 1), value.norm / math.sqrt(elements(value) or 1)
     rows = source.shape[0] if len(source.shape) > 1 else elements(source)
@@ -256,15 +257,15 @@ def _evened(value: Value, source: Value, error: Errors) -> float:
 
 
 def _brought(operation: Operation, value: Value, source: Value, error: Errors) -> float:
-    """How large an input's error is in the result. For a sum of tensors, as many elements of the input count as the result has: the input may be
-    part of a storage."""
+    """The size of an input's error in the result. For elementwise sums it is per element, since input and result may have different numbers of
+    elements."""
     if operation.base in SIZED | MIXED:
         return error(source) * _times(operation, source) * source.norm / math.sqrt(elements(source) or 1)
     return error(source) * (source.norm if operation.base in ADDITIVE else 1.0)
 
 
 def _times(operation: Operation, source: Value) -> float:
-    """What a sum of two multiplies a term by: the number that it is given as alpha, or as the weight of its second term."""
+    """The factor of a term in a sum of two: alpha, or the weight of a lerp."""
     if len(operation.inputs) != 2 or len(operation.scalars) != 1 or operation.inputs[0] is operation.inputs[1]:
         return 1.0
     weight, second = abs(operation.scalars[0]), source is operation.inputs[1]

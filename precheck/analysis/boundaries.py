@@ -1,4 +1,4 @@
-"""A run beside its reference, boundary by boundary: Inf and NaN, flushed gradients, headroom."""
+"""Compares a run with its reference at each boundary of a module or function: Inf and NaN, flushed gradients, loss scales."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NEAR = Limit(
 FLUSHED = Limit(0.5, "share of the norm", "of a parameter's gradient that is gone, from which it is an error")
 NOTED = Limit(0.1, "share of the norm", "of a parameter's gradient that is gone, from which it is a note")
 FIVE_BITS = 32
-"""Of a gradient under float16's last step: below that its numbers have few bits, and from there on they are rounded like others."""
+"""The factor 2^5 above float16's smallest number. Below that a gradient's numbers have fewer than 5 bits; above it they are rounded like others."""
 _NARROW = formats.FP32.max / 2**64
-"""Formats that end below this are narrower than float32 and bfloat16: what becomes NaN there has most likely overflowed before."""
+"""Formats whose largest number is below this are narrower than float32 and bfloat16: a NaN there most likely comes from an overflow."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BrokenBoundary:
-    """A boundary with more NaN or Inf than its reference. `mechanism` is the rule that words it."""
+    """A boundary with more NaN or Inf than its reference. `mechanism` is the rule that reports it."""
 
     mechanism: str
     record: Record
@@ -42,13 +42,13 @@ class BrokenBoundary:
 
     @property
     def what(self) -> str:
-        """Inf or NaN, and how many of its elements."""
+        """Whether it is Inf or NaN, and in how many elements, in words."""
         kind = "Inf" if _infinite(self.record, self.reference) else "NaN"
         return f"{self.excess} of {self.record.numel} elements are {kind} in {self.record.dtype}"
 
 
 def broken(seen: Trace, reference: Trace, rows: Sequence[Comparison], precision: Precision) -> BrokenBoundary | None:
-    """The first of them, in the order of the run. Results of functions are left out: the reader of a mask decides about its -Inf."""
+    """The first broken boundary in the order of the run. Results of functions do not count: the -Inf of a mask does no harm by itself."""
     first = next((row for row in rows if row.excess_nonfinite and row.record.kind != "returned"), None)
     if first is not None:
         return _told(first.record, first.reference, first.excess_nonfinite, precision)
@@ -56,8 +56,8 @@ def broken(seen: Trace, reference: Trace, rows: Sequence[Comparison], precision:
 
 
 def _later(low: Trace, reference: Trace, precision: Precision) -> BrokenBoundary | None:
-    """The first non-finite boundary of a later step, which was recorded because it went wrong. The reference kept no
-    boundaries of that step, but its loss says whether it was well."""
+    """The first non-finite boundary of a later step, which was recorded only because it is not finite. The reference has no boundaries of that step,
+    but a finite loss shows that the step was fine there."""
     for record in low.records.values():
         if record.step > 1 and record.nonfinite and record.kind in ("output", "gradient"):
             loss = reference.records.get(f"loss:loss@{record.step}")
@@ -68,7 +68,7 @@ def _later(low: Trace, reference: Trace, precision: Precision) -> BrokenBoundary
 
 
 def _told(record: Record, reference: Record, excess: int, precision: Precision) -> BrokenBoundary:
-    """NaN without Inf at a boundary is an overflow all the same where the reference needs nearly the range that the format has."""
+    """The broken boundary with its rule. NaN without Inf is an overflow too if the reference needs nearly the whole range of the format."""
     top = formats.of_dtype(record.dtype).max if record.dtype in ("float16", "bfloat16") else precision.compute.max
     beyond = _infinite(record, reference) or reference.amax > top / NEAR or precision.compute.max < _NARROW
     return BrokenBoundary("overflow" if beyond else "nan", record, reference, excess)
@@ -79,13 +79,12 @@ def _infinite(record: Record, reference: Record) -> bool:
 
 
 def starved(low: Trace, rows: Sequence[Comparison], precision: Precision) -> list[Comparison]:
-    """Parameter gradients of which more than half became zero, with nothing to bring it back.
+    """Parameter gradients that lost more than half of their norm to zeros, which GradScaler cannot bring back by doubling its scale.
 
-    Not GradScaler, which doubles its scale for as long as gradients stay finite; and the loss is more than what rounding takes
-    from the whole gradient anyway.
+    The lost norm is more than the rounding error of the whole gradient.
     """
     if any(row.record.is_result and row.record.norm == 0 < row.reference.norm for row in rows):
-        return []  # the forward vanished, which no loss scale mends
+        return []  # the output is all zero, which no loss scale can change
     gradients = [row for row in rows if row.record.kind == "parameter-gradient"]
     whole = math.sqrt(sum(row.reference.norm**2 for row in gradients))
     return [
@@ -99,13 +98,13 @@ def starved(low: Trace, rows: Sequence[Comparison], precision: Precision) -> lis
 
 
 def lost(row: Comparison) -> float:
-    """Share of a parameter gradient's norm that is gone."""
+    """The share of a parameter gradient's norm that is lost."""
     return 1 - row.record.norm / row.reference.norm if row.record.kind == "parameter-gradient" and row.reference.norm else 0.0
 
 
 def quantised(row: Comparison, precision: Precision, scale: float) -> bool:
-    """Zeros that the reference does not have, in a gradient whose root mean square is within 5 bits of float16's last step, and
-    which noise does not drown."""
+    """Whether a gradient has zeros that the reference does not have, has a root mean square within 5 bits of float16's smallest number, and is
+    larger than its rounding noise."""
     if precision.compute is not formats.FP16 or row.record.zeros <= row.reference.zeros:
         return False
     step = formats.FP16.min_subnormal / scale
@@ -115,11 +114,11 @@ def quantised(row: Comparison, precision: Precision, scale: float) -> bool:
 
 
 def needed(row: Comparison) -> float:
-    """The loss scale, a power of two, that lifts the gradient's root mean square 5 bits above float16's last step."""
+    """The loss scale, a power of two, that lifts the gradient's root mean square 5 bits above float16's smallest number."""
     return 2.0 ** math.ceil(math.log2(FIVE_BITS * formats.FP16.min_subnormal * math.sqrt(row.reference.numel) / row.reference.norm))
 
 
 def _reachable(low: Trace, precision: Precision) -> float:
-    """The loss scale that GradScaler grows to: the largest power of two under which the run's gradients stay finite."""
+    """The loss scale to which GradScaler grows: the largest power of two at which the run's gradients stay finite. 1 without a scaler."""
     largest = max((r.amax for r in low.records.values() if r.kind in ("gradient", "parameter-gradient")), default=0.0)
     return 2.0 ** math.floor(math.log2(formats.FP16.max / largest)) if precision.scaler and largest else 1.0

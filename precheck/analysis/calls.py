@@ -1,7 +1,7 @@
-"""The error that a call of a user's function makes itself: how far its result is from float32's on the same inputs.
+"""Finds the error that a call of a user function makes itself: how far its result is from float32's on the same inputs.
 
-A function that is written with care rounds what it gives, and where the precision rounds. The functions of 18 healthy networks have an own error of
-up to one unit roundoff, and of 3.8 where a low product passes a softmax. One that errs by more has a rounding in it that later ops amplify.
+A carefully written function rounds its result, and where the precision rounds. The functions of 18 healthy networks have an own error of up to one
+unit roundoff, and of 3.8 if a low product passes a softmax. In one with a larger error, later ops amplify a rounding.
 """
 
 from __future__ import annotations
@@ -49,23 +49,23 @@ _MECHANISM: dict[Making, str] = {
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class OwnError(Fact):
-    """An error that a call of a user's function has made itself, and what makes it. Errors are relative."""
+    """An error that a call of a user function makes itself, and its cause. Errors are relative."""
 
-    function: str  # its name; "" where that is not known
+    function: str  # its name, or "" if unknown
     made: Making
-    shown: Operation  # whose result leaves the function
+    shown: Operation  # the op whose result leaves the function
     off: float
-    own: float  # the error that the op which is blamed makes
+    own: float  # the error of the blamed op itself
 
     @property
     def found(self) -> str:
-        """What the function does, in words."""
+        """The error of the function, in words."""
         name = f"{self.function}()" if self.function else "the function"
         return f"{name} is {percent(self.off)} % off on the inputs that it gets, {self.measured:.0f} unit roundoffs of its own: "
 
 
 class Calls:
-    """The calls of functions in a part of a run."""
+    """Judges the calls of user functions in a part of a run."""
 
     def __init__(self, observation: Observation, readers: Readers) -> None:
         self.functions, self.readers = observation.functions, readers
@@ -75,10 +75,10 @@ class Calls:
                 self.operations[operation.call].append(operation)
         self.splits: dict[int, Splits] = {}
         self.asked = Asked()
-        self.cancelled: set[Value] = set()  # sums whose terms cancel, and what is made of them, beside which every error is large
+        self.cancelled: set[Value] = set()  # sums whose terms cancel, and values made from them
 
     def error(self, operation: Operation, value: Value) -> OwnError | None:
-        """The error of `value`, which `operation` has made, if it leaves its function with an error that one rounding in the function has made."""
+        """The error of `value`, which `operation` made, if it leaves its function and one rounding in the function made the error."""
         line = operation.call, operation.name, operation.blamed
         if not self._its_own(operation, value) or not self.asked.again(line):
             return None
@@ -94,14 +94,14 @@ class Calls:
         return self._described(operation, value, cause, made, limit)
 
     def _its_own(self, operation: Operation, value: Value) -> bool:
-        """Whether a result that leaves its function is off by more than rounding it costs, and most of that is the function's own error."""
+        """Whether a result that leaves its function has an error beyond rounding, most of which the function made itself."""
         cancelled = self._cancels(operation, value)
         if cancelled or value.restarted <= ADDED * effective_roundoff(value) or operation.base in MOVING or not self._leaves(operation, value):
             return False
         return value.restarted**2 >= OWN * value.drift**2 and determined(operation, value)
 
     def _owner(self, made: Attribution) -> Operation | None:
-        """The op whose line owns an error. None where nothing that the user has written does, or `absorption` tells of the line's additions."""
+        """The op whose line made an error. None if the user wrote no such line, or if `absorption` judges the additions of the line."""
         cause = made.cause()
         if cause is None or not attribution.written(cause):
             return None
@@ -131,10 +131,10 @@ class Calls:
         return ADDED if cast and not multiplied else ROUNDED
 
     def _leaves(self, operation: Operation, value: Value) -> bool:
-        """Whether its function gives it out, or adds up its elements to a sum that is off as well.
+        """Whether a value leaves its function, or the function adds up its elements to a sum that is wrong as well.
 
-        Elements that became zero add nothing, as they should beside an eps. A value that is joined, cast or moved is given out as part of the
-        result. If the elements that are off are left out of that, it is not given out.
+        Sums do not count for elements that became zero, since these add nothing, as they should beside an eps. A value may be joined, cast or moved
+        before it leaves. If its wrong elements are dropped on the way, it does not count.
         """
         here = operation.call, self.functions.get(operation.blamed)
         summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()
@@ -143,7 +143,7 @@ class Calls:
             asked = waiting.pop()
             readers = [reader for reader in self.readers.get(asked, ()) if _user(reader) and not is_alias(reader, asked)]
             if not readers and asked.alive:
-                return True  # so far: `stays` asks again when it has been read
+                return True  # for now: `stays` checks again when it has been read
             for reader in readers:
                 if reader.reads or (reader.call, self.functions.get(reader.blamed)) != here:
                     return True
@@ -156,14 +156,14 @@ class Calls:
         return False
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:
-        """An excuse: what reads it after all is its own function."""
+        """Excuse: only its own function reads the value after all."""
         self.readers = readers
         return value.maker is not None and bool(readers.get(value)) and not self._leaves(value.maker, value)
 
     def _cancels(self, operation: Operation, value: Value) -> bool:
-        """Whether it is a sum whose terms cancel, or made of one.
+        """Whether a value is a sum whose terms cancel, or is made from one.
 
-        A sum of n numbers of one sign is no smaller than their norm. It is no further off than they are, except for those that became zero.
+        A sum of n numbers of one sign is at least as large as their norm. So its relative error is no larger than theirs, except for lost numbers.
         """
         error, handed = _error_in(operation.call), any(source in self.cancelled for source in operation.inputs)
         before = max((error(source) for source in operation.inputs), default=0.0)
@@ -176,16 +176,16 @@ class Calls:
 
 
 def _user(reader: Operation) -> bool:
-    """Whether the user's own code reads it: a forward pass, or the backward pass of a function that the user has written for autograd."""
+    """Whether a reader is the user's own code: a forward pass, or the backward pass of a custom autograd function."""
     return reader.phase in ("forward", "data") or (reader.phase == "backward" and not reader.derived)
 
 
 def _below(cause: Operation) -> bool:
-    """Whether an op's error is that of numbers near the end of their format."""
+    """Whether an op's error is that of subnormal numbers, or of numbers that became zero."""
     made = cause.outputs[0]
     return attribution.own(cause, made) > 2 * max(made.rounded, made.local or 0.0)
 
 
 def _error_in(call: int) -> Callable[[Value], float]:
-    """The error of a value that the call has made."""
+    """A function that returns the error of the call's values, and 0 for others."""
     return lambda value: value.restarted if value.maker is not None and value.maker.call == call else 0.0

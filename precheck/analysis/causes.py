@@ -1,7 +1,7 @@
-"""Which rounding an error that is amplified comes from: back along what carried it, to the last op that made half of it.
+"""Finds the rounding behind an amplified error. It walks back along the inputs that carry the error, to the last op that made half of it.
 
-Errors add up in squares. So an op whose own rounding is half of what is amplified is worth repairing, whatever came before it. It is also nearest
-to where it matters. In a sum it is absolute errors that add up, in all else relative ones.
+Squares of errors add up. So an op whose own rounding is half of the amplified error is worth repairing, whatever came before it, and it is the
+nearest such op. In sums absolute errors add up, in all other ops relative ones.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ HALF = Limit(
     """Share of an error from which it is an op's own; the rest of it, √(1 - ½²), is what came in.""",
 )  # fmt: skip
 ADDING = SUMS | MOVING | GUARDS | ops.CUTS
-"""Ops that add to numbers, or cut them, and leave them what they are: coordinates, times, phases."""
+"""Ops that add to numbers or cut them, and keep their meaning: coordinates, times, phases."""
 SWALLOWED = Limit(0.25, "ratio of root mean squares", "of a sum's error to its smaller term, from which less than two bits of what it adds arrive")
 BEHIND = 64
-"""Ops looked through for what a term of a difference is made of."""
+"""The most ops that a search back from a term of a difference visits."""
 
 
 def entered(
     value: Value | None, known: dict[Value, Operation] | None = None, since: Value | None = None, *, apart: bool = False
 ) -> Operation | None:
-    """The op whose rounding a value's error is; None where the block was given it. `known` remembers answers, for chains asked about often.
+    """The op whose rounding made a value's error, or None if the block was given the value. `known` caches answers for long chains.
 
-    Of what has been made of `since` by sums, the op after it: its own error is no part of what is asked about. Nor is, of elements that are taken
-    `apart`, what is added to all of them.
+    The walk ends at the sum that was made from `since`: the error of `since` itself does not count. If elements are subtracted from each other
+    (`apart`), the error of what was added to all of them does not count either.
     """
     cause, behind = None, []
     known = {} if known is None else known
@@ -51,28 +51,28 @@ def entered(
 
 
 def subnormal(value: Value) -> float:
-    """What rounding to its format's smallest spacing costs a value, relative to its norm: 1/√12 of a spacing each. 0 where it is stored wide."""
+    """The error of rounding to the format's smallest spacing, relative to the value's norm: 1/√12 of a spacing for each element. 0 if stored wide."""
     size = value.norm / math.sqrt(elements(value) or 1)
     return formats.of_dtype(value.dtype).min_subnormal / math.sqrt(12) / size if value.low and size else 0.0
 
 
 def own(value: Value) -> float:
-    """What storing a value costs, relative to its norm: one rounding of its format, or of its subnormals. 0 where it is stored wide."""
+    """The error of storing a value, relative to its norm: one rounding of its format, or of its subnormals. 0 if it is stored wide."""
     return max(value.rounded, subnormal(value)) if value.low else 0.0
 
 
 def taken(operation: Operation) -> tuple[Value, ...]:
-    """The inputs that an op makes its result of. A tensor that a copy writes over is none."""
+    """The inputs that an op computes its result from. The tensor that a copy overwrites does not count."""
     return operation.inputs[-1:] if operation.base == "copy" else operation.inputs
 
 
 def only_moved(operation: Operation, value: Value) -> bool:
-    """Whether an op has moved numbers that were stored in that format before, and rounded none."""
+    """Whether an op only moved numbers that were stored in this format before, so that it rounded none."""
     return operation.base in MOVING and any(source.dtype == value.dtype for source in taken(operation))
 
 
 def kind(cause: Operation) -> str:
-    """The rule that a rounding goes by: a sum whose terms cancel, one that swallows what it adds (or is stored so), or any other."""
+    """The rule for a rounding: `cancellation`, `absorption` (a sum that swallows what it adds, or is stored so low), or `amplified-rounding`."""
     value = cause.outputs[0]
     if cause.absorbed is not None and cause.absorbed.share >= HALF:
         return "absorption"
@@ -84,10 +84,10 @@ def kind(cause: Operation) -> str:
 
 
 def shares_operand(operation: Operation) -> bool:
-    """Whether the terms of a difference are parts of one tensor, or one term is the other, added to or cut: x₀ + Σδ - x₀, x - floor(x).
+    """Whether the terms of a difference are parts of one tensor, or one was made from the other by adding or cutting: x₀ + Σδ - x₀, x - floor(x).
 
-    It gives back what the larger term holds beyond the other, and adds no error of its own: what is lost was lost when that term was stored. Parts
-    of a joined tensor, such as a workspace of products, do not count: each may be another of the tensors that were joined.
+    Such a difference adds no error of its own: its digits were lost when the larger term was stored. Parts of a joined tensor, such as a workspace of
+    products, do not count, since each may be a different one of the tensors that were joined.
     """
     if operation.base not in SUMS or len(operation.inputs) != 2 or not operation.outputs:
         return False
@@ -98,7 +98,7 @@ def shares_operand(operation: Operation) -> bool:
 
 
 def lost_between(operation: Operation, term: Value, known: dict[Value, Operation]) -> Operation | None:
-    """Of such a difference, the op whose rounding it shows. A rounding that both terms have cancels: of these it is one that the other has not."""
+    """The op whose rounding such a difference shows. A rounding that both terms have cancels, so it is one that only `term` has."""
     other = next((value for value in operation.inputs if value is not term), term)
     if moved(term) is moved(other):
         return entered(term, apart=True)
@@ -108,14 +108,14 @@ def lost_between(operation: Operation, term: Value, known: dict[Value, Operation
 
 
 def absolute(value: Value) -> float:
-    """Root mean square of the error; 0 where the reference is zero, beside which no error has a size."""
+    """Root mean square of the error. 0 if the reference is zero, since the error is stored relative to it."""
     return value.drift * value.norm / math.sqrt(elements(value) or 1) if math.isfinite(value.drift) else 0.0
 
 
 def _carrier(operation: Operation, *, apart: bool = False) -> Value | None:
-    """The input that most of the error comes with. A draw has only the form of what it is given.
+    """The input that carries most of the error. None for a random draw, which takes only the shape of its input.
 
-    Of elements that are taken `apart`, the error of what a sum adds to many of them goes again: it is an input with fewer elements.
+    If elements are subtracted from each other (`apart`), an error that a sum adds to many of them cancels: inputs with fewer elements do not count.
     """
     if operation.base in DRAWN:
         return None
@@ -136,19 +136,19 @@ def _its_own(operation: Operation, value: Value, source: Value) -> bool:
         return False
     summed = operation.base in SUMS
     if operation.base in REDUCTIONS and not summed and own(value) >= HALF * value.drift:
-        return True  # errors of n terms are independent, and less of their sum than of each
+        return True  # errors of n terms are independent, so the relative error of the sum is smaller than theirs
     if summed and not shares_operand(operation) and value.drift > 2 * operation.drift_in:
         return True  # a cancellation
     carried, total = (absolute(source), absolute(value)) if summed else (source.drift, value.drift)
     if summed and elements(source) > elements(value):
-        carried = min(carried, math.sqrt(1 - HALF**2) * total)  # a part of it, whose error is not known by itself
+        carried = min(carried, math.sqrt(1 - HALF**2) * total)  # the result is a part of the input, and the part's error is not known
     if 2 * carried < total:
         return not summed or elements(source) <= elements(value) or value.low
     return own(value) >= HALF * value.drift and carried <= math.sqrt(1 - HALF**2) * total
 
 
 def moved(value: Value) -> Value:
-    """What was moved about, or cast, to become the value. What several tensors were joined to is none of them, unless they are parts of one."""
+    """The tensor that was moved or cast to become the value. A join of several tensors counts as a tensor itself, unless they are parts of one."""
     roots = _roots(value)
     if len(roots) == 1:
         return roots.pop()
@@ -158,7 +158,7 @@ def moved(value: Value) -> Value:
 
 
 def sources(value: Value) -> set[Value]:
-    """The tensors that were moved about, cast, chosen from or joined to become the value, of the nearest `BEHIND` that are met on the way."""
+    """The tensors that were moved, cast, selected from or joined to become the value, among the nearest `BEHIND` ancestors."""
     return _roots(value)
 
 
@@ -168,7 +168,7 @@ def _joined(value: Value) -> bool:
 
 
 def _roots(value: Value) -> set[Value]:
-    """The tensors that were moved about, cast or joined to become the value, of the nearest `BEHIND` that are met on the way."""
+    """The tensors that were moved, cast or joined to become the value, among the nearest `BEHIND` ancestors."""
     roots, waiting, seen = set(), [value], {value}
     while waiting:
         each = waiting.pop()
@@ -181,14 +181,14 @@ def _roots(value: Value) -> set[Value]:
 
 
 def _parts(value: Value) -> set[Value]:
-    """The tensors that were moved about to become the value; constants beside them, such as the zero before a running sum, are none."""
+    """The tensors that an op moved to make the value. Constants beside them, such as the zero before a running sum, do not count."""
     maker = value.maker
     sources = set(taken(maker)) if maker is not None and maker.base in MOVING else set()
     return {each for each in sources if each.maker is None or each.maker.base not in CONSTANTS - MOVING}
 
 
 def _made_of(value: Value, other: Value) -> bool:
-    """Also of a remainder that is written out, x - b * round(x / b): what was scaled has been cut in between."""
+    """Whether `value` was made from `other` by adding or cutting. Scaling counts only with a cut, as in a remainder x - b * round(x / b)."""
     waiting, seen = [(value, False, False)], {value}
     while waiting and len(seen) < BEHIND:
         made, scaled, cut = waiting.pop(0)
@@ -207,8 +207,8 @@ def _made_of(value: Value, other: Value) -> bool:
 
 def given_low(value: Value) -> bool:
     """Whether the value was rounded by a cast, or as the result of one of torch's own modules, and only moved since. It is then stored low because
-    the precision asks for it. The user's code did not compute it low. It may also be a gradient, which is derived, not written. Under autocast
-    nobody has it otherwise, and projections, variance reductions and penalties subtract gradients.
+    the precision asks for it, and not because the user's code computes it low. A gradient counts too: autograd makes it, and under autocast it is
+    always low. Projections, variance reductions and penalties subtract gradients.
     """
     source: Value | None = value
     while source is not None and source.maker is not None:
@@ -224,10 +224,10 @@ def given_low(value: Value) -> bool:
 
 
 def stored_too_soon(operation: Operation, value: Value) -> bool:
-    """Whether a tensor that no low number went into is subtracted from what the block has stored low. Subtracted before that cast, it would cost
-    no digit.
+    """Whether a wide tensor that was made from no low one is subtracted from what the block has cast to a low format. A subtraction before the cast
+    would lose no digit.
 
-    A number less its own rounding, or beside the same from elsewhere, is next to nothing in the reference.
+    In the reference the difference of a number and its own rounding, or of two copies of one number, is about zero. Such differences do not count.
     """
     stored = [source for source in operation.inputs if source.kept_low]
     at_hand = any(source.maker is None and not source.low for source in operation.inputs)
@@ -235,7 +235,7 @@ def stored_too_soon(operation: Operation, value: Value) -> bool:
 
 
 def stored_here(value: Value) -> bool:
-    """Whether it is what a cast of the user's made of a wide tensor that no low number went into, moved about at most."""
+    """Whether a cast in the user's code made the value from a wide tensor that was made from no low one. It may have been moved since."""
     maker = value.maker
     while maker is not None and maker.base in MOVING and maker.inputs and not (maker.base == "_to_copy" and not maker.inputs[-1].low):
         maker = maker.inputs[-1].maker
@@ -245,10 +245,10 @@ def stored_here(value: Value) -> bool:
 
 
 def _computed(value: Value) -> bool:
-    """Whether the block has computed it, so that to store it low is a decision of its code."""
+    """Whether the block has computed the value, so that its code decides to store it low."""
     return value.maker is not None and value.maker.base not in MOVING | CONSTANTS and not value.maker.plain
 
 
 def past(value: Value) -> Past:
-    """What walks back from a value find, written down before its ancestors are let go."""
+    """The results of all walks back from a value, kept before its ancestors are freed."""
     return Past(zero_origin(value) if value.zeros and value.maker is not None else None, entered(value), passed(value))

@@ -1,4 +1,4 @@
-"""The most that luck explains: quantiles of Fisher's F, of which no library is needed."""
+"""Computes the largest error ratio that chance explains: quantiles of Fisher's F, without a statistics library."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ LUCK = Limit(
     reached is FAIL.""",
 )  # fmt: skip
 ENOUGH = 4
-"""Noise runs from which on their own spread says how many independent errors there are."""
+"""The fewest noise runs whose spread gives the number of independent errors."""
 
 
 @functools.cache
 def largest(numel: int, samples: int, blocks: int) -> float:
-    """The ratio that the root mean square of `numel` errors exceeds by CHANCE in one of so many blocks, beside so many noise runs.
+    """The ratio to `samples` noise runs that the root mean square of `numel` errors exceeds with probability `CHANCE` in one of `blocks`.
 
-    `numel` counts errors that are independent of one another (`freedom`): a gradient to which one token gives all has one, however long it is.
+    `numel` counts independent errors (`freedom`): a gradient that comes from a single token has one, however long it is.
     """
     return math.sqrt(_quantile(max(1, numel), max(1, numel) * max(1, samples), CHANCE / max(1, blocks)))
 
 
 def freedom(mean: float, square: float, samples: int) -> float:
-    """How many independent errors make a sum of squares, from its mean over noise runs and the mean of its square; inf where there are too few
-    runs.
+    """The number of independent errors in a sum of squares, from its mean over noise runs and the mean of its square. Inf if there are too few runs.
 
-    A sum of n equal squares has the variance 2/n of its squared mean. The mean varies by that over the number of runs, which is taken off.
+    The variance of a sum of n equal squares is 2/n times its squared mean. The variance of the mean, which is smaller by the number of runs, is
+    subtracted.
     """
     if samples < ENOUGH or mean <= 0:
         return math.inf

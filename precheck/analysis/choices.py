@@ -1,4 +1,4 @@
-"""Choices among scores, such as top-k: whether rounding hides what tells the scores apart."""
+"""Checks choices among scores, such as top-k: whether rounding hides the differences between the scores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BY_DIFFERENCE = ops.EXTREMES | ops.ORDERED
 
 
 def blurred(operation: Operation) -> bool:
-    """A choice that came out otherwise since rounding hides what tells its scores apart."""
+    """Whether a choice differs from the reference because rounding hides the differences between its scores."""
     flips = operation.flips
     if flips is None or flips.changed < ROWS or operation.packet not in ops.EXTREMES or not operation.inputs[0].roundoff:
         return False
@@ -25,9 +25,9 @@ def blurred(operation: Operation) -> bool:
 
 
 def ordered_by_place(operation: Operation) -> bool:
-    """Whether a full sort, whose places something reads, has no order to go by: rounding hides what tells the scores of a row apart.
+    """Whether rounding hides the differences between the scores of a full sort, and something reads its indices.
 
-    Where it does not, a long row has equal neighbours too, as a vocabulary's logits are, and the order among them means nothing.
+    Without such a blur a long row, such as a vocabulary's logits, has equal neighbours too. The order among them means nothing.
     """
     flips = operation.flips
     return flips is not None and bool(operation.taken) and flips.blur >= BLUR * operation.inputs[0].roundoff

@@ -1,4 +1,4 @@
-"""Faults of a quantiser, from what was seen of its codes: scales that do not cancel, clipping, rounding with a mean."""
+"""Finds faults of a quantiser, from the notes on its codes: scales that do not cancel, clipping, biased rounding."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GROWS = Limit(
     than all before with probability 1/k, whatever its distribution, and independently of the calls before (Rényi's theorem on records).""",
 )  # fmt: skip
 MOST = 64
-"""Records that are told apart. A hundred thousand calls have 30 or more with less than the probability of `GROWS`."""
+"""The largest number of records with a probability of its own. A hundred thousand calls have 30 or more with less than the probability of `GROWS`."""
 REPEATED = Limit(
     2.0, "times the square of independent errors",
     """that the sum of some calls' errors may have. Independent errors have 1. With the same noise n calls have up to n, and (n + 1) / 2 where they
@@ -47,13 +47,13 @@ Remark = Uncancelled | Unturned | Clipped | Skewed | Repeated | Late
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Miscoded(Fact):
-    """What a quantiser does wrong."""
+    """A fault of a quantiser."""
 
     remark: Remark
 
 
 def facts(observation: Observation) -> Iterator[Miscoded]:
-    """Those of the operations that are judged now."""
+    """The facts on the operations that are judged now."""
     for operation in observation.judged:
         remark = operation.coded
         if isinstance(remark, Uncancelled) and remark.off > CANCELLED:
@@ -71,14 +71,14 @@ def facts(observation: Observation) -> Iterator[Miscoded]:
 
 
 def _clipping(operation: Operation, remark: Clipped) -> Iterator[Miscoded]:
-    """An error where most calls of a line clip. Otherwise its scale lags behind for a few steps, as a delayed scale must when data grows."""
+    """The fact on clipping: an error if most calls of a line clip. Otherwise a warning, since a delayed scale must lag behind when data grows."""
     if remark.lost > max(SEEN, CLIPPED * remark.rounding):
         severity: Severity = "error" if remark.clips >= MOSTLY * remark.calls else "warning"
         yield _fact("clipping", operation, remark, remark.lost, max(float(SEEN), CLIPPED * remark.rounding), severity)
 
 
 def _late(operation: Operation, remark: Late) -> Iterator[Miscoded]:
-    """An error where a delayed scale is wrong more often than chance explains: the recipe does not suit this data. Else it catches up."""
+    """The fact on a delayed scale: an error if it is wrong more often than chance explains, since it does not suit the data. Otherwise a warning."""
     limit = max(float(SEEN), CLIPPED * remark.rounding)
     if remark.lost > limit:
         by_chance = chance_of_records(remark.calls, remark.small + remark.large)
@@ -86,13 +86,13 @@ def _late(operation: Operation, remark: Late) -> Iterator[Miscoded]:
 
 
 def chance_of_records(calls: int, records: int) -> float:
-    """Probability that at least so many of so many calls, which have one before them, are greater than all before; their order means nothing."""
+    """The probability of at least `records` records (values greater than all before) in `calls` calls after a first one, in random order."""
     return sum(_numbers_of_records(calls)[min(records, MOST) :])
 
 
 @functools.cache
 def _numbers_of_records(calls: int) -> list[float]:
-    """The probabilities of 0, 1, 2 … records; the last is that of `MOST` or more."""
+    """The probabilities of 0, 1, 2 … records. The last is that of `MOST` or more."""
     chances = [1.0] + [0.0] * MOST
     for call in range(2, calls + 2):
         more = [chance / call for chance in chances]

@@ -1,4 +1,4 @@
-"""Numbers of Python's that a format rounds onto 1, so that they no longer do what they are there for: a decay of 0.999."""
+"""Finds Python numbers that a low format rounds to 1, so that they have no effect any more: a decay of 0.999."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from precheck.analysis.rounding import Misrounded
 from precheck.observe.shadow.operations import Operation, Value
 
 NEAR = 8
-"""Ops between a constant and where it shows: a power, a product, a cast."""
+"""The most ops between a constant and the op that shows its rounding: a power, a product, a cast."""
 
 
 def behind(fact: Misrounded | None) -> Misrounded | None:
-    """The same error, but of the constant that it comes from, if it comes from one.
+    """Returns the error, blamed on a constant if it comes from the rounding of one.
 
-    A share of 0.999 that is 1 leaves no difference to 1: 1 - β, log(p), a sum of powers.
+    If a share of 0.999 is rounded to 1, its difference to 1 is lost: in 1 - β, log(p), a sum of powers.
     """
     if fact is None or fact.mechanism not in ("cancellation", "amplified-rounding"):
         return fact
@@ -27,7 +27,7 @@ def behind(fact: Misrounded | None) -> Misrounded | None:
 
 
 def _alone(value: Value | None) -> Operation | None:
-    """The constant that is all a value is off by: no other input on the way to it is off by half as much."""
+    """The constant that makes the whole error of a value: no other input on the way has half as much error."""
     for _ in range(NEAR):
         maker = None if value is None else value.maker
         if maker is None or constant(maker):

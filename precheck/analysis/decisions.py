@@ -1,7 +1,7 @@
-"""Decisions that fell otherwise than in float32: routing, arg-max, comparisons, casts to integers.
+"""Judges flips, decisions that differ from float32's: routing, arg-max, comparisons, casts to integers.
 
-The reference follows the run's decisions, so a flip never looks like drift. Whether there are too many is judged by count:
-against the flips of the noise runs, which are what correct rounding causes at the same place after the same history.
+The reference follows the run's decisions, so a flip makes no drift. The number of flips is compared with that of the noise runs, which shows how
+many correct rounding causes at the same place after the same history.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHARE = Limit(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Place:
-    """One op in one module call, with its decisions: how many, how many flipped, and how many did in all noise runs together."""
+    """One op in one module call: how many decisions it made, how many flipped, and how many flipped in all noise runs together."""
 
     call: str
     op: str
@@ -38,11 +38,11 @@ class Place:
     samples: int
 
     def doubtful(self, precision: Precision) -> bool:
-        """Whether more noise runs might show that there are too many."""
+        """Whether more noise runs might show too many flips."""
         return self.flipped > SHARE * precision.roundoff * self.total and self.flipped > FAIL * self.expected / self.samples
 
     def unsettled(self, precision: Precision) -> bool:
-        """Whether it takes more noise runs to tell. Flips that are too many by the rate of few runs are so by a chance of CHANCE already."""
+        """Whether the noise runs so far do not decide. Too many flips beside few noise runs have a probability of `CHANCE` already."""
         return self.doubtful(precision) and not self.too_many(precision)
 
     def too_many(self, precision: Precision) -> bool:
@@ -50,7 +50,7 @@ class Place:
 
 
 def places(reference: Trace, noises: Sequence[Trace]) -> list[Place]:
-    """Every place where the reference would have decided otherwise than the run that it follows."""
+    """Every place where the reference's own decisions differ from those of the run that it follows."""
     found = []
     for name, (flipped, total) in reference.flips.items():
         if flipped:
@@ -60,15 +60,15 @@ def places(reference: Trace, noises: Sequence[Trace]) -> list[Place]:
 
 
 def most(expected: int, samples: int) -> int:
-    """The flips exceeded with a chance of CHANCE, when `samples` noise runs had `expected` and the run has FAIL times their rate.
+    """The number of flips that is exceeded with probability `CHANCE`, if `samples` noise runs had `expected` and the run has FAIL times their rate.
 
-    Counts are Poisson, their rate unknown: with a flat prior the prediction is negative binomial. Flips come in pairs (two
-    that change places), so pairs are what is counted.
+    Counts have a Poisson distribution with an unknown rate. With a flat prior the prediction is negative binomial. Flips come in pairs (two elements
+    change places), so pairs are counted.
     """
     pairs = expected / 2 + 1
     keep = samples / (samples + FAIL)
     probability = keep**pairs if pairs * math.log(keep) > -700 else 0.0
-    if probability == 0.0:  # many: the normal approximation of the same distribution
+    if probability == 0.0:  # for large counts, the normal approximation of the same distribution
         mean = pairs * FAIL / samples
         return math.ceil(2 * (mean + 4.8 * math.sqrt(mean * (1 + FAIL / samples))))
     total, count = probability, 0

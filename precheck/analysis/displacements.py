@@ -1,8 +1,8 @@
-"""Updates that the optimizer meant and the weights did not get.
+"""Measures which share of the optimizer's intended updates arrives in the weights.
 
-Displacement D = <moved, meant> / <meant, meant> over the whole run, `meant` being the float32 reference's move. Rounding to nearest that swallows
-small updates gives D near 0. Stochastic rounding and Kahan summation swallow as many single steps, but give D near 1: what one step loses arrives
-later.
+The displacement is D = <moved, meant> / <meant, meant> over the whole run, where `meant` is the float32 reference's move. Rounding to nearest that
+swallows small updates gives D near 0. Stochastic rounding and Kahan summation swallow as many single steps, but give D near 1, since lost parts
+arrive later.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NOTHING = Limit(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Displacement:
-    """How much of the meant move of a parameter arrived; `uncertainty` is four standard deviations of the estimate."""
+    """The share of a parameter's intended move that arrived. `uncertainty` is four standard deviations of the estimate."""
 
     record: Record
     reference: Record
@@ -57,12 +57,11 @@ class Displacement:
 
 
 def displacements(rows: Iterable[Comparison], aged: Mapping[str, tuple[float, int]] = _UNAGED) -> list[Displacement]:
-    """One a parameter stored in a low format, at the last step it was seen; of those stored wide, one that did not move by a bit.
+    """The displacement of each parameter that is stored low, at the last recorded step, and of each wide one that did not move at all.
 
-    Left out are those whose gradient is zero but for rounding (a bias before a norm): what was meant is float32's own rounding. The run's is then
-    another gradient altogether; where it is the reference's, there is something to arrive, however much rounding might have done. It may be another
-    step of the same size, since inputs were rounded. Then float32's step is no yardstick, and the share of the run's own steps that the optimizer
-    alone brings home (`aged`) is.
+    Parameters whose gradient is zero up to rounding (a bias before a norm) are left out, since the reference's step is its own rounding error. They
+    are recognised by a gradient that differs altogether from the reference's. If it has the reference's size but another direction, because inputs
+    were rounded, the reference's step is no standard. Then the share counts that the optimizer alone makes arrive of the run's own steps (`aged`).
     """
     rows = list(rows)
     unlike = [row for row in rows if row.record.kind == "parameter-gradient" and row.undetermined and row.relative >= AIMLESS]
@@ -87,7 +86,7 @@ def _displacement(row: Comparison) -> Displacement:
 
 
 def is_lost(update: Update) -> bool:
-    """Rounding by chance lets 1 ± luck arrive. If that range does not reach down to the share that arrived, rounding by chance is not the reason."""
+    """Whether an update is lost. Stochastic rounding makes a share of 1 ± luck arrive. Less than that is no effect of stochastic rounding."""
     share = update_share(update)
     if not update.wanted or update.gradient_drift >= AIMLESS or share >= LOST:
         return False
@@ -97,14 +96,14 @@ def is_lost(update: Update) -> bool:
 
 
 def update_share(update: Update) -> float:
-    """The share that arrived, by the best of three accounts. If the optimizer holds a remainder, the share that it will give back."""
+    """The share that arrived, as the largest of three measures. If the optimizer keeps a remainder, the share that arrives with it later."""
     if update.held and update.aged is not None:
         return update.aged
     return max(update.edq, update.arrived, update.aged or 0.0)
 
 
 def _sizes(update: Update) -> dict[str, Any]:
-    """The size of a weight, the size of an intended step, and the longest step down and up that the format rounds away there."""
+    """The size of a weight, of an intended step, and of the longest steps down and up that the format rounds away."""
     count = math.sqrt(max(1, update.sampled))
     weight = update.size / count
     return {
@@ -115,7 +114,7 @@ def _sizes(update: Update) -> dict[str, Any]:
 
 
 def table(observation: Observation) -> list[dict[str, Any]]:
-    """A row for each low-format parameter that was stepped, for `Report.updates`: sizes are root mean squares of its elements."""
+    """Rows for `Report.updates`, one for each low-format parameter with steps. Sizes are root mean squares of elements."""
     return [
         {"parameter": each.parameter, "dtype": each.dtype, "steps": each.steps, "edq": each.edq, "arrived": each.arrived, "moved": each.moved,
          "sampled": each.sampled, "absorbed": each.absorbed, "lost_mass": each.mass, "rate": each.rate, "held": each.held, "aged": each.aged,
@@ -125,13 +124,13 @@ def table(observation: Observation) -> list[dict[str, Any]]:
 
 
 def _luck(update: Update) -> float:
-    """Four standard deviations of what stochastic rounding of so few elements over so few steps may do."""
+    """Four standard deviations of the effect of stochastic rounding, for this number of elements and steps."""
     step = math.sqrt(update.wanted / max(1, update.sampled * update.steps))
     spacing = formats.of_dtype(update.dtype).epsilon * update.size / math.sqrt(max(1, update.sampled))
     return 4 * math.sqrt(spacing / (step * update.sampled * update.steps)) if step else math.inf
 
 
 def placed_at(update: Update) -> Operation:
-    """The op of an update, at the line that wrote the weight, in the module that holds it."""
+    """The op of an update, with the line that wrote the weight and the module that holds it."""
     found = dataclasses.replace(update.operation, module=module_of(update.parameter, "update") or update.operation.module)
     return dataclasses.replace(found, source=update.wrote, caller="") if update.wrote not in ("", found.blamed) else found

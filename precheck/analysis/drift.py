@@ -1,4 +1,4 @@
-"""Drift of each boundary tensor against its floor."""
+"""Compares each boundary tensor of a run with its reference: drift, noise floor, and their ratio r."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ UNDETERMINED = Limit(0.5, "share of the norm", "of a tensor that correct roundin
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """One tensor of the run beside its reference. `drift` and `floor` are Euclidean norms; r is their ratio."""
+    """One tensor of the run and its reference. `drift` and `floor` are Euclidean norms, and r is their ratio."""
 
     record: Record
     reference: Record
     drift: float
     floor: float
-    allowed: float  # r above which it has failed
-    untold: bool = False  # whether some noise run is Inf or NaN there, so that nobody knows what rounding explains
+    allowed: float  # the limit of r
+    untold: bool = False  # whether some noise run has Inf or NaN there, so that it is unknown what rounding explains
 
     @functools.cached_property
     def r(self) -> float:
@@ -37,7 +37,7 @@ class Comparison:
 
     @functools.cached_property
     def excess_nonfinite(self) -> int:
-        """Elements that are NaN or Inf here and not in the reference, by count: masks hold -inf in both."""
+        """How many more elements are NaN or Inf than in the reference. Masks have -Inf in both."""
         return max(0, self.record.nonfinite - self.reference.nonfinite)
 
     @property
@@ -46,7 +46,7 @@ class Comparison:
 
     @property
     def undetermined(self) -> bool:
-        """Rounding alone drowns the tensor: a gradient that is exactly zero in theory (a bias before a norm, a key's bias)."""
+        """Whether rounding alone may change most of the tensor, such as a gradient that is zero in theory (a bias before a norm, a key's bias)."""
         return self.floor > UNDETERMINED * self.reference.norm
 
     @property
@@ -55,31 +55,31 @@ class Comparison:
 
     @property
     def doubtful(self) -> bool:
-        """Whether more noise runs would tell: by the most that are made it would be near or beyond its limit."""
+        """Whether it has not failed, but is near its limit, or beyond the limit that holds after the largest number of noise runs."""
         settled = min(self.allowed, noise.allowed(self.record.numel, noise.MOST))
         return not self.failed and not self.undetermined and not self.untold and self.r > max(noise.WARN, settled * noise.WARN / noise.FAIL)
 
 
 def share(row: Comparison) -> float:
-    """What rounding explains, as a share of the reference's norm."""
+    """The floor as a share of the reference's norm."""
     return row.floor / row.reference.norm if row.reference.norm else 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sorted:
-    """Rows beyond or near their limits, by what that means; in the order of the run but for `doubtful`, the furthest first."""
+    """Rows beyond or near their limits, by their meaning, in the order of the run. `doubtful` has the largest r first."""
 
-    guilty: list[Comparison]  # nothing explains them
-    excused: list[Comparison]  # rounding inside modules explains them after all
-    unstable: list[Comparison]  # float32 itself gets them wrong
+    guilty: list[Comparison]  # errors: nothing explains them
+    excused: list[Comparison]  # closer runs explain them
+    unstable: list[Comparison]  # float32 is no valid reference for them
     doubtful: list[Comparison]
 
     @classmethod
     def of(cls, rows: Sequence[Comparison], precision: Precision, explained: Collection[str], unstable: Collection[str]) -> Sorted:
-        """`explained` and `unstable` are keys of records."""
+        """Sorts `rows`. `explained` and `unstable` are keys of records."""
         finite = [row for row in rows if not row.excess_nonfinite and row.record.kind != "update"]
         failed = [row for row in finite if row.failed]
-        if not precision.is_low:  # a float32 run that float64 does not confirm is ill-conditioned, not imprecise
+        if not precision.is_low:  # a float32 run that differs from float64 is ill-conditioned, not imprecise
             # Later steps are left out: where a gradient is zero but for rounding, the sign of Adam's step is arbitrary, and so is what follows.
             return cls([], [], [row for row in failed if row.record.step == 1], [])
         contradicted = {row.record.key for row in failed if row.record.key in unstable and row.record.key not in explained}
@@ -95,7 +95,7 @@ class Sorted:
 def compare(
     low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int, untold: Collection[str] = ()
 ) -> list[Comparison]:
-    """Every record of `low` whose counterpart has the same shape, in the order in which `low` made them; `untold` are keys as `untold` gives them."""
+    """Compares every record of `low` with the reference's of the same shape, in the order of `low`. `untold`: keys from the function `untold`."""
     rows = []
     for key, record in low.records.items():
         counterpart = reference.records.get(key)
@@ -106,7 +106,7 @@ def compare(
 
 
 def _results(low: Trace, reference: Trace, spreads: Mapping[str, float], precision: Precision, *, samples: int) -> list[Comparison]:
-    """What the model returned at one place, where the runs took it from different modules."""
+    """Compares results at the same place of the model's output that the two runs took from different modules."""
     rows = []
     for path, key in low.results.items():
         other = reference.results.get(path, key)
@@ -118,7 +118,7 @@ def _results(low: Trace, reference: Trace, spreads: Mapping[str, float], precisi
 def compared(record: Record, reference: Record, spread: float, precision: Precision, *, samples: int, scale: float = 1.0) -> Comparison:
     fmt = formats.of_dtype(record.dtype) if record.dtype in _KNOWN else precision.compute
     scaled = record.kind in ("gradient", "parameter-gradient")
-    stored = record.kind != "returned" or record.dtype in ("bfloat16", "float16")  # what the user's code returns wide has no end near zero
+    stored = record.kind != "returned" or record.dtype in ("bfloat16", "float16")  # a wide result of the user's code has no subnormal limit
     floor = noise.floor(
         reference,
         spread,
@@ -133,25 +133,25 @@ _KNOWN = ("bfloat16", "float16", "float32", "float64")
 
 
 def _stored_weights(record: Record, fmt: formats.Format) -> float:
-    """Weights are rounded when they enter the format they are kept in, and once a step; independent, so in quadrature."""
+    """The norm of the rounding errors of stored weights: one when they are converted and one in each step. They are independent."""
     if record.kind != "update":
         return 0.0
     return ONE_ROUNDING * fmt.unit_roundoff * record.weight_norm * math.sqrt(record.step + 1)
 
 
 def untold(reference: Trace, noises: Sequence[Trace]) -> set[str]:
-    """Keys of what the reference has finite, and some noise run not.
+    """Keys of records that are finite in the reference and not in some noise run.
 
-    Noise that leaves a function's domain, as below the zero of a logarithm, says nothing of rounding, which may stay within.
+    Noise may leave the domain of a function, such as the positive numbers of a logarithm, where rounding stays within. So nothing is known there.
     """
     every = ((key, record, other.records.get(key)) for other in noises for key, record in reference.records.items())
     return {key for key, record, other in every if other is not None and other.nonfinite > record.nonfinite}
 
 
 def spreads(reference: Trace, noises: Sequence[Trace]) -> dict[str, float]:
-    """Spread of the noise runs around the reference, by record key; a record that some noise run lacks is left out.
+    """The spread of the noise runs around the reference, by record key. Records that some noise run lacks are left out.
 
-    So is one that noise made infinite: a sketch knows nothing of what is not finite, and must not explain anything by it.
+    Records with Inf or NaN from noise are left out too: a sketch ignores elements that are not finite, so its spread must not explain anything.
     """
     found = {}
     for key, record in reference.records.items():

@@ -1,7 +1,7 @@
-"""Errors that rounding does not explain, in the order of a run: which op makes each, and which only follow from others.
+"""Finds errors that rounding does not explain, in the order of a run: which op makes each, and which only follow from others.
 
-A value that descends from a fault is explained by it, and is told no more. What excuses a fault is asked when it is known who reads its value.
-Whether float32 determines a value is told by a copy of the shadow that was disturbed by 2^-20.
+A fault explains the errors of all values that are made from its value, so they are not reported. Excuses are checked when the readers of the value
+are known. A copy of the shadow, disturbed by 2^-20, shows whether float32 determines a value.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ DIGIT = Limit(
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class BorrowedEpsilon(Fact):
-    """An eps that is the low format's own, and does what float32's would not."""
+    """An eps of the low format (`finfo.eps`) that changes a result as float32's eps would not."""
 
     value: Value
 
 
 class Errors:
-    """One pass over a run, in order, in as many parts as it is judged in."""
+    """One pass over a run, in order and part by part."""
 
     def __init__(self, origins: Origins) -> None:
         self.origins, self.observation, self.readers = origins, Observation(), Readers()
-        self.suspects: list[Fact] = []  # whose harm is not known yet
-        self.under: dict[Value, tuple[Fact | None, ...]] = {}  # facts that explain a value's error; None: it is explained, and is no fault
+        self.suspects: list[Fact] = []  # facts whose harm is not known yet
+        self.under: dict[Value, tuple[Fact | None, ...]] = {}  # facts that explain a value's error; None: explained by something else
         self.mild: set[Value] = set()  # values that descend from a small difference
-        self.unstable: set[Fact] = set()  # that float32 does not determine
+        self.unstable: set[Fact] = set()  # facts on values that float32 does not determine
         self.excuses: dict[Fact, tuple[Value, list[Excuse]]] = {}
         self._about(self.observation, self.readers)
 
     def facts(self, observation: Observation, spoiled: Set[Value], readers: Readers) -> list[Fact]:
-        """Those among the operations to judge, and those of earlier parts whose values have been read since."""
+        """The facts on the operations of this part, and those of earlier parts whose values have been read since."""
         self.observation, self.spoiled, self.readers = observation, spoiled, readers
         self._about(observation, readers)
         for operation in observation.judged:
@@ -78,28 +78,28 @@ class Errors:
         return self._settled()
 
     def explained(self) -> set[Value]:
-        """Values that descend from a fault, or whose error is none."""
+        """Values that have a fault, or are made from one that has."""
         return {value for value, above in self.under.items() if above}
 
     def keep(self, values: Set[Value]) -> None:
-        """Only these can be read any more."""
+        """Forgets all other values, which no later op can read."""
         self.under = {value: above for value, above in self.under.items() if above and value in values}
         self.mild &= values
         self.observation, self.readers = Observation(), {}
         self._about(self.observation, self.readers)
 
     def _about(self, observation: Observation, readers: Readers) -> None:
-        """Who is asked about the operations of this part."""
+        """Creates the analyses of this part's operations."""
         self.calls, self.ops, self.steepness = Calls(observation, readers), Misroundings(observation, readers), Steepness(observation, readers)
         self.exponents = Exponents(observation, readers)
 
     def _excused(self, operation: Operation) -> bool:
-        """Whether a small difference explains what comes in, which it does no more where that is right to a few roundings again."""
+        """Whether a small difference explains the error of the inputs. It does not if they are right again up to a few roundings."""
         known = any(value in self.mild for value in operation.inputs)
         return known and operation.drift_in > DOUBTFUL * max(map(effective_roundoff, operation.inputs))
 
     def _settled(self) -> list[Fact]:
-        """Those that nothing excuses. What is there still and unread has its fate before it."""
+        """The suspects that nothing excuses. One whose value exists and is not read yet waits for a later part."""
         found, waiting = list[Fact](), list[Fact]()
         for fact in self.suspects:
             value, excuses = self.excuses.get(fact, (None, []))
@@ -132,7 +132,7 @@ class Errors:
             self.under[value], self.excuses[fact] = (*self.under[value], fact), (value, [made_good])
 
     def _amplified(self, operation: Operation, value: Value, above: tuple[Fact | None, ...]) -> None:
-        kernel = operation.phase == "backward" and operation.derived  # of autograd's: what it rounds is asked by nobody, what it adds up low is
+        kernel = operation.phase == "backward" and operation.derived  # by autograd: only its accumulation in a low format is judged
         fine = not value.roundoff or value.drift <= 4 * effective_roundoff(value)
         if value.nonfinite or fine or operation.phase not in ("forward", "data", "backward"):
             return

@@ -1,4 +1,4 @@
-"""The likely cause of an exception that left the block: a comparison with a number that became zero, or what torch would not store or mix."""
+"""Finds the likely cause of an exception in the watched block: a number that became zero, or a number or dtype that torch refused."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 from precheck.observe.shadow.source import shortened
 
 REFUSALS = frozenset({"ZeroDivisionError", "ValueError", "AssertionError", "FloatingPointError", "OverflowError"})
-"""What Python code makes of a number that it has read and cannot use; other exceptions may have nothing to do with it."""
+"""Exceptions that Python code raises for a number that it has read and cannot use. Other exceptions may have other causes."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Unstorable(Fact):
-    """A Python number beyond the format that torch was to fill in: -1e20 for a mask, which float16 refuses."""
+    """A Python number that is too large for the format of a tensor to be filled: -1e20 for a float16 mask, which torch refuses."""
 
     scalar: float
     dtype: str
@@ -28,18 +28,18 @@ class Unstorable(Fact):
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Mixed(Fact):
-    """Operands of several formats where torch wants one: in float32 all are one, and the code runs."""
+    """Operands of different formats for an op that needs equal ones. In a float32 run they are equal, and the code runs."""
 
     refused: Operation
     dtype: str
-    widened: bool  # whether the block itself has made the wide one of something low, at the op that is blamed
+    widened: bool  # whether the block itself made the wide one from a low tensor, at the op that is blamed
 
 
 def behind(observation: Observation) -> list[Fact]:
-    """At most one: the last thing that the block asked or tried before it raised.
+    """At most one fact: on the last check or op before the block raised.
 
-    Comparisons and reads make no floats, so those since the last op that did are what the code was deciding by when it raised. A
-    comparison that saw a zero where the reference has a number, and came out otherwise, is what it raised for; else a read of one.
+    The code decided to raise by the comparisons and reads after the last op that made floats. The cause is a comparison that saw a zero which the
+    reference does not have, and gave another answer. Otherwise it is a read of such a zero.
     """
     if not observation.raised or not observation.operations:
         return []
@@ -57,7 +57,7 @@ def behind(observation: Observation) -> list[Fact]:
 
 
 def _asked(observation: Observation) -> Iterator[tuple[Operation, Value]]:
-    """What made no floats before the block raised, and the zeros that it saw; the latest first."""
+    """The comparisons and reads just before the block raised, each with a zero that it saw. The latest is first."""
     for operation in reversed(observation.operations):
         if operation.outputs:
             return
@@ -88,8 +88,8 @@ def _mixed(observation: Observation, operation: Operation, refused: Refused) -> 
 
 
 def _widened(observation: Observation, value: Value) -> Operation | None:
-    """The op that made float32 of something low: a cast, or a promotion."""
-    if value.low:  # only cast since, which makes no value
+    """The op that made a float32 value from a low one: a cast, or a promotion."""
+    if value.low:  # a cast that widens makes no new value
         return next((each for each in reversed(observation.operations) if value in each.inputs and value in each.outputs), None)
     maker = value.maker
     while maker is not None and not any(source.low for source in maker.inputs):

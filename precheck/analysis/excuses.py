@@ -1,4 +1,4 @@
-"""What excuses a misrounding: the ops that read its value heal it, or what the value was made of makes it right."""
+"""Excuses for a misrounding: the ops that read its value heal the error, or the value's inputs make it right. Each is a function in the ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Operation, Value
 
 SCALED = ops.MULTIPLYING
-"""Products: whole because a scale is, as often as because they count something."""
+"""Products. They may be whole because their scale is, and not because they count something."""
 Excuse = Callable[[Fact, Value, Readers], bool]
 
 
@@ -78,16 +78,13 @@ def added(fact: Fact, value: Value, readers: Readers) -> bool:
 
 
 def _beside_measures(reader: Operation, count: Value) -> bool:
-    """Whether a count is added to what is no whole number and has been rounded, and the sum is right to a few roundings.
-
-    Of whole numbers that moved, `wholes_moved` would be said.
-    """
+    """Whether a count is added to rounded numbers that are not whole (`wholes_moved` is 0), and the sum is right up to a few roundings."""
     rounded = any(other.low and other.drift > 0 and not other.wholes_moved for other in reader.inputs if other is not count)
     return reader.base in SUMS and rounded and all(made.drift < ROUNDINGS * effective_roundoff(made) for made in reader.outputs)
 
 
 def _numbered(value: Value, readers: Readers) -> bool:
-    """Whether something made of it is cast to integers, and becomes others than it was."""
+    """Whether something made from the value is cast to integers, and these differ from the right ones."""
     waiting, seen = [value], {value}
     while waiting and len(seen) < NEAR:
         for reader in readers.get(waiting.pop(0), ()):

@@ -1,7 +1,7 @@
-"""The ledger of exemptions: healthy code that a rule would accuse, and how it is recognised.
+"""The ledger of exemptions: healthy code that a rule would report, and how it is recognised.
 
-An exemption is a function that says whether it applies. `exempts` enters it into the ledger: the rules that it holds back, its reason, and programs
-of the corpus that are accused without it. docs/limits-and-exemptions.md shows the ledger. A test takes out each exemption in turn.
+An exemption is a function that says whether it applies. `exempts` enters it into the ledger, with the rules that it suppresses, its reason, and the
+programs of the corpus that would be reported without it. docs/limits-and-exemptions.md shows the ledger. A test disables each exemption in turn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEDGER: dict[str, Exemption] = {}
 
 
 def exempts(*rules: str, reason: str, needed_by: tuple[str, ...]) -> Callable[[Callable[P, bool]], Callable[P, bool]]:
-    """Enters a function that says whether something is exempt into the ledger."""
+    """Decorator that enters an exemption, a function that says whether it applies, into the ledger."""
 
     def entered(applies: Callable[P, bool]) -> Callable[P, bool]:
         name, what = applies.__name__.lstrip("_"), (applies.__doc__ or "").partition("\n")[0]
@@ -48,7 +48,7 @@ def exempts(*rules: str, reason: str, needed_by: tuple[str, ...]) -> Callable[[C
 
 @contextlib.contextmanager
 def without(name: str) -> Iterator[None]:
-    """In the block the exemption does not hold: what it is good for shows."""
+    """Disables an exemption inside the block, so that a test can show what it suppresses."""
     LEDGER[name].in_force = False
     try:
         yield

@@ -1,8 +1,8 @@
-"""Roundings in an exponent: the absolute error of the argument is the relative error of the exponential.
+"""Finds needless roundings in an exponent. The absolute error of the argument is the relative error of the exponential.
 
-So an exponent of ten makes ten roundings of one rounding. Where activations make the exponent, that is what their format means: a sharp softmax
-errs by six unit roundoffs. Often that rounding need not be there at all, since only few numbers are rounded. They are a loss, a row's sum, a
-function of a weight alone, or the one logarithm in each row of a softmax that is taken. To keep these in float32 costs nothing.
+So an exponent of ten turns one rounding into ten. If the exponent is made from activations, their format implies that error: a sharp softmax errs by
+six unit roundoffs. But if only few numbers are rounded, the rounding is needless, since they cost nothing in float32. Such numbers are a loss, a
+row's sum, a function of a weight alone, or the single logarithm that is taken from each row of a log-softmax.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ FEW = Limit(
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Exponent(Fact):
-    """A rounding of few numbers, of which an exponential makes a relative error. `operation` is where these are stored low."""
+    """A rounding of few numbers that becomes the relative error of an exponential. `operation` stores them low."""
 
     shown: Operation  # the exponential
     value: Value
-    off: float  # relative, of its elements
-    own: float  # what storing the few numbers costs
-    taken: int  # how many they are
+    off: float  # the relative error of its elements
+    own: float  # the error of storing the few numbers
+    taken: int  # how many numbers are rounded
 
 
 class Exponents:
-    """The arguments of exponentials in a part of a run."""
+    """Judges the arguments of exponentials in a part of a run."""
 
     def __init__(self, observation: Observation, readers: Readers) -> None:
         self.observation, self.readers = observation, readers
         self.asked, self.splits = Asked(), Splits()
 
     def error(self, operation: Operation, value: Value) -> Exponent | None:
-        """Of an exponential whose argument is off by one such rounding, more than a cast may cost that its author wrote."""
+        """The fact on an exponential whose argument has the error of a needless rounding, if that is above the limit for a user's cast."""
         written = operation.phase in ("forward", "data") and not operation.derived
         if operation.base not in ops.EXPONENTIALS or not written or value.nonfinite or not operation.inputs:
             return None
@@ -68,11 +68,11 @@ class Exponents:
 
 
 def _needless(cause: Operation) -> int:
-    """How many numbers an op of the user stores low without need: a statistic, or what it makes of a weight alone. 0 where they are not few."""
+    """How many numbers an op of the user stores low without need: a statistic, or a function of a weight alone. 0 if they are not few."""
     made = cause.outputs[0] if cause.outputs else None
     if made is None or not made.low or not cause.inputs or not attribution.written(cause):
         return 0
-    if cause.base in ops.AVERAGES:  # which add up in float32, and round at the end
+    if cause.base in ops.AVERAGES:  # these add up in float32, and round at the end
         few = elements(made) == 1 or elements(made) * FEW <= max(elements(source) for source in cause.inputs)
     else:
         few = bool(cause.parameter) and len(cause.inputs) == 1 and cause.base not in MOVING
@@ -80,7 +80,7 @@ def _needless(cause: Operation) -> int:
 
 
 def _picked(cause: Operation, readers: Readers) -> int:
-    """How many logarithms of a softmax are taken, of those that an op of the user stores low. 0 where they are not few, or another op reads them."""
+    """How many elements are taken from a log-softmax that the user's code stores low. 0 if they are not few, or another op reads them."""
     made = cause.outputs[0] if cause.outputs else None
     if made is None or cause.base not in ops.SOFTMAXES or not made.low or not attribution.written(cause):
         return 0

@@ -1,4 +1,4 @@
-"""What an analysis finds in a watched run: facts, each about one op and under the name of the mechanism that it shows."""
+"""Defines `Fact`, what an analysis finds about one op of a watched run, and `Part`, what rules get to judge."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Readers = dict[Value, list[Operation]]
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Fact:
-    """Something that should not be so. The rule named `mechanism` words it."""
+    """A possible fault. The rule named `mechanism` reports it."""
 
     mechanism: str
-    operation: Operation  # where the cause entered
+    operation: Operation  # the op where the cause entered
     measured: float
     limit: float
     severity: Severity = "error"
@@ -25,10 +25,10 @@ class Fact:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Part:
-    """The part of a watched run that is judged now; the whole of it, if it is short."""
+    """The part of a watched run that is judged now. A short run is one part."""
 
     observation: Observation
     readers: Readers
-    spoiled: Set[Value]  # what follows from Inf and NaN that did harm
+    spoiled: Set[Value]  # values that follow from harmful Inf and NaN
     origins: Origins
     facts: Mapping[str, Sequence[Fact]]  # by mechanism

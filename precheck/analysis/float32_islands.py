@@ -1,8 +1,8 @@
-"""Stretches of float32 inside an autocast region that nobody asked for. A float32 table, mask or scale makes activations float32, until the next
-product casts them back.
+"""Finds islands: float32 ops inside an autocast region that nobody asked for. A float32 table, mask or scale makes activations float32, until the
+next product casts them back.
 
-They cost memory and time, and the digits that they add are gone at the cast. Some float32 was asked for: ops that autocast runs in float32 (norms,
-softmaxes), casts of the user, layers with float32 weights, and a residual stream that is float32 already.
+Islands cost memory and time, and the digits that they add are lost at the cast. Some float32 was asked for: ops that autocast runs in float32
+(norms, softmaxes), casts by the user, layers with float32 weights, and a residual stream that is float32 already.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 WIDE = frozenset({"float32", "float64"})
 LOW = frozenset({"bfloat16", "float16"})
 WIDENED = frozenset(name.partition(".")[0] for name in (*FLOAT32, *FLOAT32_UNLESS_DTYPE))
-"""Ops that autocast has in float32."""
+"""Ops that autocast runs in float32."""
 GATHERING = PRODUCTS | REDUCTIONS | ops.SOFTMAXES | ops.CENTRED | ops.AVERAGES | ops.DECOMPOSED | ops.EXPONENTIALS | ops.LOGARITHMS | WIDENED
-"""Ops whose result is not made element by element, or is float32 under autocast."""
+"""Ops that do not work element by element, or that autocast runs in float32."""
 LARGE = Limit(
     0.05, "share of the elements", "of all that the forward pass has made, which lie in such a stretch, from which it is worth a word: one in twenty"
 )  # fmt: skip
 NEAR = 64
-"""Ops looked through between where it begins and where it is cast back."""
+"""The most ops of an island."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Island(Fact):
-    """`operation` meets a wide tensor, and what it makes is float32 until autocast casts it for a product."""
+    """An op with a low and a wide operand, whose result stays float32 until autocast casts it for a product."""
 
     low: Value
     wide: Value
-    stretch: int  # ops
+    stretch: int  # how many ops it has
     cast: Operation
 
 
 def islands(observation: Observation, readers: Readers) -> list[Island]:
-    """In order. Of ops in a stretch that has been told none is told again."""
+    """The islands in the order of the run. An op belongs to one island only."""
     forward = [operation for operation in observation.judged if operation.phase == "forward" and operation.outputs]
     made = sum(elements(operation.outputs[0]) for operation in forward if not operation.parameter)
     found, told = list[Island](), set[Operation]()
@@ -61,7 +61,7 @@ def islands(observation: Observation, readers: Readers) -> list[Island]:
 
 
 def _met(operation: Operation) -> tuple[Value, Value] | None:
-    """The low tensor and the wide one that an op makes float32 of, if the wide one is given, no weight, and no larger."""
+    """The low and the wide operand of an op with a float32 result, if the block was given the wide one, and it is no weight and no larger."""
     low = next((value for value in operation.inputs if value.dtype in LOW and value.shape), None)
     wide = next((value for value in operation.inputs if value.dtype in WIDE and value.shape), None)
     if low is None or wide is None or not operation.mixed or operation.parameter or operation.outputs[0].dtype not in WIDE:
@@ -70,7 +70,7 @@ def _met(operation: Operation) -> tuple[Value, Value] | None:
 
 
 def _cast_back(operation: Operation, readers: Readers) -> tuple[set[Operation], Operation] | None:
-    """The ops of the stretch, and the cast by autocast that ends it. None where anything else reads what it makes, or the user has it."""
+    """The ops of an island, and the cast by autocast that ends it. None if anything else reads their results, or the user keeps them."""
     stretch, casts, waiting = {operation}, list[Operation](), [operation]
     while waiting and len(stretch) < NEAR:
         value = waiting.pop(0).outputs[0]
@@ -89,14 +89,13 @@ def _cast_back(operation: Operation, readers: Readers) -> tuple[set[Operation], 
 
 
 def _cast_for_a_product(reader: Operation, readers: Readers) -> bool:
-    """Whether autocast has cast it on the line of the product that reads it."""
+    """Whether an op is a cast by autocast for a product on the same line."""
     cast = reader.autocast and reader.base in ops.CASTS and bool(reader.outputs) and reader.outputs[0].dtype in LOW
     return cast and any(product.base in PRODUCTS and product.source == reader.source for product in readers.get(reader.outputs[0], ()))
 
 
 def _alone(reader: Operation, value: Value) -> bool:
-    """Whether a reader works element by element, and neither a weight in float32 nor another tensor as large that is wide for its own sake goes
-    into it."""
+    """Whether a reader works element by element, and has neither a float32 weight nor another wide tensor of that size as an operand."""
     if elements(reader.outputs[0]) != elements(value):
         return False
     others = [source for source in reader.inputs if source is not value and source.dtype in WIDE]

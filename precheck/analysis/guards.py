@@ -1,8 +1,8 @@
-"""Guards that rounding gets past: a program asks whether a number is next to nothing, and divides by what is not.
+"""Finds guards against division by zero that rounding noise passes: a program checks whether a number is near zero, and divides by it if not.
 
-A spread, an area or a determinant that is zero in exact arithmetic is rounding noise in the run. The noise of a coarse format lies above a bound
-that the noise of a fine one lies below. The shadow follows the run's answer and divides by its own noise, or by zero. Both results are garbage, and
-a tanh or a clamp makes them equal: nothing that follows can tell.
+A spread, an area or a determinant that is zero in exact arithmetic is rounding noise in the run. The noise of a coarse format may lie above the
+guard's bound, and that of float32 below it. The shadow follows the run's answer and divides by its own noise, or by zero. Both results are garbage,
+and a tanh or a clamp may make them equal, so that no later op shows the error.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ CLEAR = Limit(
     apart.""",
 )  # fmt: skip
 PASSED_ON = MOVING | ops.SCATTERING | ops.FILLING | {"sqrt"}
-"""Ops that move numbers about, or put others in the places of some."""
+"""Ops that move numbers, or replace some of them."""
 DIVIDING = ops.RECIPROCALS | LOGARITHMS | {"rsqrt"}
-"""Ops with a pole at zero, by their last operand."""
+"""Ops with a pole where their last operand is zero."""
 NEAR = 16
-"""Values looked through for a divisor."""
+"""The most values that a search for a divisor visits."""
 
 
 def divided_by(guard: Operation, readers: Readers) -> Operation | None:
-    """The op that divides by what a comparison has let through, as noise that the reference's own comparison would not have let through."""
+    """The op that divides by a number which a comparison let through, if it is noise that the reference's own comparison would reject."""
     if guard.let_through is None or guard.let_through.apart < CLEAR or not guard.inputs:
         return None
     waiting, seen = [guard.inputs[0]], {guard.inputs[0]}

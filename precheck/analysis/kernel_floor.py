@@ -1,4 +1,4 @@
-"""How far from the exact result a correct kernel may be: for each element, and for whole rows, columns and tensors."""
+"""Says how far a correct kernel may be from the exact result (`Floor`), and how far a candidate is (`distance`), by element and by block."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ UNSURE = Limit(2.0**-48, "of the largest input",
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Floor:
-    """What is known of one subject: an exact result, and how far correct implementations were from it."""
+    """The floor of one result or gradient: its exact value, and how far correct implementations were from it."""
 
     exact: torch.Tensor  # float64, or whole numbers
     dtype: torch.dtype  # of the reference's own result
     widest: torch.Tensor | None = None  # the largest distance at each element
-    square: torch.Tensor | None = None  # the largest square distance, block by block taken from this
-    unknown: torch.Tensor | None = None  # elements that are not finite everywhere, or whole numbers that came out otherwise
+    square: torch.Tensor | None = None  # the sum of square distances at each element, from which those of blocks are made
+    unknown: torch.Tensor | None = None  # elements that some run has not finite, or whole numbers that differ between runs
     runs: int = 0
-    terms: torch.Tensor | None = None  # of a gradient: how large a term of it may be; it broadcasts to it
-    sums: torch.Tensor | None = None  # and all of them together
-    parts: torch.Tensor | None = None  # of a candidate's gradient that autograd adds up at its input: its parts together
-    jumps: torch.Tensor | None = None  # of a gradient: how far apart it is on the two sides of these very inputs
+    terms: torch.Tensor | None = None  # of a gradient: an upper bound of its terms, which broadcasts to its shape
+    sums: torch.Tensor | None = None  # an upper bound of the sum of their magnitudes
+    parts: torch.Tensor | None = None  # of a candidate's gradient that autograd sums: the size of all parts
+    jumps: torch.Tensor | None = None  # of a gradient: by how much it changes close to these inputs
 
     def __post_init__(self) -> None:
         self.unknown = torch.zeros(self.exact.shape, dtype=torch.bool) if not _real(self.exact) else ~self.exact.isfinite()
@@ -56,7 +56,7 @@ class Floor:
         self.square = torch.zeros(self.exact.shape, dtype=torch.float64)
 
     def add(self, other: torch.Tensor) -> None:
-        """One more correct implementation."""
+        """Adds the result of one more correct implementation."""
         assert self.unknown is not None
         assert self.widest is not None
         assert self.square is not None
@@ -71,23 +71,23 @@ class Floor:
         self.square += distance.square()
 
     def bound(self) -> torch.Tensor:
-        """The distance that is allowed at each element."""
+        """The distance from the exact result that is allowed at each element."""
         assert self.widest is not None
         return OWN * self.widest + NEARBY * self._nearby() + self._stored() + self._terms() + self._jumps()
 
     def parted(self, parts: torch.Tensor | None) -> None:
-        """What the candidate to be judged has autograd add up."""
+        """Sets the size of the parts that autograd adds up to the candidate's gradient."""
         self.parts = parts if parts is not None and parts.shape == self.exact.shape else None
 
     def jumped(self, other: torch.Tensor) -> None:
-        """A gradient just beside these inputs: where it is another one, any between the two is right, as at a corner or among equals."""
+        """Adds the gradient at inputs close to these. Where it differs, any gradient between the two is right, as at a corner or among equals."""
         gap = _distance(other, self.exact)
         gap = gap.where(gap.isfinite(), 0.0)
         self.jumps = gap if self.jumps is None else torch.maximum(self.jumps, gap)
 
     def shared_by_equals(self, value: torch.Tensor) -> None:
-        """Where a gradient jumps at one of several elements with the same number, it may at each of them: which of them is chosen is open, and a few
-        runs beside these inputs choose a few only."""
+        """Allows the same jump at all elements with the same number. An op may choose any of equal elements, and a few runs show only a few of the
+        choices."""
         if self.jumps is None or not bool((self.jumps > 0).any()):
             return
         kinds, places = value.detach().reshape(-1).unique(return_inverse=True)
@@ -105,7 +105,7 @@ class Floor:
         return max(SPACINGS * fmt.epsilon, _fine(fmt)) * self.exact.abs() + 2 * max(fmt.min_subnormal, 2.0**-126 if fmt.precision == 24 else 0.0)
 
     def _terms(self) -> torch.Tensor:
-        """What one element of a gradient may be off by where a kernel stores the terms that it is the sum of."""
+        """The error that is allowed at an element of a gradient because kernels store the terms of its sum."""
         own = torch.zeros((), dtype=torch.float64) if self.parts is None else TERMS * self._format().unit_roundoff * self.parts
         return torch.maximum(own, self._guessed())
 
@@ -117,14 +117,14 @@ class Floor:
         return one if self.sums is None else torch.maximum(one, _fine(fmt) * self.sums)
 
     def _cancelled(self) -> torch.Tensor:
-        """The same for all elements of a block, of which nothing else is left: elsewhere their roundings are as independent as others."""
+        """The same for elements of blocks, but only where the terms cancel. Elsewhere these roundings are independent, as others are."""
         none = torch.zeros((), dtype=torch.float64)
         large = torch.maximum(none if self.terms is None else self.terms, none if self.parts is None else self.parts)
         return torch.where(self.exact.abs() < CANCELLED * large, self._terms(), 0.0)
 
     def _nearby(self) -> torch.Tensor:
-        """What the row and the column say of an element: their product over the whole, as in a matrix of rank one, but at least the smaller of
-        them."""
+        """An element's expected distance, from its row and its column: their product over the whole, as in a matrix of rank one, but at least the
+        smaller of them."""
         assert self.square is not None
         mean = self.square / max(self.runs, 1)
         if mean.dim() == 0 or mean.numel() < 2:
@@ -139,21 +139,21 @@ class Floor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Distance:
-    """How far a candidate's result is from the exact one. From 1 on it is too far."""
+    """How far a candidate's result is from the exact one. It is too far if `ratio` is more than 1."""
 
     ratio: float
-    elements: int = 0  # too far, one by one
-    block: str = ""  # of which the root mean square is too far: "the tensor", "row 3", "column 7"
-    first: tuple[int, ...] = ()  # of the elements, the worst
+    elements: int = 0  # how many are too far by themselves
+    block: str = ""  # whose root mean square is too far: "the tensor", "row 3", "column 7"
+    first: tuple[int, ...] = ()  # the index of the worst element
     got: float = 0.0
     exact: float = 0.0
     lost: int = 0  # elements that are not finite, where the exact result is
     wrong: torch.Tensor | None = None  # which elements are too far
-    relative: float = 0.0  # of the tensor's norm
+    relative: float = 0.0  # the distance of the tensor, relative to its norm
 
 
 def distance(floor: Floor, result: torch.Tensor) -> Distance:
-    """The verdict on one subject of one trial."""
+    """The distance of a candidate's result in one trial."""
     assert floor.unknown is not None
     known = ~floor.unknown
     if not bool(known.any()):
@@ -195,7 +195,7 @@ def _relative(floor: Floor, result: torch.Tensor) -> float:
 
 
 def _blocks(floor: Floor, far: torch.Tensor, known: torch.Tensor) -> tuple[str, float]:
-    """The tensor, its rows or its columns, whichever is furthest beyond what noise runs and the reference have as root mean square."""
+    """The block (the tensor, a row or a column) whose root mean square is furthest beyond that of the noise runs and the reference, and its ratio."""
     assert floor.square is not None
     if far.numel() < ELEMENTS:
         return "", 0.0
@@ -212,7 +212,7 @@ def _blocks(floor: Floor, far: torch.Tensor, known: torch.Tensor) -> tuple[str, 
 
 
 def _chance(elements: int) -> float:
-    """What the largest of many blocks is allowed: fewer elements, more."""
+    """The factor that chance explains in the largest of many blocks. It is larger for fewer elements."""
     return 1 + 4 / math.sqrt(elements)
 
 
@@ -231,7 +231,7 @@ def _real(tensor: torch.Tensor) -> bool:
 
 
 def combined(exact: torch.Tensor, dtype: torch.dtype, others: Sequence[torch.Tensor]) -> Floor:
-    """A floor of so many correct implementations."""
+    """The floor from the exact result and those of correct implementations."""
     floor = Floor(exact, dtype)
     for other in others:
         floor.add(other)
@@ -239,13 +239,13 @@ def combined(exact: torch.Tensor, dtype: torch.dtype, others: Sequence[torch.Ten
 
 
 def _fine(fmt: formats.Format) -> float:
-    """What the same formula in another order may do in float32, as elsewhere; as many roundings in float64."""
+    """The relative error of the same formula in another order: `REASSOCIATED` in float32, and as many roundings in float64."""
     return float(REASSOCIATED) * 2.0 ** (24 - max(fmt.precision, 24))
 
 
 def terms(value: torch.Tensor, weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    """An upper bound of the terms of the gradient of `value`: the largest term, and their sum. Weights over the input, by rows where both have
-    them."""
+    """Upper bounds for the gradient of `value`: of its largest term, and of the sum of its terms. They are weights divided by the size of the input,
+    row by row where both have rows."""
     found = sums = torch.zeros((), dtype=torch.float64)
     size = value.square().mean().sqrt() if value.numel() else found
     for weight in weights:

@@ -1,4 +1,4 @@
-"""What a quantised layer makes of its inputs, beside its own dequantised weight in float32: rounding, or a wrong product."""
+"""Compares the output of a quantised layer with that of its own dequantised weight in float32: is the difference rounding, or a wrong product?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUTPUT = 0.42
 
 
 def expected(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, roundoff: float) -> tuple[torch.Tensor, float, float]:
-    """The float32 result and two relative errors that rounding explains. One is for inputs as they are. The other is for inputs quantised in the
+    """The float32 result and two relative errors that rounding explains. One is for unchanged inputs. The other is for inputs quantised in the
     coarsest usual way: int8 by token or tensor, with or without zero points, or e4m3 by token, tensor or blocks of 32."""
     wide = given.float()
     result = wide @ weight.t() + bias
@@ -32,9 +32,9 @@ def expected(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, roun
 
 
 def reproduced(given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, made: torch.Tensor, roundoff: float) -> bool:
-    """Whether a result is that of an input in a format of 4 or 6 bits, up to the rounding of what is stored.
+    """Whether a layer that quantises its input to 4 or 6 bits makes this result, up to the rounding of what is stored.
 
-    Such an input loses far more than `expected` allows. So it is let off only where a format makes this very result.
+    Such an input has a far larger error than `expected` allows. So it is accepted only if one of the formats makes exactly this result.
     """
     wide, made = given.float(), made.float()
     norm, stored = made.norm().clamp_min(1e-30), OUTPUT * roundoff * 3**0.5

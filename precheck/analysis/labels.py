@@ -1,4 +1,4 @@
-"""What a record is: in words, and by phase and module."""
+"""Gives the label of a record in words, its phase and its module."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def phase_of(kind: Kind) -> Phase:
 
 
 def module_of(name: str, kind: Kind) -> str:
-    """The module that a record belongs to: a boundary's own name without call and path, a parameter's owner."""
+    """The module to which a record belongs: a boundary's name without call and path, or the owner of a parameter."""
     if kind in ("parameter-gradient", "update"):
         return name.rpartition(".")[0]
     return "" if kind == "returned" or name in ("output", "output[]", "loss") else name.split("[")[0].split("#")[0]
 
 
 def label(kind: Kind, name: str) -> str:
-    """What a record is, in words: "output of layers.0.attn", "gradient of head.weight", "the model's output[logits]"."""
+    """The record in words: "output of layers.0.attn", "gradient of head.weight", "the model's output[logits]"."""
     name = one_line(name)
     whole = "the model's output" if name in ("output", "output[]") else f"the model's output{name}" if name.startswith("[") else ""
     if kind in ("gradient", "parameter-gradient"):

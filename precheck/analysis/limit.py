@@ -1,4 +1,4 @@
-"""Limits: the numbers that take part in a verdict."""
+"""Defines `Limit`: a number that a verdict depends on, with its unit and origin."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 
 
 class Limit(float):
-    """A number that a verdict depends on.
+    """A number that a verdict depends on. It behaves as a float.
 
-    Computes as the float that it is. `unit` says what it counts or measures; `origin` where it comes from: a derivation, a measurement and its
-    population, or a source. Each rule lists the limits that it uses (`rules.rule.Rule.limits`), and its page shows them.
+    `unit` says what it counts or measures. `origin` says where it comes from: a derivation, a measurement and its population, or a source. Each rule
+    lists the limits that it uses (`rules.rule.Rule.limits`), and its page shows them.
     """
 
     __slots__ = ("module", "origin", "unit")
@@ -20,7 +20,7 @@ class Limit(float):
         return made
 
     def __reduce__(self) -> tuple[type[float], tuple[float]]:
-        """Copies, as a finding's, are plain floats."""
+        """A copy, such as that in a finding, is a plain float."""
         return float, (float(self),)
 
     unit: str

@@ -1,8 +1,8 @@
-"""States that a loop carries on: which op stored the same state a turn before, and how often it has done so.
+"""Recognises the states of loops: which op stored the same state a turn before, and how often.
 
-A state is what an op stores low, and makes by adding to, scaling, moving or cutting what it stored itself: a running sum, a sampler's latents, the
-state of a recurrent cell. A hidden state that passes a matrix product or an activation on its way is none: these bound its error. A state that is
-kept wide is followed from where it is off by as much as harms: what scales it may have been rounded.
+A state is a low value that an op makes from its own earlier result, by adding, scaling, moving or cutting: a running sum, a sampler's latents, the
+state of a recurrent cell. A hidden state that passes a matrix product or an activation does not count, since these bound its error. A wide state is
+followed if its error does harm, since its factor may have been rounded.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from precheck.observe.shadow.operations import Operation, Value
 SCALING = ops.SCALING | frozenset({"lerp"})
 LARGEST = ops.EXTREMES | (ops.STEADY - ops.SOFTMAXES)
 DIRECT = ADDING | SCALING | LARGEST | frozenset(ops.FUSED_SUMS) | ops.SCATTERING | {"scatter"}
-"""Ops that make a state of the state before, element by element, or of its largest elements. They keep an error that all elements have."""
+"""Ops that make a state from the one before, element by element or from its largest elements. They keep an error that all elements have."""
 ADDED_TO = frozenset(ops.FUSED_SUMS) & ops.PRODUCTS
-"""Products that are added to their first operand."""
+"""Ops that add a product to their first operand."""
 BEHIND = 64
-"""Values looked through for the turn before."""
+"""The most values that a search for the turn before visits."""
 TURN = 512
-"""Ops looked at of one turn."""
+"""The most ops of one turn that are searched for products."""
 
 Key = tuple[str, str, str]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class State:
-    """What is known of a state: `lines` are those that carry it on."""
+    """What is known about a state. `lines` are those that update it."""
 
-    stores: int  # how often a line has carried it on; a turn may do so more than once
-    passed: dict[int, int]  # how often each place of the program has
+    stores: int  # how often any line has updated it; a turn may do so more than once
+    passed: dict[int, int]  # how often each instruction of the program has updated it
     before: Value  # the same state, a turn before
     lines: frozenset[str]
-    scaled: bool  # multiplied, or mixed with something, on its way
-    compensated: bool  # a remainder of a sum, made with one, or a sum whose remainder the program computes
-    network: bool  # a turn adds what a layer of a network has made of it
-    weights: frozenset[int]  # of a module that the last turn has called, by which it adds to the state; empty where it is no such turn
+    scaled: bool  # whether a turn multiplies it, or mixes it with something
+    compensated: bool  # whether it is the remainder of a sum, is made with one, or is a sum whose remainder the program computes
+    network: bool  # whether a turn adds the output of a network's layer that reads it
+    weights: frozenset[int]  # of the network that the last turn called from outside any module; empty if it called none
 
     @property
     def turns(self) -> int:
-        """Of the loop."""
+        """How many turns the loop has had."""
         return max(self.passed.values())
 
 
@@ -58,7 +58,7 @@ class _Way:
 
 
 class Turns:
-    """The states of a run, followed in order, in as many parts as it is judged in."""
+    """Follows the states of a run, in order and part by part."""
 
     def __init__(self) -> None:
         self.seen: set[Key] = set()
@@ -96,12 +96,12 @@ class Turns:
         )  # fmt: skip
 
     def _remains(self, total: Value | None) -> None:
-        """The program computes what this sum has lost."""
+        """Notes that the program computes what this sum has lost."""
         if total is not None and total in self.states:
             self.states[total] = dataclasses.replace(self.states[total], compensated=True)
 
     def ended(self) -> Iterable[list[Value]]:
-        """The states as their loops have left them, so far: those of each op, the latest last. A loop may carry on many, as a list of sums."""
+        """The last states of the loops so far, grouped by op, with the latest at the end. A loop may have many, such as a list of sums."""
         carried = {state.before for state in self.states.values()}
         found: dict[Key, list[Value]] = {}
         for value in self.states:
@@ -110,7 +110,7 @@ class Turns:
         return found.values()
 
     def keep(self, values: Set[Value]) -> None:
-        """Only these are left."""
+        """Forgets all other values."""
         self.states = {value: state for value, state in self.states.items() if value in values}
 
 
@@ -119,15 +119,15 @@ def _key(operation: Operation) -> Key:
 
 
 def _with_remainder(operation: Operation) -> bool:
-    """Whether it makes a remainder, or is made with one; of two a program may choose one, as Neumaier's sum does."""
+    """Whether an op makes a remainder, or has one as an operand. A program may select one of two, as Neumaier's sum does."""
     given = [source.maker for value in operation.inputs for source in causes.sources(value)]
     return _remainder(operation) or any(maker is not None and (_remainder(maker) or remainder_of(maker) is not None) for maker in given)
 
 
 def _remainder(operation: Operation) -> bool:
-    """Whether it subtracts from a sum one of its terms, or from a number its own rounding.
+    """Whether an op subtracts one of its terms from a sum, or its own rounding from a number.
 
-    (A sum of n parts of one storage adds the same value to a sum that it went into, and takes nothing from it.)
+    (A sum of n parts of one storage adds parts of the same value again and again, but subtracts nothing.)
     """
     if operation.base not in SUMS or (operation.base == "add" and not any(scalar < 0 for scalar in operation.scalars)):
         return False
@@ -136,13 +136,13 @@ def _remainder(operation: Operation) -> bool:
 
 
 def _handed(operation: Operation, size: int) -> Iterator[Value]:
-    """The inputs of which an op makes its result element by element, and those that it spreads out before it reduces them again."""
+    """The inputs of an op with at least `size` elements, from which it makes a state. The first alone if it adds a product to that."""
     inputs = operation.inputs[:1] if operation.base in ADDED_TO else taken(operation)
     return (source for source in inputs if elements(source) >= size)
 
 
 def _back(operation: Operation, value: Value) -> _Way | None:
-    """The way back to what the same op made a turn before, of which this value is made."""
+    """The way back from a value to the result of the same op in the turn before. None if the value is not made from it."""
     size, key = elements(value), _key(operation)
     waiting = [_Way(source, (operation,)) for source in _handed(operation, size)]
     seen = {way.value for way in waiting}
@@ -161,7 +161,7 @@ def _back(operation: Operation, value: Value) -> _Way | None:
 
 
 def _products(operation: Operation, last: Value) -> Iterator[Operation]:
-    """Products of the state before that something of a turn is made of: a layer of a network, or all of one."""
+    """The products with the last state in a turn that lead to the new state: those of a layer, or of a whole network."""
     since = last.maker.number if last.maker is not None else 0
     waiting, between = [operation], {operation}
     while waiting and len(between) < TURN:
@@ -179,9 +179,9 @@ def _products(operation: Operation, last: Value) -> Iterator[Operation]:
 
 
 def _called(operation: Operation, products: list[Operation]) -> frozenset[int]:
-    """The weights of a network that a loop around it calls: the loop is in no module, and the products are. Empty where it is not so.
+    """The weights of a network that a loop calls: the products are in modules, and the loop is not. Otherwise empty.
 
-    A sampler calls the same network in each turn. A stream of residuals passes other layers.
+    A sampler calls the same network in each turn. A residual stream passes different layers.
     """
     if operation.module or not all(each.module and each.parameter for each in products):
         return frozenset()

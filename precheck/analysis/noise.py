@@ -1,7 +1,7 @@
-"""The yardstick: how far rounding alone moves a tensor, and how far beyond that is a fault.
+"""Defines the noise floor of a tensor (how far rounding alone moves it), and the limit of r, the ratio of drift to floor.
 
-r = drift / floor, with floor^2 = mean over noise runs of ||noise - reference||^2 + (c u ||reference||)^2 + n eta^2 / 12. The
-second term is the tensor's own last rounding, the third the spacing eta of values near zero (uniform error of one step).
+floor^2 = mean over noise runs of ||noise - reference||^2 + (c u ||reference||)^2 + n eta^2 / 12. The second term is the tensor's own last
+rounding, the third the spacing eta of values near zero (uniform error of one step).
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ _TWO_DRAWS = (0.032, 0.151, 0.252, 0.327, 0.385, 0.430, 0.466, 0.496, 0.522, 0.5
 times its root is no more than this share of what it is on average. Computed with scipy.stats.chi2.ppf."""
 
 MOST = max(_SMALL_SAMPLE)
-"""Noise runs beyond which none are made. By two, a single number may be 1500 floors off by luck alone; by so many, 20."""
+"""The largest number of noise runs. After two, a single number may be off by 1500 floors by chance; after so many, by 20."""
 
 
 def roundoff(precision_roundoff: float) -> float:
-    """Unit roundoff that a run is judged by; float32's own is widened by what reassociation may do."""
+    """The unit roundoff by which a run is judged. For float32 it includes the effect of summation order (reassociation)."""
     return max(precision_roundoff, REASSOCIATED)
 
 
 @functools.cache
 def allowed(numel: int, samples: int) -> float:
-    """The ratio above which a tensor of `numel` elements, judged against `samples` noise runs, has failed."""
+    """The limit of r for a tensor of `numel` elements after `samples` noise runs."""
     table = _SMALL_SAMPLE[max((k for k in _SMALL_SAMPLE if k <= samples), default=2)]
     return table[numel - 1] if 0 < numel <= len(table) else FAIL
 
 
 def least(numel: int) -> float:
-    """Of the root mean square of rounding's effect on a tensor of `numel` elements, the share that two draws of it show at least."""
+    """The smallest share of the true root mean square that two samples of rounding show, for a tensor of `numel` elements."""
     return _TWO_DRAWS[max(0, min(numel, len(_TWO_DRAWS)) - 1)]
 
 
@@ -71,9 +71,9 @@ def spread(reference: Record, noises: Sequence[Record]) -> float:
 
 
 def floor(reference: Record, spread: float, *, roundoff: float, step: float = 0.0, weight_roundings: float = 0.0) -> float:
-    """The drift that correct rounding explains, in the tensor's own units (Euclidean norm).
+    """The drift that correct rounding explains, as a Euclidean norm.
 
-    `weight_roundings` is the norm of what storing the weights themselves after each step may add to an update.
+    `weight_roundings`: the norm of the error that an update has because the weights are stored after each step.
     """
     own = ONE_ROUNDING * roundoff * reference.norm
     near_zero = reference.numel * step**2 / 12
@@ -81,6 +81,6 @@ def floor(reference: Record, spread: float, *, roundoff: float, step: float = 0.
 
 
 def step_near_zero(fmt: Format) -> float:
-    """What values near zero are rounded to multiples of: float16's subnormals. Some hardware flushes formats with float32's range below the
-    smallest normal number (oneDNN's bfloat16 kernels on x86). It also flushes each term of a sum, here of 4096 as above."""
+    """The spacing of values near zero: float16's subnormals. In formats with float32's range, some hardware flushes numbers below the smallest
+    normal one to zero (oneDNN's bfloat16 kernels on x86). It also flushes each term of a sum, here of 4096 as above."""
     return fmt.min_subnormal if fmt is FP16 else 4096 * fmt.min_normal

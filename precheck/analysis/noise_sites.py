@@ -1,4 +1,4 @@
-"""Where a run rounds, and so where the noise of correct rounding belongs."""
+"""Finds where a run rounds, and creates the `Noise` that noise runs add at these places."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from precheck.precisions import Precision
 
 
 def noise_for(model: torch.nn.Module, trace: Trace, log: DecisionLog, precision: Precision, *, seed: int) -> Noise:
-    """The noise that models correct rounding under `precision`, placed where the low run `trace` stored its format.
+    """The noise that models correct rounding under `precision`, at the places where the low run `trace` stored low values.
 
-    Autocast leaves an input in float32, except for ops that read a cast of it. `log` knows these of a run that it has followed.
+    Autocast leaves an input in float32, except for ops that read a cast of it. If `log` has recorded the run, it knows these ops.
     """
     outputs = [record for record in trace.records.values() if record.kind == "output"]
     names = _stored_names(precision)
@@ -40,7 +40,7 @@ def _stored_names(precision: Precision) -> set[str]:
 
 
 def _rounded_parameters(model: torch.nn.Module, outputs: Sequence[Record], precision: Precision) -> frozenset[str] | None:
-    """None for all of them. Autocast rounds the weights of ops that answer in the low format, and no others."""
+    """The names of the parameters that are rounded, or None for all. Autocast rounds only the weights of modules with low outputs."""
     if not precision.is_low or (precision.gemm is not None and not precision.autocasts):
         return frozenset()
     if not precision.autocasts:
@@ -58,7 +58,7 @@ def _rounded_parameters(model: torch.nn.Module, outputs: Sequence[Record], preci
 
 
 def _nearest(answers: dict[str, bool], module: str) -> bool:
-    """What the module, or the nearest of its parents that was seen to answer, answered in."""
+    """Whether the output of the module, or of its nearest parent with a recorded output, is low."""
     while module and module not in answers:
         module = module.rpartition(".")[0]
     return answers.get(module, True)

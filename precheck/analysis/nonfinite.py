@@ -1,9 +1,8 @@
-"""Inf and NaN that the reference does not have: where they first appear, whether they do harm, and what made them.
+"""Finds Inf and NaN that the reference does not have: where they first appear, whether they do harm, and what made them.
 
-An event is healed where what consumes it is finite and right (a mask before a softmax, a clamp). It harms where NaN or a wrong finite result
-follows, where Python or the backward pass reads it, or where nothing reads it. A copy in another dtype is the same numbers, and consumes nothing.
-What masks are made of may be left unread. The blame goes to the op where the cause entered: the zero that was divided by, the constant that
-vanished, the cast that overflowed.
+They are healed if all results made from them are finite and right (a mask before a softmax, a clamp). They do harm if NaN or a wrong finite result
+follows, if Python or the backward pass reads them, or if nothing reads them, as long as they are no mask. A copy in another dtype is no reader. The
+op where the cause entered is blamed: the zero divisor, the constant that vanished, the cast that overflowed.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from precheck.observe.shadow.source import Function
 
 POLES = ops.POLES
 LINEAR = ops.POLYNOMIAL
-"""Ops that make neither Inf nor NaN of a zero and finite numbers."""
+"""Ops that make neither Inf nor NaN from a zero and finite numbers."""
 WRONG = Limit(0.25, "relative error", "of what reads it, from which Inf or NaN has not been healed: not one digit of the result is right")
 FILLS = Limit(
     3, "numbers", "that a mask's -Inf stand for, at most: its constant, and sums of two or three such masks; data that overflow are as many "
@@ -49,32 +48,32 @@ How = Literal["beyond the format", "small divisor", "failed guard", "moved onto 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Broken(Fact):
-    """Inf or NaN that does harm: where it appeared first, and how it came about."""
+    """Inf or NaN that does harm: the value where it appeared first, and how it was made."""
 
     how: How
     root: Value
 
     @property
     def what(self) -> str:
-        """The value beside that of the reference."""
+        """Inf or NaN, and the reference's number, in words."""
         return f"{_what(self.root)}, in the reference {self.root.beyond:.4g}"
 
     @property
     def where(self) -> str:
-        """The op that made it."""
+        """The op that made it, in words."""
         return placed(self.root.maker) if self.root.maker is not None else "the block's input"
 
 
 class Spread:
-    """Inf and NaN from where they opened onwards, and what follows of those that do harm."""
+    """Follows Inf and NaN from where they first appear (their root), and collects the values that harmful ones spoil."""
 
     def __init__(self) -> None:
-        self.carriers: dict[Value, Value] = {}  # each non-finite value, by the one where its event opened
+        self.carriers: dict[Value, Value] = {}  # for each non-finite value its root
         self.spoiled: set[Value] = set()
         self.told: set[Value] = set()  # roots that have done harm
 
     def roots(self, observation: Observation, readers: Readers) -> list[Value]:
-        """Where those that do harm first appeared, each told once."""
+        """The roots that do harm. Each is returned once."""
         _carry(self.carriers, observation.judged)
         carriers = dict(self.carriers)
         _carry(carriers, observation.ahead)
@@ -91,11 +90,11 @@ class Spread:
 
     @property
     def open(self) -> set[Value]:
-        """Roots that may do harm yet."""
+        """Roots that may still do harm."""
         return set(self.carriers.values()) - self.told
 
     def keep(self, values: Set[Value]) -> None:
-        """Only these can be read any more."""
+        """Forgets all other values, which no later op can read."""
         self.carriers = {value: root for value, root in self.carriers.items() if value in values}
         self.spoiled &= values
         self.told &= set(self.carriers.values())
@@ -163,12 +162,12 @@ def _harms(reader: Operation, maker: Operation) -> bool:
         if not value.nonfinite and reader.base != "copy" and value.drift > WRONG and reader.phase in ("forward", "optimizer", "data"):
             return True
         if value.zeros and value.largest_zeroed > underflow_threshold(value) and not any(source.zeros for source in reader.inputs):
-            return True  # 1/Inf, where the reference has a number that the format holds
+            return True  # 1/Inf, where the reference has a number that the format can hold
     return False
 
 
 def made_by(root: Value, observation: Observation) -> Fact:
-    """What made Inf or NaN of finite values at `root`."""
+    """The fact on the op that made Inf or NaN from finite values at `root`."""
     operation, limit = _maker(root), largest(root)
     zero = _zero(operation)
     divisor = operation.inputs[-1] if operation.inputs else None
@@ -192,7 +191,7 @@ def made_by(root: Value, observation: Observation) -> Fact:
 
 
 def _behind(operation: Operation, observation: Observation) -> Operation | None:
-    """Whose rounding has moved an argument: of the last op that made half of its error, and of the last line that has a part in it, the later."""
+    """The op whose rounding moved an argument: the last op that made half of the error, or the last line with a part in it, whichever is later."""
     came = operation.drifting
     if came is None:
         return None
@@ -200,9 +199,9 @@ def _behind(operation: Operation, observation: Observation) -> Operation | None:
 
 
 def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
-    """`cause`, or, of a difference in float32, the op that stored its term low: the difference is exact, and has no rounding to mend.
+    """Returns `cause`. If that is a difference in float32, which is exact, returns the op that stored its term low.
 
-    That of a variance by moments is to be mended all the same (`attribution.moments`), where one function has both.
+    If one function has both, and the difference is a variance by moments (`attribution.moments`), the code should be changed at the difference.
     """
     if cause.base not in SUMS or not cause.inputs or cause.outputs[0].low:
         return cause
@@ -214,7 +213,7 @@ def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
 
 
 def _zero(operation: Operation) -> Value | None:
-    """The input whose zeros are the cause. Of 0/0 that is the divisor, or better its guard, unless the numerator was lost as a whole."""
+    """The input whose zeros are the cause. For 0/0 it is the divisor, preferably with a vanished guard, unless most of the numerator was lost."""
     lost = [source for source in operation.inputs if source.zeros and source.maker is not None and not bounded(operation)]
     if not lost or lost[0].zeroed >= LOST:
         return lost[0] if lost else None
@@ -232,7 +231,7 @@ def _maker(root: Value) -> Operation:
 
 
 def _failed_guard(operation: Operation) -> Operation | None:
-    """A clamp that stands before a pole, with at most moves and one sum between (`log(1 - p)`), and did not keep values off it."""
+    """A clamp before a pole that did not keep values off it. At most moves and one sum may be between them (`log(1 - p)`)."""
     value, sums = operation.drifting, 0
     while value is not None and value.maker is not None:
         maker = value.maker

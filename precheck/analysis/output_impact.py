@@ -1,8 +1,7 @@
-"""How far an error gets: whether the results of a watched run show it, or whether its readers heal it on the way.
+"""Follows an error to the ends of a watched run (results, gradients, numbers that Python reads), and says whether they show it.
 
-The next op may undo a rounding that one op amplifies. An error of a logarithm is absolute, and the exponential that follows makes it relative
-again. A sum of many terms averages it out. A step is small beside its weight. The ends of a run count: results, gradients, numbers that Python
-reads.
+Later ops may heal the error. The error of a logarithm is absolute, and the exponential of it has a small relative error again. A sum of many terms
+averages errors out. The error of a step is small beside its weight.
 """
 
 from __future__ import annotations
@@ -18,30 +17,30 @@ DEAD = Limit(
     """Share of an end's elements without a digit from which it shows.""",
 )  # fmt: skip
 COMPARED = ops.COMPARED
-"""Ops that give a yes or no for each element. Other results without floats, as indices are, are ends: the shadow takes them over."""
+"""Ops that give a yes or no for each element. Other results without floats, such as indices, are ends, since the shadow takes them over."""
 GARBAGE = Limit(
     0.5, "share of the elements",
     "of a step without a digit, which is harm however large the weight is that it is added to: the weight shows it after many steps only",
 )  # fmt: skip
 AVERAGES = ops.AVERAGES
-"""Ops that make one number of many."""
+"""Ops that make one number from many."""
 NEAR = 64
-"""Values looked at on the way from an exponential to its normalisation."""
+"""The most values that a search from an exponential to its normalisation visits."""
 WRONG = Limit(0.5, "relative error", "Drift of a number from which it is off by more than half of itself.")
 
 
 def shown(observation: Observation) -> set[Value]:
-    """The values of which something that they end up in is off by more than ordinary rounding: one pass over the run, from its end.
+    """The values that lead to an end with more error than ordinary rounding makes: one pass over the run, from its end.
 
     Ends are values that no op reads, that Python reads, that become whole numbers, or that the shadow could not follow, and gradients of
-    parameters. What is only compared is a decision of the run, which the shadow takes over; flips are judged by themselves.
+    parameters. A comparison is no end: the shadow takes its outcome from the run, and flips are judged separately.
     """
     reading = [operation for operation in observation.operations if operation.base not in ops.FRESH]
     read = {value for operation in reading for value in operation.inputs if value not in operation.outputs}  # a copy is no reader
     dropped = _dropped(observation)
     found = {value for _, value in observation.made() if value not in read and value not in dropped and _shows(value)}
     found |= {value for _, value, _ in observation.gradients.values() if _shows(value)}
-    lasting: set[Value] = set()  # what ends alive, and what was there before it in its place
+    lasting: set[Value] = set()  # values that are alive at the end, and their earlier states
     for operation in reversed(reading):
         lasting.update(value for value in operation.outputs if value.alive)
         if operation.in_place and operation.inputs and any(value in lasting for value in operation.outputs):
@@ -54,8 +53,7 @@ def shown(observation: Observation) -> set[Value]:
 
 
 def _dropped(observation: Observation) -> set[Value]:
-    """What a forward pass made and nothing took: no op, not even a copy, no gradient, and not the user. This counts only in a run that went on to
-    gradients."""
+    """Values of a forward pass that no op reads, no gradient depends on and the user does not keep. Empty if the run has no gradients."""
     if not observation.gradients:
         return set()
     taken = {value for operation in observation.operations for value in operation.inputs}
@@ -71,12 +69,12 @@ def _shows(value: Value) -> bool:
 
 
 def _thrown_off(reader: Operation, step: Value) -> bool:
-    """Whether it adds a step most of which is garbage."""
+    """Whether an op adds a step in place, and most of the step has no correct digit."""
     return reader.in_place and reader.base in SUMS and step.dead >= GARBAGE and step is not reader.inputs[0]
 
 
 def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Value]:
-    """What a difference becomes as an exponent, scaled at most."""
+    """The exponentials of a value, which may be moved or scaled before."""
     waiting, seen = [value], {value}
     found: list[Value] = []
     while waiting:
@@ -91,16 +89,16 @@ def exponentials(value: Value, readers: dict[Value, list[Operation]]) -> list[Va
 
 
 def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> bool:
-    """Whether something made of it is divided by something else made of it, or its sum is taken the logarithm of: a softmax written out.
+    """Whether a written-out softmax uses the exponential: its results are divided by each other, or a logarithm is taken of its sum.
 
-    A ratio that is left alone is another matter. Near one it is right to a rounding, whatever the difference was, and its message is by how much it
-    is not one.
+    A single ratio (an exponential of a difference) does not count. Near one it is right up to a rounding, but the program is interested in how far
+    it is from one.
     """
     reached, waiting = {exponential}, [exponential]
     while waiting and len(reached) < NEAR:
         for reader in readers.get(waiting.pop(0), ()):
             if reader.phase not in ("forward", "data"):
-                continue  # an optimizer divides what a ratio led to as well
+                continue  # an optimizer also divides values that were made from a ratio
             summed = any(source.maker is not None and source.maker.base in REDUCTIONS for source in reader.inputs)
             if (reader.base in LOGARITHMS and summed) or (reader.base == "div" and len(reader.inputs) == 2 and reached.issuperset(reader.inputs)):
                 return True
@@ -111,9 +109,9 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
 
 
 def averaged(value: Value, readers: dict[Value, list[Operation]]) -> bool:
-    """Whether half of its elements have no digit yet where a forward pass sums or averages them.
+    """Whether half of the elements still have no correct digit where a forward pass sums or averages them.
 
-    A mean over tokens heals nothing: what it adds up is a statistic, and is wrong. The inverse of the op that lost the digits does heal, as an
+    A mean over tokens does not heal them: it is a statistic of wrong numbers. The inverse of the op that lost the digits does heal them, such as an
     exponential after a logarithm. Its result is right again, and is not followed.
     """
     waiting, seen = [value] if value.dead >= GARBAGE else [], {value}
@@ -129,10 +127,10 @@ def averaged(value: Value, readers: dict[Value, list[Operation]]) -> bool:
 
 
 def measured(value: Value, readers: dict[Value, list[Operation]], *, weighed: bool) -> bool:
-    """Whether all that read whole numbers read them as measures, pixels or products that happen to be whole, and not as positions or counts.
+    """Whether all readers of whole numbers take them as measures (pixels, or products that happen to be whole), and not as positions or counts.
 
-    `weighed`: in the forward pass only products with weights and roots do. (A table of frequencies is no weight. Nobody takes the root of a position,
-    and a root halves the error.)
+    `weighed`: only the readers in the forward pass count, and all must be roots or products with weights. (A table of frequencies is no weight.
+    Nobody takes the root of a position, and a root halves the error.)
     """
     consumers = [reader for reader in readers.get(value, ()) if not weighed or reader.phase == "forward"]
     counted = any(not reader.outputs or any(made.drift >= ROUNDINGS * value.roundoff for made in reader.outputs) for reader in consumers)
@@ -145,7 +143,7 @@ def _weighed(reader: Operation, value: Value) -> bool:
 
 
 def dominated(reader: Operation, result: Value) -> bool:
-    """Whether a sum makes a small difference good, beside which what is added to it is large."""
+    """Whether a sum hides the error of a small difference, since the other term is large."""
     return reader.base in SUMS and result.drift < ROUNDINGS * effective_roundoff(result) and result.dead < DEAD
 
 

@@ -1,4 +1,4 @@
-"""Formats that spread by type promotion: float32 where the weights are low, and low formats where float32 was asked for."""
+"""Finds formats that spread by type promotion: float32 where the weights are low, and low formats in a float32 run."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from precheck.analysis.provenance import PRODUCTS, elements
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 NEAR = 64
-"""Ops looked through between a product and what has promoted its input."""
+"""The most ops that a search from a product back to the promotion of its input visits."""
 WIDE = frozenset({"float32", "float64"})
 LOW = frozenset({"bfloat16", "float16"})
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Lowered(Fact):
-    """What is stored low in a run that is to be float32, and read as float32. Its maker is blamed, or the reader, where the block was given it."""
+    """A tensor that is stored low in a float32 run, and read as float32. The op that made it is blamed, or the reader if the block was given it."""
 
     read: Operation
     dtype: str
@@ -25,7 +25,7 @@ class Lowered(Fact):
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Widened(Fact):
-    """A product in float32 with a weight that is stored low: what it is multiplied by became float32 by promotion, at no one's request."""
+    """A float32 product with a weight that is stored low. The other operand became float32 by type promotion, which nobody asked for."""
 
     product: Operation
     low: Value
@@ -33,7 +33,7 @@ class Widened(Fact):
 
 
 def leaks(observation: Observation) -> list[Lowered] | list[Widened]:
-    """Where a format spreads that nobody asked for."""
+    """The places where a format spreads that nobody asked for."""
     forward = [operation for operation in observation.judged if operation.phase in ("forward", "data") and operation.outputs]
     if observation.exact:
         return [found for operation in forward if (found := _lowered(operation)) is not None]
@@ -41,7 +41,7 @@ def leaks(observation: Observation) -> list[Lowered] | list[Widened]:
 
 
 def _lowered(operation: Operation) -> Lowered | None:
-    """What autocast has made low was asked for, as is a rounding on one line."""
+    """The fact that an op makes a wide result from a low input. None if autocast, autograd or a cast on the same line made the input low."""
     low = next((value for value in operation.inputs if value.dtype in LOW), None)
     if low is None or operation.outputs[0].dtype not in WIDE:
         return None
@@ -54,7 +54,7 @@ def _lowered(operation: Operation) -> Lowered | None:
 def _widened(operation: Operation) -> Widened | None:
     if operation.base not in PRODUCTS or operation.outputs[0].dtype not in WIDE:
         return None
-    weights = [value for value in operation.inputs if value.dtype in LOW and _given(value)]  # a widening cast hands on what it has
+    weights = [value for value in operation.inputs if value.dtype in LOW and _given(value)]  # a cast to float32 keeps the low values
     others = [value for value in operation.inputs if value not in weights]
     cause = next((found for value in others if (found := _promoted(value))), None) if weights else None
     if cause is None:
@@ -66,12 +66,12 @@ def _widened(operation: Operation) -> Widened | None:
 
 
 def _given(value: Value) -> bool:
-    """Whether it is as the block was given it, or as a weight was converted."""
+    """Whether the block was given the value, or a conversion of the model's weights made it."""
     return value.maker is None or bool(value.maker.converts)
 
 
 def _promoted(value: Value) -> Operation | None:
-    """The op behind it in which a low tensor met a smaller wide one that is no weight. None where the wide type was asked for."""
+    """The earlier op in which a low tensor met a smaller wide one that is no weight. None if the wide type was asked for."""
     waiting, seen = [value], {value}
     while waiting and len(seen) < NEAR:
         maker = waiting.pop(0).maker
@@ -88,6 +88,6 @@ def _promoted(value: Value) -> Operation | None:
 
 
 def _fewer(wide: list[Value], low: list[Value]) -> bool:
-    """Whether the wide ones, which have dimensions, are given and smaller than the low one: a table, a mask, a scale."""
+    """Whether the wide tensors have dimensions, were given to the block, and are smaller than the low one: a table, a mask, a scale."""
     size = max(elements(value) for value in low)
     return all(value.shape and value.maker is None and elements(value) < size for value in wide)

@@ -1,4 +1,4 @@
-"""Where in a watched run a fault came from: the op that rounded, the op that made a zero, who read a value."""
+"""Finds where a fault in a watched run came from: the op that rounded, the op that made a zero, the values that follow from it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CONSTANTS = ops.CONSTANTS
 GUARDS = ops.GUARDS
 LOGARITHMS = ops.LOGARITHMS
 DRAWN = ops.DRAWN
-"""Draws of real numbers. They lie on a grid of their format: up to torch 2.11, `rand` in bfloat16 gives multiples of 1/256. So a multiple of them
-may be whole and count nothing."""
+"""Random draws of real numbers. They lie on a grid of their format: up to torch 2.11, `rand` in bfloat16 gives multiples of 1/256. So a multiple of
+them may be a whole number that counts nothing."""
 
 
 def underflow_threshold(value: Value) -> float:
-    """Magnitudes up to this are rounded to zero in the format of `value`."""
+    """The largest magnitude that the format of `value` rounds to zero."""
     return formats.of_dtype(value.dtype).min_subnormal / 2 if value.low else 0.0
 
 
@@ -45,7 +45,7 @@ FINEST = Limit(
 
 
 def effective_roundoff(value: Value) -> float:
-    """The unit roundoff by which harm is measured."""
+    """The unit roundoff for limits on drifts: the value's own, or float16's if that is larger."""
     return max(value.roundoff, FINEST)
 
 
@@ -54,13 +54,13 @@ def elements(value: Value) -> int:
 
 
 class Origins:
-    """For each value, the op that brought its error in: the last one that at least doubled the drift."""
+    """The op that brought in each value's error: the last one that at least doubled the drift."""
 
     def __init__(self) -> None:
         self.known: dict[Value, Operation] = {}
 
     def trace(self, operation: Operation) -> None:
-        """Call it for each operation in order."""
+        """Follows the errors through one operation. To be called for all in order."""
         worst = operation.drifting
         inherited = self.known.get(worst) if worst is not None else None
         for value in operation.outputs:
@@ -76,17 +76,17 @@ SHARED = Limit(0.5, "share", "Zeros are handed on by an input that has at least 
 
 
 def zero_share(value: Value) -> float:
-    """Of elements, those that are zero in the run and not in the shadow."""
+    """The share of elements that are zero in the run and not in the shadow."""
     return value.zeros / max(1, value.sample_size or elements(value))
 
 
 def percent(share: float) -> str:
-    """In hundredths, to two digits or to the unit: 0.43, 8.2, 120."""
+    """A share in percent, with two digits or more: 0.43, 8.2, 120."""
     return f"{100 * share:.2g}" if share < 0.995 else f"{100 * share:.0f}"
 
 
 def placed(operation: Operation) -> str:
-    """ "aten.mul.Tensor at models/gpt.py:88", and the library's line if one carried it out; a call that is no op goes by its line alone."""
+    """The op and its line in words, "aten.mul.Tensor at models/gpt.py:88", with the library's line if a library ran it."""
     name = operation.title if "." in operation.name else operation.name
     if not operation.blamed:
         return f"{name} at an unknown line"
@@ -95,18 +95,18 @@ def placed(operation: Operation) -> str:
 
 
 def via(operation: Operation) -> str:
-    """The line of the library that carried it out; "" where that is the user's own code."""
+    """The line of the library that ran an op, or "" if the user's own code did."""
     return packaged(operation.source) if operation.blamed != operation.source else ""
 
 
 SAME = 1e-5
-"""Relative difference of the norms of one tensor that float32 has computed in two ways."""
+"""The most that the norms of one tensor differ if float32 computes it in two ways, relative."""
 
 
 def given_back(operation: Operation) -> Value | None:
-    """What exact arithmetic gives back where a sum undoes a difference: q of z + (q - z), y of (s + y) - s.
+    """The value that exact arithmetic gives back if a sum undoes a difference: q for z + (q - z), y for (s + y) - s. Otherwise None.
 
-    It is told by its size, which signs and factors on the way would change.
+    It is recognised by its norm, which a sign or factor on the way would change.
     """
     if operation.base not in SUMS or len(operation.inputs) != 2 or not operation.outputs:
         return None
@@ -120,7 +120,7 @@ def given_back(operation: Operation) -> Value | None:
 
 
 def zero_origin(value: Value) -> tuple[str, Operation]:
-    """The rule and the op behind zeros that the reference does not have: back through the ops that handed them on."""
+    """The rule and the op behind zeros that the reference does not have. Walks back through the ops that passed them on."""
     operation = value.maker
     while operation is not None:
         if value.past is not None and value.past.zeros is not None:
@@ -140,20 +140,20 @@ def zero_origin(value: Value) -> tuple[str, Operation]:
 
 
 def constant(operation: Operation) -> bool:
-    """Whether it makes a tensor of one number of Python's."""
+    """Whether an op fills a tensor with one Python number."""
     return operation.base in CONSTANTS and not operation.inputs and len(operation.scalars) == 1
 
 
 def bounded(operation: Operation) -> bool:
-    """Whether it is a power whose exponent is a number and not negative, which has no pole at zero. Of 10ˣ, zero is no pole either."""
+    """Whether an op is a power without a pole at zero: the exponent is a number and not negative, or the base is a number, as in 10ˣ."""
     power = operation.base == "pow" and len(operation.inputs) == 1 and len(operation.scalars) == 1
     return power and (operation.scalars[0] >= 0 if operation.name.endswith("Tensor_Scalar") else operation.scalars[0] != 0)
 
 
 def rounded_bound(operation: Operation) -> tuple[float, float] | None:
-    """A clamp's bound that its format rounds onto the whole number from which it should keep values away, and that number: 0.9999 onto 1.
+    """A clamp's bound that the format rounds to a whole number, from which it should keep values away, and that number: 0.9999 and 1.
 
-    Of a constant, 1 alone: a decay or a share that is a no-op. Large numbers are all whole.
+    For a constant only 1 counts, since a decay or a share of 1 does nothing. Large numbers are always whole.
     """
     result = operation.outputs[0] if (operation.base in GUARDS - SUMS or constant(operation)) and operation.outputs else None
     if result is None or not result.low:
@@ -164,7 +164,7 @@ def rounded_bound(operation: Operation) -> tuple[float, float] | None:
 
 
 def _bound(operation: Operation) -> Operation | None:
-    """The clamp whose bound the format rounds onto the number that it is subtracted from: 1 - p.clamp(max=0.9999)."""
+    """The clamp whose bound the format rounds to the number from which the result is subtracted: 1 - p.clamp(max=0.9999)."""
     maker = operation.inputs[0].maker if len(operation.inputs) == 1 else None
     while maker is not None and maker.base in MOVING and maker.inputs:
         maker = maker.inputs[0].maker
@@ -186,10 +186,10 @@ SCALING = ops.SCALING
 
 
 def determined(operation: Operation, value: Value) -> bool:
-    """Whether float32 knows the value itself: a sum that cancels to less than 2^-17 of what went in is float32's own noise.
+    """Whether float32 determines a value. A sum that cancels to less than 2^-17 of its terms is rounding noise of float32 itself.
 
-    The gradient of a key's bias is of that kind, and that of any bias before a norm. Products and quotients by elements cancel
-    nothing, however small they make it: of these the factor that is off is asked.
+    The gradient of a key's bias is such a sum, and that of any bias before a norm. Elementwise products and quotients do not cancel, however small
+    their results are: for these the factor with the error is checked.
     """
     while operation.base in SCALING:
         source = operation.drifting
@@ -204,12 +204,12 @@ def determined(operation: Operation, value: Value) -> bool:
 
 
 def is_alias(reader: Operation, value: Value) -> bool:
-    """Whether an op gives out what it was given, in another dtype or layout, and nothing else: who reads that copy reads the value."""
+    """Whether an op only returns its input in another dtype or layout. Readers of that copy count as readers of the value."""
     return bool(reader.outputs) and all(made is value for made in reader.outputs)
 
 
 def descendants(observation: Observation, roots: list[Value]) -> set[Value]:
-    """The values that anything of `roots` went into, roots included, among those of the ops to judge."""
+    """The values of the judged ops that are made from any of `roots`, and the roots themselves."""
     reached = set(roots)
     if not reached:
         return reached
@@ -220,16 +220,16 @@ def descendants(observation: Observation, roots: list[Value]) -> set[Value]:
 
 
 def turns(value: Value) -> int:
-    """On the way from the inputs to a value: how often an op of a module has worked on its own result. The largest such count of all ops.
+    """How often the same op of the same module is on the way from the inputs to a value. The largest such count of all ops.
 
-    The way is by the input that is furthest off. A state that a loop carries on passes the same op of the same module each time; a
-    network's depth does not.
+    The way follows the input with the largest error. A state of a loop passes the same op in each turn. The layers of a deep network are different
+    modules.
     """
     return max(passed(value).values(), default=0)
 
 
 def passed(value: Value) -> Counter[tuple[str, ...]]:
-    """How often each op of each module and line lies on that way."""
+    """How often each op of each module and line is on that way."""
     seen: Counter[tuple[str, ...]] = Counter()
     source: Value | None = value
     while source is not None and source.maker is not None and seen.total() < LONGEST:
@@ -242,8 +242,7 @@ def passed(value: Value) -> Counter[tuple[str, ...]]:
 
 
 def read_at(operation: Operation) -> Operation:
-    """An addition of gradients of one value, as autograd makes it, at the line that reads this value: the line of the op that made the last
-    gradient."""
+    """Returns autograd's addition of gradients of one value with the line that reads this value: that of the op which made the last gradient."""
     if operation.summed is None or operation.in_place:
         return operation
     made = next((term.maker for term in reversed(operation.inputs) if term.maker is not None and term.maker.summed is None), operation)

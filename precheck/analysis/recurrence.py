@@ -1,10 +1,10 @@
-"""States that a loop stores low in each turn: these roundings make most of the result's error, although no single step amplifies.
+"""Finds states that a loop stores low in each turn, if these roundings make most of the result's error. No single step amplifies there.
 
-n independent roundings of a state whose size stays the same are √n times one of them, 0.42 √n unit roundoffs. Those of a sum that grows evenly are
-0.24 √n. Those that all go one way grow with n, as where half of what is added is lost. A state that is kept wide has none of them.
+n independent roundings of a state with constant size make √n times the error of one, 0.42 √n unit roundoffs. For a sum that grows evenly it is
+0.24 √n. Roundings in one direction make an error that grows with n, as when half of each added term is lost. A wide state has none of these errors.
 
-A factor that was rounded once and scales the state in each turn is another matter. After n turns it has made n times its error, in whatever format
-the state is kept. It is one number, or one for each channel, and is read n times: in float32 it costs nothing.
+It also finds a factor that was rounded once and scales the state in each turn. After n turns it has made n times its error, whatever the format of
+the state. It is one number, or one for each channel, and is read n times: in float32 it costs nothing.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Carried(Fact):
     """A state that is stored low in each turn. Errors are relative."""
 
     turns: int
-    lines: frozenset[str]  # that carry it on
+    lines: frozenset[str]  # the lines that update it
     dtype: str
     off: float
-    kept_wide: float  # what it would be off by
+    kept_wide: float  # the error that it would have if it were wide
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
@@ -51,17 +51,17 @@ class Repeated(Fact):
     turns: int
     off: float  # of the state
     own: float  # of the factor
-    shown: Operation  # the last that made the state
+    shown: Operation  # the op that made the last state
 
 
 class Recurrence:
-    """The states of a run that is analysed in parts."""
+    """Finds the faults of loop states in a run that is analysed in parts."""
 
     def __init__(self) -> None:
         self.turns = Turns()
 
     def facts(self, observation: Observation, readers: Readers, explained: Set[Value]) -> list[Fact]:
-        """One for each loop. `explained`: values whose error follows from what is found already."""
+        """The facts, for one state of each loop. `explained`: values whose error follows from other facts."""
         self.turns.follow(observation.judged)
         found = list[Fact]()
         for values in self.turns.ended():
@@ -74,15 +74,15 @@ class Recurrence:
         return found
 
     def keep(self, values: Set[Value]) -> None:
-        """Only these are left."""
+        """Forgets all other values."""
         self.turns.keep(values)
 
 
 def _told_by(values: list[Value]) -> Iterator[Value]:
-    """Of the states that one op carries on, the latest. Also the one that is furthest off, if all of them together, as one tensor, are off by too
-    much.
+    """The states to judge of those that one op updates: the latest. Also the one with the largest error, if all of them together have too large an
+    error.
 
-    Of many that are rounded right, one or another is off by more than its share.
+    Among many states with right roundings, a few have a larger error than usual by chance.
     """
     latest, worst = values[-1], max(values, key=lambda value: value.drift if math.isfinite(value.drift) else 0.0)
     yield latest
@@ -92,7 +92,7 @@ def _told_by(values: list[Value]) -> Iterator[Value]:
 
 
 def _off(value: Value, state: State) -> bool:
-    """Whether a state has come round often enough, and is off by more than its storage may cost, in a way that float32 is not."""
+    """Whether a state has passed enough turns, its error is beyond that of its storage, and float32 determines it."""
     if state.stores < RECURRENT or carries_a_remainder(state) or residual_stream(state) or value.nonfinite:
         return False
     chaotic = value.sensitivity > UNSTABLE and value.perturbed_drift > DIGIT
@@ -124,7 +124,7 @@ def carries_a_remainder(state: State) -> bool:
 
 
 def _made(value: Value, states: Mapping[Value, State], observation: Observation, readers: Readers) -> list[Fact]:
-    """The fact, if most of the error comes from the lines that carry the state on, or from a factor that scales it in each turn."""
+    """The fact, if most of the error comes from the lines that update the state, or from a factor that scales it in each turn."""
     state, whose = states[value], Attribution(value, observation.operations)
     written = {each: share for each, share in whose.shares.items() if share and attribution.written(each)}
     lines = state.lines | _along(value, states)
@@ -151,8 +151,8 @@ def _made(value: Value, states: Mapping[Value, State], observation: Observation,
 
 
 def _along(value: Value, states: Mapping[Value, State]) -> set[str]:
-    """The lines of the states that the same turn stores beside this one, and that are as old: numbers of one state, such as a quaternion's, each of
-    which is made of all of them, may be stored on several lines."""
+    """The lines of the other states that the same turn stores. The numbers of one state, such as a quaternion, may be stored on several lines, and
+    each is made from all of them."""
     before, made = states[value].before.maker, value.maker
     if before is None or made is None:
         return set()
@@ -162,7 +162,7 @@ def _along(value: Value, states: Mapping[Value, State]) -> set[str]:
 
 
 def _factors(written: dict[Operation, float], states: Collection[Value], readers: Readers) -> dict[Operation, float]:
-    """The ops with a share in an error that make the factor by which each turn scales the state: once for all turns, or anew from the same
+    """The ops with a share in an error that make the factor by which each turn scales the state: once for all turns, or in each turn from the same
     numbers."""
     alike: dict[tuple[object, ...], list[Operation]] = defaultdict(list)
     for each in written:
@@ -172,7 +172,7 @@ def _factors(written: dict[Operation, float], states: Collection[Value], readers
 
 
 def _scaling(operation: Operation, states: Collection[Value], readers: Readers) -> int:
-    """How often a state is multiplied by what an op made, moved about or subtracted from a number of Python's at most."""
+    """How often a state is multiplied by an op's result, which may be moved, or added to or subtracted from a Python number, before."""
     waiting, seen, times = list(operation.outputs[:1]), set(operation.outputs[:1]), 0
     while waiting and len(seen) < BEHIND:
         held = waiting.pop()
@@ -187,7 +187,7 @@ def _scaling(operation: Operation, states: Collection[Value], readers: Readers) 
 
 
 def _taken(value: Value, state: State, readers: Readers) -> bool:
-    """Whether the user has it, or something else than the loop itself reads it; of components that a line joins, what they are joined to."""
+    """Whether the user keeps a state, or anything outside the loop reads it. If components are joined, the joined tensor counts."""
     waiting, seen = [value], {value}
     while waiting and len(seen) < BEHIND:
         held = waiting.pop()

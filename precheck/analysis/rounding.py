@@ -1,8 +1,8 @@
-"""Rounding that costs more than rounding may: amplified errors, differences of near-equals, kernels that accumulate low, flushed numbers.
+"""Judges the rounding error of single ops: amplified errors, differences of nearly equal numbers, kernels that accumulate low, flushed numbers.
 
 Neither the size of an error nor its ratio to a noise floor separates a broken op from a healthy one (AUC 0.5 to 0.6 over 52 bugs and 106 healthy
-programs). Three things together do: four or five bits are lost in one op, elements are left without a correct digit, and float32 itself determines
-the result. A copy of the shadow, disturbed by 2^-20, tells the last.
+programs). Three things together do: one op loses four or five bits, elements have no correct digit left, and float32 itself determines the result.
+A copy of the shadow, disturbed by 2^-20, shows the last.
 """
 
 from __future__ import annotations
@@ -59,41 +59,41 @@ FAIR = Limit(
 TERMS = Limit(4, "terms", "of a sum that is no more than a difference: coordinates of a point, of a quaternion or of a plane")
 RESULTS = Limit(8, "results", "of such sums, from which it is no chance that all of them cancel: of one, it is once in 32 times")
 DIFFERENCES = ops.DIFFERENCES
-"""Losses that subtract within: near zero they are small differences of what they are given, as they should be. What they are given that has been
-cast just before might have been subtracted before."""
+"""Losses that subtract inside. Near zero they are small differences of their inputs, as they should be. Inputs that were cast just before could have
+been subtracted before the cast."""
 DECOMPOSED = ops.DECOMPOSED
-"""Ops all results of which are results. By Davis and Kahan (1970) an eigenvector turns by the matrix's error over the gap to the next eigenvalue.
-A thousandth of the largest eigenvalue is the whole of a small one."""
+"""Ops whose results are all judged. By Davis and Kahan (1970) an eigenvector turns by the matrix's error divided by the gap to the next eigenvalue.
+An error of a thousandth of the largest eigenvalue may be the whole of a small one."""
 
 CENTRED = ops.CENTRED
 STORING = ops.CASTS | {"copy"}
-"""Ops that store what they are given, in a format that may be another."""
+"""Ops that only store their input, perhaps in another format."""
 
 How = Literal["a difference", "undone", "a product", "flushed", "accumulated", "subnormal", "digits lost", "amplified", "gradual"]
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Misrounded(Fact):
-    """An error of a result that rounding does not explain, and how it came about."""
+    """An error of a result that rounding does not explain, and how it was made."""
 
     how: How
-    shown: Operation  # the op whose result it is; its cause may lie before it
+    shown: Operation  # the op with this result; the cause may be an earlier op
     value: Value
-    gain: float = 1.0  # times that the op makes the error larger
+    gain: float = 1.0  # the factor by which the op amplifies the error
 
     @property
     def healed(self) -> bool:
-        """Whether all that is made of it is right all the same."""
+        """Whether all results made from it are right nevertheless."""
         return self.severity == "note"
 
 
 class Misroundings:
-    """What the ops of a part of a run do to errors that rounding does not explain."""
+    """Finds the errors in a part of a run that rounding does not explain."""
 
     def __init__(self, observation: Observation, readers: Readers) -> None:
         self.observation, self.readers = observation, readers
-        self.causes: dict[Value, Operation] = {}  # of errors that were asked about
-        self.stored: dict[tuple[object, ...], Operation | None] = {}  # who stored the term of a difference, by its op and line
+        self.causes: dict[Value, Operation] = {}  # cached causes of errors
+        self.stored: dict[tuple[object, ...], Operation | None] = {}  # the op that stored the term of a difference, by the difference's op and line
         self._ends: set[Value] | None = None
 
     @property
@@ -102,7 +102,7 @@ class Misroundings:
         return self._ends
 
     def of(self, operation: Operation, value: Value) -> Misrounded | None:
-        """What this op does to the error of its result that rounding does not explain: the first of these that holds."""
+        """The fact on the error of this op's result, if rounding does not explain it. The first check that holds decides."""
         gain, roundings = self.gain(operation, value), value.drift / effective_roundoff(value)
         stored = any(source.kept_low for source in operation.inputs)
         if operation.base in ops.SUMS and value.low and self._undone(operation, value):
@@ -119,11 +119,11 @@ class Misroundings:
         spread = value.dead >= GONE and elements(value) >= 8 and operation.drift_in < 1
         if operation.base in ops.PRODUCTS and value.dead >= DEAD and gain >= PLAIN and stored and determined(operation, value):
             return self._fact("cancellation", "a product", operation, value, gain, PLAIN)
-        if operation.base in ops.SUMS | ops.REDUCTIONS | DIFFERENCES:  # what they lose beyond this is for cancellation, or to be healed, to say
+        if operation.base in ops.SUMS | ops.REDUCTIONS | DIFFERENCES:  # other losses of these ops are judged above
             composed = operation.base in ops.PRODUCTS and spread and gain < AMPLIFICATION / 2
             return self._gradual(operation, value) if composed else None
         loses_digits = value.dead >= DEAD and gain >= AMPLIFICATION
-        brought = (value.local or 0.0) < causes.HALF * value.drift  # else the op has made the error itself, and as much as it may
+        brought = (value.local or 0.0) < causes.HALF * value.drift  # else the op itself made the error, which is within its limit
         felt_there = operation.base not in CENTRED or value.drift >= FELT
         plainly = roundings >= PLAIN_ROUNDINGS and gain >= PLAIN and felt_there
         if brought and operation.base not in ops.MOVING and (loses_digits or plainly):
@@ -134,7 +134,7 @@ class Misroundings:
 
     @staticmethod
     def gain(operation: Operation, value: Value) -> float:
-        """Times that an op makes an error larger."""
+        """The factor by which an op amplifies an error."""
         return value.drift / max(operation.drift_in, value.rounded)
 
     @staticmethod
@@ -148,9 +148,9 @@ class Misroundings:
         )  # fmt: skip
 
     def _undone(self, operation: Operation, value: Value) -> bool:
-        """Whether a sum undoes a difference, z + (q - z), and has q with an error that q itself does not have: the difference was rounded as z is.
+        """Whether a sum undoes a difference, z + (q - z), and returns q with a larger error than q has, since the difference was rounded.
 
-        Kahan summation compares a sum with the right one. That sum is no result: its remainder is added elsewhere.
+        In Kahan summation such a sum is no result. The program subtracts it from the right one, and adds the remainder elsewhere.
         """
         kept = given_back(operation)
         if kept is None or value.drift <= max(ADDED * effective_roundoff(value), 2 * kept.drift):
@@ -159,7 +159,7 @@ class Misroundings:
         return not any(causes.moved(kept) is causes.moved(source) for reader in consumers for source in reader.inputs)
 
     def _difference(self, operation: Operation, value: Value, roundings: float) -> Misrounded | None:
-        """A difference of near-equals. Its terms may have been rounded long before."""
+        """The fact on a difference of nearly equal numbers. Its terms may have been rounded much earlier."""
         readers = {} if value in self._shown else self.readers
         shares = [normalised(power, readers) for power in exponentials(value, readers)]
         if softmax_written_out(shares):
@@ -167,7 +167,7 @@ class Misroundings:
         severity: Severity = "error" if shares or value in self._shown or averaged(value, self.readers) else "note"
         term = max(operation.inputs, key=causes.absolute)
         cause = causes.lost_between(operation, term, self.causes) if causes.shares_operand(operation) else None
-        if cause is None:  # a difference of near-equals is exact: what it is off by, its terms were off by when they were stored
+        if cause is None:  # a difference of nearly equal numbers is exact: its error is that of its stored terms
             stored = self._storing(operation, term)
             handed = stored is not None and self._handed_over(stored, operation, term)
             cause = stored if not value.low or handed else self._before(operation, term)
@@ -177,14 +177,14 @@ class Misroundings:
         return self._fact(mechanism, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity)
 
     def _before(self, operation: Operation, term: Value) -> Operation | None:
-        """The difference that made the term of this one, if it has made the error larger by more. What both make of it is the product of the two."""
+        """The earlier difference that made the term of this one, if it amplified the error more. The amplifications of both multiply."""
         first = causes.entered(term, self.causes)
         if first is None or first is operation or first.base not in ops.SUMS or not attribution.written(first):
             return None
         return first if self.gain(first, first.outputs[0]) >= self.gain(operation, operation.outputs[0]) else None
 
     def _one_op(self, operation: Operation, value: Value, gain: float, *, loses_digits: bool) -> Misrounded:
-        """An op that makes what comes in larger. A note where that is made good: log and then exp, a step small beside its weight."""
+        """The fact on an op that amplifies the error of its input. A note if later ops heal it: exp after log, a step small beside its weight."""
         severity = self._severity(value)
         if causes.subnormal(value) >= causes.HALF * value.drift:
             return self._fact("underflow", "subnormal", operation, value, gain, PLAIN, severity=severity)
@@ -194,8 +194,8 @@ class Misroundings:
         return self._fact("amplified-rounding", how, operation, value, measured, limit, cause=cause, severity=severity, gain=gain)
 
     def _behind(self, operation: Operation) -> Operation | None:
-        """Whose rounding an op makes larger: of the last op that made half of it and the last line that has a part in it, the later. Earlier
-        roundings may cancel on their way, and are then smaller than they seem."""
+        """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.
+        Earlier roundings may cancel on the way, and are then smaller than they seem."""
         came = operation.drifting
         if came is None:
             return None
@@ -205,21 +205,21 @@ class Misroundings:
         return attribution.later(cause, self._storing(operation, came, bool))
 
     def _below_normal(self, operation: Operation, value: Value) -> Misrounded:
-        """A result below the format's normal numbers: the inputs had their digits, and the wide spacing there has taken them."""
+        """The fact on a subnormal result: its inputs had their digits, and the wide spacing of subnormal numbers lost them."""
         return self._fact("underflow", "subnormal", operation, value, value.dead, GONE, severity=self._severity(value))
 
     def _severity(self, value: Value) -> Severity:
         return "error" if value in self._shown or averaged(value, self.readers) else "note"
 
     def _storing(self, operation: Operation, term: Value, wanted: Callable[[Operation], bool] = attribution.written) -> Operation | None:
-        """The `wanted` op that stored the term of a difference, asked about once for all turns of a loop."""
+        """The `wanted` op that stored the term of a difference. It is searched once for all turns of a loop."""
         if (line := (operation.name, operation.blamed, wanted)) not in self.stored:
             self.stored[line] = Attribution(term, self.observation.operations).cause(wanted)
         return self.stored[line]
 
     def _stored(self, cause: Operation) -> Operation:
-        """`cause`, except for ops in float32. Of a difference in float32, which is exact, it is the op that stored its term low. Of any op in
-        float32, it is one of torch's own modules where what that stored is most of the error."""
+        """Returns `cause` unless it is in float32. For a difference in float32, which is exact, returns the op that stored its term low. For any op
+        in float32, returns the op of a torch module if that stored most of the error."""
         made, summed = cause.outputs[0], cause.base in ops.SUMS
         if made.low or not cause.inputs or attribution.own(cause, made) >= causes.HALF * made.drift:
             return cause
@@ -230,11 +230,10 @@ class Misroundings:
         return (self._storing(cause, term) if summed and made.drift > 2 * max(cause.drift_in, made.rounded) else None) or cause
 
     def _handed_over(self, stored: Operation, operation: Operation, term: Value) -> bool:
-        """Whether another function has rounded what it handed over, and most of the term's error is that: then whoever subtracts has it low.
+        """Whether another function made most of the term's error when it rounded its result, so that the subtracting function gets a low term.
 
-        It stored what it had computed wide, or computed low what it was given with less of an error. Sterbenz: numbers within a factor of two are
-        subtracted exactly in any format, so no digit can be kept here. Where one function does both, it is the subtraction that is to be mended, as
-        in `Attribution.difference`.
+        That function stored a wide result low, or computed it low. Numbers within a factor of two are subtracted exactly in any format (Sterbenz), so
+        the subtraction loses no digit. If one function does both, the code should be changed at the subtraction, as in `Attribution.difference`.
         """
         if self._here(stored, operation):
             return False
@@ -242,20 +241,21 @@ class Misroundings:
         return wide or attribution.makes_most(stored, term.drift)
 
     def _here(self, cause: Operation, operation: Operation) -> bool:
-        """Whether one function has both."""
+        """Whether both ops are in one function."""
         return self.observation.functions.get(cause.blamed) == self.observation.functions.get(operation.blamed)
 
     def _starving(self, operation: Operation, value: Value) -> list[Value]:
-        """The inputs whose zeros, which the end of their format has made, may be what ails the result."""
+        """The inputs with underflowed zeros that may explain the error of the result."""
         found = [source for source in operation.inputs if source.zeroed >= FAIR or (source.zeros and source.zeroed == 0)]
         found += [source for source in self._summed_away(operation, value) if source not in found]
         return [source for source in found if source.maker is None or _flushed(*zero_origin(source)[1].outputs)]
 
     @staticmethod
     def _summed_away(operation: Operation, value: Value) -> list[Value]:
-        """The operand of a sum most of which is wrong, if its zeros are what it is off by and no other operand is off.
+        """The operand of a mostly wrong sum, if lost numbers (zeros) are its error and no other operand has one.
 
-        Of n terms that became zero the norm says little and the sum everything: 2000 at 2^-11 beside a one are 2 % of the norm and half of the sum.
+        Many small terms that became zero are little of the norm, but much of the sum: 2000 at 2^-11 beside a one are 2 % of the norm and half of the
+        sum.
         """
         worst = operation.drifting
         if operation.base not in ops.REDUCTIONS or value.dead < GONE or worst is None or not worst.zeros or worst.zeroed < worst.drift / 2:
@@ -264,7 +264,7 @@ class Misroundings:
         return [worst] if exact and determined(operation, value) else []
 
     def _gradual(self, operation: Operation, value: Value) -> Misrounded:
-        """An error that no single op makes. Correct rounding of a network may do as much; of a state that a loop carries on it does not."""
+        """The fact on an error that no single op makes. A note for a network, where correct rounding may do as much, an error for a loop's state."""
         severity: Severity = "error" if turns(value) >= RECURRENT else "note"
         return self._fact("accumulated-drift", "gradual", operation, value, value.dead, GONE, severity=severity)
 
@@ -277,24 +277,24 @@ class Misroundings:
         return self._fact(mechanism, "flushed", operation, value, value.dead, STARVED, cause=cause)
 
     def local(self, operation: Operation, value: Value) -> bool:
-        """Whether the op's own kernel errs by more than a sum kept low may."""
-        known = value.local is not None and determined(operation, value)  # a sum that cancels to nothing has no digit, right as it is
+        """Whether the error of the op's own kernel is larger than that of a correct sum in the low format."""
+        known = value.local is not None and determined(operation, value)  # a right sum that cancels to zero has no correct digit either
         return known and (value.local or 0.0) > self._accumulating(operation, value)
 
     @staticmethod
     def _accumulating(operation: Operation, value: Value) -> float:
-        """What a kernel may err that sums n terms in the low format: (1 + √n/2) u; beyond, it stagnates (numerics, 1.2)."""
+        """The limit for a kernel that sums n terms in the low format: (1 + √n/2) u. With a larger error it stagnates (numerics, 1.2)."""
         terms = max((elements(source) for source in operation.inputs), default=1) / max(1, elements(value))
         return max(SUM_ROUNDINGS, 1 + math.sqrt(max(1.0, terms)) / 2) * effective_roundoff(value)
 
 
 def _of_few_terms(operation: Operation, value: Value) -> bool:
-    """Whether a reduction adds up few terms for each of many results, as a product of coordinates that is written out does. By chance some results
-    may be small beside their terms, and not all of them."""
+    """Whether a reduction adds up few terms for each of many results, such as a written-out product of coordinates. By chance some results
+    are small beside their terms, but not all."""
     terms = max(map(elements, operation.inputs), default=0) / max(1, elements(value))
     return elements(value) >= RESULTS and 1 < terms <= TERMS
 
 
 def _flushed(*made: Value) -> bool:
-    """Whether zeros are the end of the format's doing, not a threshold's at zero that rounding moved values across."""
+    """Whether zeros come from underflow, and not from rounding across a threshold at zero, such as a ReLU's."""
     return any(value.zeros and value.largest_zeroed <= smallest_normal(value) for value in made)

@@ -1,4 +1,4 @@
-"""Scalers' steps, and how they belong together: which were one update, which were calibration, what scale would have been safe."""
+"""Analyses the steps of loss scalers: which steps were one update, which were calibration, and which scale would have been safe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OFTEN = Limit(
 
 
 def held(skipped: ScalerStep, steps: list[ScalerStep]) -> bool:
-    """Whether the scaler went on to a scale, below 1 perhaps, at which what overflowed fits, and a step was taken there."""
+    """Whether the scaler later took a step at a scale, perhaps below 1, at which the skipped step's overflow fits."""
     beyond, number = skipped.backward.beyond, skipped.operation.number
     later = (step for step in steps if step.scaler == skipped.scaler and not step.skipped and step.last > number)
     return any(step.scale * beyond <= HALF_MAX for step in later)
@@ -33,7 +33,7 @@ def count(steps: list[ScalerStep]) -> int:
 
 
 def updates(observation: Observation, scaler: int) -> list[ScalerStep]:
-    """One step for each update of a scaler, numbered: of several optimizers' steps from one backward pass, one that was skipped."""
+    """One numbered step for each update of a scaler. If several optimizers step after one backward pass, a skipped one is taken."""
     merged: list[ScalerStep] = []
     for step in (each for each in observation.steps if each.scaler == scaler):
         if merged and merged[-1].backward is step.backward:
@@ -46,9 +46,9 @@ def updates(observation: Observation, scaler: int) -> list[ScalerStep]:
 
 
 def burst(steps: list[ScalerStep]) -> int:
-    """How many steps of the beginning are calibration: as many skips as bring the first scale down to what is safe.
+    """How many of the first steps are calibration: as many as the scaler skips to lower its first scale to a safe one.
 
-    A step in between may pass by luck. The scaler has settled where fewer than half of the steps so far were skipped.
+    A step in between may pass by chance. The scaler has settled when fewer than half of the steps so far were skipped.
     """
     skips = [place for place, step in enumerate(steps) if step.skipped]
     halves = itertools.takewhile(lambda each: 2 * each[0] > count(steps[: each[1]]), enumerate(skips, start=1))
@@ -74,12 +74,12 @@ def safe(back: Backward) -> str:
 
 
 def power(scale: float) -> str:
-    """A scale as the power of two that it holds."""
+    """A scale in words, as a power of two, rounded down."""
     return f"2^{math.floor(math.log2(scale))}"
 
 
 def table(observation: Observation) -> dict[str, Any]:
-    """What the scalers did, for `Report.scaler`: one scaler's figures, the busiest one's where there are several."""
+    """The figures of the scaler with the most steps, for `Report.scaler`."""
     if not observation.steps:
         return {}
     busiest = max({step.scaler for step in observation.steps}, key=lambda each: sum(step.times for step in observation.steps if step.scaler == each))

@@ -1,8 +1,8 @@
-"""A rounding that a steep function makes large, wherever the two stand. The rounding is a cast that the author wrote, or a table that the model's
-conversion rounds.
+"""Finds a rounding that a steep function amplifies, even if the two are in different functions of the program. The rounding is a cast in the user's
+code, or a table that the model's conversion rounds.
 
-`calls` asks what a function makes itself, and so sees no rounding that one function makes and another amplifies. Here the whole way is looked at,
-and only functions of one operand. In sums, products and norms terms cancel, and `rounding` has its own measure of that.
+`calls` judges each user function by itself, so it misses a rounding that another one amplifies. Here the error is followed over the whole run. Only
+ops of one operand count: in sums, products and norms terms cancel, and `rounding` judges those.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from precheck.analysis.provenance import MOVING, REDUCTIONS, SUMS, determined, e
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 NOT_STEEP = SUMS | REDUCTIONS | MOVING | ops.CENTRED | ops.CUTS | ops.DIFFERENCES | ops.DECOMPOSED
-"""Ops whose result's error is large since terms cancel, elements are moved or cut, or a small gap is divided by."""
+"""Ops whose result may have a large error for other reasons: terms cancel, elements are moved or cut, or a small gap is a divisor."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Steep(Fact):
-    """An error that is one rounding's, made large by a function of one operand. Errors are relative."""
+    """The error of one rounding, amplified by a function of one operand. Errors are relative."""
 
     shown: Operation  # the function
     off: float
-    own: float  # the error that the rounding itself is
+    own: float  # the error of the rounding itself
     dtype: str  # to which it rounds
-    table: bool  # whether it is the conversion's, of a tensor that the model holds
+    table: bool  # whether the rounding is a conversion of a tensor that the model holds
 
 
 class Steepness:
-    """The steep functions of a part of a run."""
+    """Finds the steep functions in a part of a run."""
 
     def __init__(self, observation: Observation, readers: Readers) -> None:
         self.observation, self.readers = observation, readers
         self.asked, self.splits = Asked(), Splits()
 
     def error(self, operation: Operation, value: Value) -> Steep | None:
-        """The error of a function's result, if three quarters of its square are one rounding's, and it is beyond what that rounding may cost.
+        """The error of a function's result, if one rounding made three quarters of its square, and it is too large.
 
-        That is four unit roundoffs, as for a cast within a function, and four times what came in: two bits.
+        The limits are four unit roundoffs, as for a cast within a function, and four times the error of the input: two bits.
         """
         line = operation.name, operation.blamed
         if not _steep(operation, value) or not self.asked.again(line):
@@ -56,18 +56,18 @@ class Steepness:
         return Steep(
             mechanism="amplified-rounding", operation=blamed, measured=value.drift / effective_roundoff(value), limit=ADDED, shown=operation,
             off=value.drift, own=attribution.own(cast, cast.outputs[0]), dtype=cast.outputs[0].dtype, table=bool(cast.converts),
-            severity="note" if cast.converts else "error",  # a converted table is as the format stores it, and few positions make little of it
+            severity="note" if cast.converts else "error",  # the precision asks for it, and at few positions its error is small
         )  # fmt: skip
 
     def _written(self, made: Attribution) -> Operation | None:
-        """The cast of what had been computed wide, on the line whose rounding it is, by a function that goes on computing with it."""
+        """The cast of a computed wide value on the line that made the error, in a function that computes with the result."""
         cause = made.cause(attribution.written)
         if cause is None or made.of_line(cause) < OWN:
             return None
         return next((each for each in made.shares if each.blamed == cause.blamed and self._goes_on(each)), None)
 
     def _goes_on(self, cast: Operation) -> bool:
-        """What a function stores low and hands over is rounded where the precision rounds; data that it casts are as given."""
+        """Whether a function computes with the result of its own cast. It may store low what it only returns, and may cast data that it is given."""
         if not _narrowing(cast) or not attribution.written(cast) or cast.inputs[-1].maker is None or cast.inputs[-1].maker.base in ops.WHOLE_COPIES:
             return False
         here = self.observation.functions.get(cast.blamed)
@@ -75,7 +75,7 @@ class Steepness:
         return any(reader.base not in MOVING and self.observation.functions.get(reader.blamed) == here for reader in readers)
 
     def _computing(self, cast: Operation) -> Operation:
-        """The first op that computes with what was cast: that of the user's code at which the rounding enters."""
+        """The first op that computes with the result of a cast: there the rounding enters the user's code."""
         followed = {cast.outputs[0]}
         for reader in self.observation.operations:
             if reader.number > cast.number and not followed.isdisjoint(reader.inputs):
@@ -98,5 +98,5 @@ def _narrowing(operation: Operation) -> bool:
 
 
 def _converted(made: Attribution) -> Operation | None:
-    """The conversion of a tensor that the model holds, whose rounding it is."""
+    """The conversion of a tensor that the model holds, if its rounding made the error."""
     return next((each for each, share in made.shares.items() if share >= OWN and each.converts == "held" and _narrowing(each)), None)

@@ -1,4 +1,4 @@
-"""The analysis of a watched run, part by part: facts for the rules, and what is known of values that are carried on."""
+"""Analyses a watched run part by part: makes facts for the rules, and keeps what later parts need to know of values."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from precheck.observe.shadow.operations import Observation, Operation, Past, Val
 
 
 class Watched:
-    """A run that may be analysed in parts, as it goes on: each part once, with what follows it at hand.
+    """The analysis of a run in parts, while it goes on. Each part is analysed once, together with the ops that follow it.
 
-    A part hands on to the next what is known of the values that are left: where their errors came from, which facts explain them, and whether Inf
-    or NaN spoil them.
+    For each value that later ops can read it keeps where the error came from, which facts explain it, and whether Inf or NaN spoil it.
     """
 
     def __init__(self) -> None:
@@ -24,13 +23,13 @@ class Watched:
         self.errors, self.recurrence = Errors(self.origins), Recurrence()
 
     def part(self, observation: Observation, *, last: bool = False) -> Part:
-        """The facts of `observation.judged`; with `last` those too that are known once the run has ended."""
+        """The facts on `observation.judged`. With `last` also those that are known only when the run has ended."""
         readers = observation.consumers()
         roots = self.spread.roots(observation, readers)
-        spoiled = self.spread.spoiled  # what follows from Inf and NaN is no fault of its own
+        spoiled = self.spread.spoiled  # values that follow from Inf and NaN have no fault of their own
         found: list[Fact] = [nonfinite.made_by(root, observation) for root in roots]
         found += self.floods.found(observation, spoiled, readers)
-        found += self.errors.facts(observation, spoiled, readers)  # traces the origins on its way
+        found += self.errors.facts(observation, spoiled, readers)  # also traces the origins
         found += self.recurrence.facts(observation, readers, spoiled | self.errors.explained())
         found += codes.facts(observation)
         if last:
@@ -41,23 +40,23 @@ class Watched:
         return Part(observation, readers, spoiled, self.origins, facts)
 
     def unsettled(self) -> set[Value]:
-        """Values whose lineage is asked for yet."""
+        """Values whose ancestors are still needed."""
         return self.spread.open
 
     def past(self, value: Value) -> Past:
-        """What is kept of a value's ancestors."""
+        """What is kept about a value's ancestors."""
         return causes.past(value)
 
     def origin(self, value: Value) -> Operation | None:
-        """The op that brought its error in."""
+        """The op that brought in a value's error."""
         return self.origins.of(value)
 
     def undetermined(self, fact: Fact | None) -> bool:
-        """Whether float32 does not determine what follows from it either."""
+        """Whether float32 does not determine the values that follow from a fact either."""
         return fact in self.errors.unstable
 
     def keep(self, values: set[Value], told: set[Fact]) -> None:
-        """Only these values are left; `told` are facts that findings have been made of."""
+        """Forgets all other values. `told`: facts that findings have been made from."""
         self.origins.known = {value: operation for value, operation in self.origins.known.items() if value in values}
         for each in (self.spread, self.errors, self.recurrence):
             each.keep(values)

@@ -1,8 +1,8 @@
-"""A quantised weight beside the weight that it was made of: rounding, or a wrong scale, zero point, order.
+"""Compares a quantised weight with its original: is the difference rounding, or a wrong scale, zero point or order?
 
-Rounding leaves errors that neither follow the weight nor have a mean. A wrong scale makes an error that follows the weight. A wrong zero point
-makes one with a mean, in the blocks that share it. Codes in a wrong order leave nothing of the weight, except what a permutation brings back. A turn
-of the columns that the input lacks leaves the angles between rows.
+The errors of rounding have no mean and no correlation with the weight. A wrong scale makes an error proportional to the weight. A wrong zero point
+makes one with a mean, in the blocks that share it. Codes in a wrong order have no similarity to the weight, unless a permutation restores it. A
+rotation of the columns that the input does not have keeps the angles between rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from precheck.analysis.limit import Limit
 
 BLOCKS = (16, 32, 64, 128)
-"""Columns that groups are made of in the formats there are."""
+"""The numbers of columns in a group, in existing formats."""
 UNLIKE = Limit(
     0.6, "cosine", "between a weight and what was quantised, below which it is another. Ternary weights of a Gaussian reach 0.9, binary ones 0.8."
 )  # fmt: skip
@@ -23,7 +23,7 @@ FOUND = Limit(
     0.8, "cosine", "from which a permutation has brought a weight back, or the angles between a weight's rows are those of the other's"
 )  # fmt: skip
 FEWEST = 6
-"""Elements that count, from which a block is judged."""
+"""The fewest counting elements of a block that is judged."""
 FACTOR = Limit(
     0.15, "relative",
     "of a block's factor from 1, from which its scale is wrong: rounding to 4 bits leaves 0.02, clipping at the best place for 4 bits 0.05",
@@ -36,7 +36,7 @@ SHARE = Limit(1 / 16, "share of the blocks", "that must be off: single blocks th
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Misfit:
-    """What is wrong with a quantised weight."""
+    """A fault of a quantised weight."""
 
     what: str  # "order", "turn", "scale", "zero point"
     detail: str
@@ -46,19 +46,19 @@ class Misfit:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fit:
-    """A quantised weight beside its original: relative error, and what is not rounding of it."""
+    """The result of the comparison: the relative error, and the fault if it is not rounding."""
 
     error: float
     misfit: Misfit | None
 
     @property
     def decibels(self) -> float:
-        """Signal to quantisation noise."""
+        """The signal-to-quantisation-noise ratio."""
         return float(-20 * torch.log10(torch.tensor(max(self.error, 1e-12))))
 
 
 def fitted(weight: torch.Tensor, quantised: torch.Tensor) -> Fit:
-    """Both are matrices of outputs by inputs, of real numbers."""
+    """Compares two matrices of real numbers, outputs by inputs. `quantised` is dequantised."""
     weight, quantised = weight.double(), quantised.double()
     error = float((quantised - weight).norm() / weight.norm().clamp_min(1e-300))
     if likeness(weight, quantised) < UNLIKE:
@@ -67,14 +67,14 @@ def fitted(weight: torch.Tensor, quantised: torch.Tensor) -> Fit:
 
 
 def likeness(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The cosine of the angle between two, each row brought to its own length, since rows may have scales of their own."""
+    """The cosine of the angle between two matrices, after each row is normalised, since rows may have scales of their own."""
     rows = (each / each.norm(dim=1, keepdim=True).clamp_min(1e-300) for each in (one, other))
     first, second = rows
     return float((first * second).sum() / len(first))
 
 
 def _scaled(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit | None:
-    """The fewest and largest blocks first: rows, then columns, then groups."""
+    """A wrong scale or zero point. Rows are checked first, then columns, then groups."""
     counts = _counting(quantised)
     for what, blocks in _partitions(weight.shape[1]):
         worst = _worst(blocks(weight), blocks(quantised), blocks(counts), what)
@@ -92,7 +92,7 @@ def _partitions(columns: int) -> Iterator[tuple[str, Callable[[torch.Tensor], to
 
 
 def _worst(weight: torch.Tensor, quantised: torch.Tensor, counts: torch.Tensor, what: str) -> Misfit | None:
-    """Blocks are rows. Of each, the factor between the two and the mean of what is left, over the elements that count."""
+    """The fault of the worst blocks, which are the rows here. It estimates each block's factor and mean error over the elements that count."""
     many = counts.sum(1)
     energy = (counts * weight.square()).sum(1).clamp_min(1e-300)
     factor = (counts * weight * quantised).sum(1) / energy
@@ -116,9 +116,9 @@ def _worst(weight: torch.Tensor, quantised: torch.Tensor, counts: torch.Tensor, 
 
 
 def _counting(quantised: torch.Tensor) -> torch.Tensor:
-    """1 for elements at least three times as large as the least of their neighbours that is not zero, and smaller than the greatest.
+    """1 for elements that are at least three times as large as the smallest nonzero neighbour, and smaller than the largest. 0 for the others.
 
-    Smaller ones may have rounded to zero as a whole, the greatest may be clipped; of those between rounding takes as much as it adds.
+    Smaller ones may all have been rounded to zero, and the largest may be clipped. Between them rounding has no bias.
     """
     rows, columns = quantised.shape
     size = min(BLOCKS[0], columns)
@@ -129,7 +129,7 @@ def _counting(quantised: torch.Tensor) -> torch.Tensor:
 
 
 def _reordered(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit | None:
-    """The permutation that brings the weight back, among those that packing mistakes make."""
+    """The permutation that restores the weight, among those that mistakes in packing make."""
     for what, change in _orders(weight.shape):
         again = change(quantised)
         if again.shape == weight.shape and (found := likeness(weight, again)) > FOUND:
@@ -167,7 +167,7 @@ def _other(weight: torch.Tensor, quantised: torch.Tensor) -> Misfit:
 
 
 def _angles(weight: torch.Tensor, quantised: torch.Tensor) -> float:
-    """The cosine between two matrices' products of different rows, which a turn of the columns by an orthogonal matrix leaves as they are."""
+    """The cosine between the inner products of different rows in both matrices. An orthogonal rotation of the columns does not change these."""
     if len(weight) < FEWEST:
         return 0.0
     first, second = (each @ each.t() for each in (weight, quantised))

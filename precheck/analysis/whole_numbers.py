@@ -1,4 +1,4 @@
-"""Whole numbers that a low format cannot hold: positions, counts, ids."""
+"""Finds whole numbers (positions, counts, ids) that a low format rounds to others, and wrong casts to integers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from precheck.observe.shadow.op_notes import Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation, Value
 
 KEEPING = SUMS | MOVING | GUARDS | ops.SCALING | ops.CUTS
-"""Ops after which numbers are numbers of the same things."""
+"""Ops that keep the meaning of numbers: a sum of positions is still a position."""
 INDEX_BITS = 32
-"""Of integers that are lengths, places and buckets. Those of 8 and 16 bits are pixels and codes, whose last digit is a rounding."""
+"""The fewest bits of integers that are lengths, places and buckets. Those of 8 and 16 bits are pixels and codes, whose last digit is rounded."""
 SEVERAL = Limit(
     2, "different whole numbers", "that an op rounds to others, from which they count something; a lone one is a constant, such as a mask's"
 )
@@ -35,14 +35,14 @@ EXPLAINED = Limit(
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Moved(Fact):
-    """Whole numbers beyond the reach of the format that an op rounds to others."""
+    """Whole numbers that an op rounds to others, since they are too large for the format."""
 
     value: Value
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class MadeInteger(Fact):
-    """Whole numbers that were rounded to others and are integers in the end. The rounding op is blamed."""
+    """Whole numbers that were rounded to others and then cast to integers. The rounding op is blamed."""
 
     seen: Renumbered
     converted: Operation
@@ -51,7 +51,7 @@ class MadeInteger(Fact):
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Passed(Fact):
-    """Numbers that a cast to integers takes beyond the end of their type. The op that rounded them is blamed."""
+    """Numbers that overflow the integer type to which they are cast. The op that rounded them is blamed."""
 
     seen: Wrapped
     converted: Operation
@@ -60,7 +60,7 @@ class Passed(Fact):
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Cut(Fact):
-    """Numbers of data, no whole ones, that become other integers than in the reference. The op that rounded them is blamed."""
+    """Fractional numbers computed from data alone that are cast to other integers than in the reference. The op that rounded them is blamed."""
 
     seen: Recut
     converted: Operation
@@ -68,7 +68,7 @@ class Cut(Fact):
 
 
 def moved(operation: Operation, value: Value) -> Moved | None:
-    """Whole numbers that this op rounds to others. Sums of products of integers are amounts: one rounding of them is one rounding."""
+    """The fact that this op rounds whole numbers to others. Sums of products of integers do not count: they are amounts, which may be rounded."""
     if operation.amounts or value.wholes_moved < SEVERAL or operation.phase == "backward":
         return None
     if not operation.drift_in < value.drift or causes.only_moved(operation, value):
@@ -77,14 +77,14 @@ def moved(operation: Operation, value: Value) -> Moved | None:
 
 
 def excuses(operation: Operation) -> list[Excuse]:
-    """What excuses them."""
+    """The excuses that may apply to this op."""
     converted = [unread] if operation.converts else []
     measures = [scaled] if operation.base in SCALED or operation.base == "_to_copy" else []
     return [drawn, unfelt, added, *converted, *measures]
 
 
 def integers(operation: Operation, cause: Operation | None) -> list[Passed] | list[MadeInteger]:
-    """What a cast to integers makes of numbers whose error is from `cause`."""
+    """The facts about a cast to integers. `cause`: the op that made the error of the numbers."""
     if operation.wrapped is not None:
         return [_passed(operation, operation.wrapped, cause or operation)]
     return [] if operation.renumbered is None else renumbered(operation, operation.renumbered, cause)
@@ -96,11 +96,11 @@ def _passed(operation: Operation, seen: Wrapped, cause: Operation) -> Passed:
 
 
 def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list[Cut]:
-    """Lengths, buckets and places that data come to, as share × frames: in exact arithmetic they are the integers that the program means.
+    """Lengths, buckets and places that are computed from data alone, as share × frames, and become other integers than in the reference.
 
-    What a network computes is rounded by whoever computes it, and so are draws, so that their integers differ now and then. But data
-    are given, and if nothing but the user's own arithmetic has rounded them, each integer that differs is wrong, unless it is an amount: what
-    goes back to floats is off by a rounding, as any number is. Of amounts that a rounding would leave what they are, too many must differ.
+    Integers made from a network's outputs or from random draws may differ, since their inputs are rounded in any case. Data are exact inputs. If only
+    the user's own arithmetic has rounded them, each integer that differs is wrong. An amount, which goes back to floats, is an exception: there a
+    rounding may change single integers, so more must differ than a few roundings explain (`_explained`).
     """
     if operation.recut is None or cause is None or not attribution.written(cause) or not cause.outputs or not _of_data(operation):
         return []
@@ -116,12 +116,12 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
 
 
 def _explained(seen: Recut, roundoff: float) -> bool:
-    """Whether as many amounts become other integers where each has been rounded a few times."""
+    """Whether a few roundings of each amount explain how many become other integers."""
     return seen.count < AMOUNTS or seen.count <= EXPLAINED * roundoff * seen.size * seen.total
 
 
 def _of_data(operation: Operation) -> bool:
-    """Whether no weight, no draw and no conversion is among what its inputs were made of."""
+    """Whether the inputs were computed from data alone: from no weight, no random draw and no converted tensor."""
     waiting, seen = list(operation.inputs), set(operation.inputs)
     if operation.parameter or operation.drawn:
         return False
@@ -141,7 +141,7 @@ def _of_data(operation: Operation) -> bool:
 
 
 def _integer(value: Value, readers: Readers) -> Operation | None:
-    """The cast that makes lengths or places of whole numbers, which have been added to, scaled, cut or moved about at most."""
+    """The cast that makes integers of at least `INDEX_BITS` from a value. Between them it may only be added to, scaled, cut or moved."""
     waiting, seen = [value], {value}
     while waiting and len(seen) < causes.BEHIND:
         for reader in readers.get(waiting.pop(0), ()):
@@ -158,11 +158,10 @@ def _low(cause: Operation) -> str:
 
 
 def renumbered(operation: Operation, seen: Renumbered, cause: Operation | None) -> list[MadeInteger]:
-    """Numbers of something (ids, positions, counts) that are integers in the end, and others than they were. `cause` rounded them.
+    """Ids, positions or counts that were rounded by `cause` and then cast to integers, which differ from the right ones.
 
-    One is enough, whatever other columns of the tensor hold: the cast to integers says that these are whole numbers. They were wide when they were
-    stored, or were added up from small numbers without an error, as counts are. Of what is computed in the format itself, all large numbers are
-    whole.
+    A single number is enough, since the cast to integers says that these are whole numbers. They must have been wide before `cause` stored them, or
+    be sums of small exact numbers, as counts are. Numbers that were computed low do not count: there all large numbers are whole.
     """
     if cause is None or not (_counted(cause) or (cause.base in CONSTANTS and not any(source.low for source in cause.inputs))):
         return []
@@ -174,6 +173,6 @@ def renumbered(operation: Operation, seen: Renumbered, cause: Operation | None) 
 
 
 def _counted(cause: Operation) -> bool:
-    """Whether it adds up numbers that are exact, and small enough to have digits behind the point if they were no whole numbers."""
+    """Whether the op adds up exact numbers that are small enough for their format to hold fractions of them."""
     small = all(source.norm <= FRACTIONAL / (source.roundoff or 1.0) * math.sqrt(elements(source)) for source in cause.inputs)
     return cause.base in REDUCTIONS and small and not any(source.drift for source in cause.inputs)

@@ -1,4 +1,4 @@
-"""Zeros that the reference does not have: numbers that were lost, tensors that were flooded, gradients without a loss scale."""
+"""Finds zeros that the reference does not have: lost numbers, tensors that became mostly zero (floods), gradients without a loss scale."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LOST = Limit(0.5, "share of the norm", "that became zero, of a tensor or of what
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Missed(Fact):
-    """A zero where the reference has a number, and what came of it."""
+    """A zero where the reference has another number, and its effect (`then`)."""
 
     zero: Value
     then: str
 
 
 def missed(zero: Value, then: str) -> Missed:
-    """The op that made a zero that the reference does not have. `then` says what came of it."""
+    """The fact on the op that made a zero which the reference does not have. `then` describes the effect."""
     mechanism, cause = zero_origin(zero)
     bound = rounded_bound(cause) if mechanism == "vanished-constant" else None
     if bound is not None and bound[1]:
@@ -34,19 +34,19 @@ def missed(zero: Value, then: str) -> Missed:
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Flooded(Fact):
-    """A tensor most of which became zero, and that does harm."""
+    """A tensor that became mostly zero, and does harm."""
 
     value: Value
 
 
 class Floods:
-    """Tensors most of which became zero, where what they end up in goes wrong, or nothing reads them."""
+    """Collects tensors that became mostly zero, if a result made from them is wrong, or nothing reads them."""
 
     def __init__(self) -> None:
         self.unread: list[tuple[Operation, Value]] = []
 
     def found(self, observation: Observation, spoiled: Collection[Value], readers: Readers) -> list[Flooded]:
-        """Those that are known now; of what is there still and unread, later."""
+        """The floods that are known now. A tensor that exists and is not read yet waits for a later part."""
         fresh = [(operation, value) for operation in observation.judged for value in operation.outputs if _flooded(operation, value, spoiled)]
         waiting, self.unread, found = [*self.unread, *fresh], [], []
         for operation, value in waiting:
@@ -61,12 +61,12 @@ def _flooded(operation: Operation, value: Value, spoiled: Collection[Value]) -> 
     if not value.low or value.zeroed < LOST or value.maker is not operation or operation.phase != "forward" or value in spoiled:
         return False
     if value.largest_zeroed > smallest_normal(value):
-        return False  # the format could have held them: rounding has moved them across a threshold, such as a ReLU's
+        return False  # the format can hold them: rounding has moved them across a threshold, such as a ReLU's
     return not any(source.zeros for source in operation.inputs) and determined(operation, value) and zero_origin(value)[0] == "underflow"
 
 
 def _drowns(value: Value, readers: Readers) -> bool:
-    """Whether the loss reaches what is more than zeros: products hand zeros on, a sum with something larger makes them good."""
+    """Whether the lost numbers make a later result wrong that is not mostly zero. Products keep the zeros, and a larger term in a sum hides them."""
     waiting, seen = [value], {value}
     while waiting:
         lost = waiting.pop()
@@ -84,14 +84,14 @@ def _drowns(value: Value, readers: Readers) -> bool:
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)
 class Starved(Fact):
-    """A parameter's gradient most of which became zero without a loss scale."""
+    """A parameter's gradient that became mostly zero without a sufficient loss scale."""
 
     parameter: str
-    scale: float  # that it was under
+    scale: float  # the loss scale
 
 
 def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> list[Starved]:
-    """Parameter gradients most of which were flushed to zero without a loss scale."""
+    """Parameter gradients that were mostly flushed to zero without a sufficient loss scale."""
     found = []
     for name, value, scale in observation.gradients.values():
         maker = value.maker
@@ -99,13 +99,13 @@ def starved_gradients(observation: Observation, spoiled: Collection[Value]) -> l
             continue
         rule, cause = zero_origin(value)
         if rule == "cancellation":
-            continue  # no scale would have kept it
+            continue  # no loss scale prevents that
         if any(made.zeroed and made.largest_zeroed > 2 * underflow_threshold(made) for made in cause.outputs):
-            continue  # the format could hold it: rounded terms have cancelled, or the run has come to where the gradient is zero
+            continue  # the format can hold it: rounded terms have cancelled, or the gradient really is zero here
         found.append(
             Starved(
                 mechanism="gradient-underflow", operation=cause, measured=value.zeroed, limit=LOST,
-                severity="warning" if scale > 1 else "error", parameter=name, scale=scale,  # a scaler may yet grow to where it fits
+                severity="warning" if scale > 1 else "error", parameter=name, scale=scale,  # the scaler may still grow until it fits
             )
         )  # fmt: skip
     return found

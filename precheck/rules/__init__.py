@@ -1,6 +1,6 @@
-"""The rules: a folder each, with its name and words (`about.py`), its code (`rule.py`), its limits and an example.
+"""The rules. Each has a folder with its name and texts (`about.py`), its code and limits (`rule.py`) and an example (`example.py`).
 
-`catalogue()` needs `about.py` alone, which imports neither torch nor numpy. To add a rule, add a folder.
+`catalogue()` imports only `about.py`, which needs neither torch nor numpy. To add a rule, add a folder.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 def folders() -> list[str]:
-    """The folders of all rules, by name."""
+    """The names of all rules' folders, sorted."""
     return sorted(found.name for found in pkgutil.iter_modules(__path__) if found.ispkg)
 
 
 @functools.cache
 def catalogue() -> dict[str, About]:
-    """Every rule by its name, those that explain others first."""
+    """All rules by name. Those that explain others come first."""
     about = [importlib.import_module(f"{__name__}.{folder}.about").ABOUT for folder in folders()]
     return {rule.name: rule for rule in sorted(about, key=lambda rule: (rule.rank, rule.name))}
 
 
 @functools.cache
 def classes() -> tuple[type[rule.Rule], ...]:
-    """What each rule does, in the order of the catalogue. Loads torch."""
+    """The classes of all rules, in the order of the catalogue. Imports torch."""
     return tuple(sorted(map(_class, folders()), key=lambda each: (each.about.rank, each.about.name)))
 
 

@@ -1,4 +1,4 @@
-"""What the rules on kernels have in common: one judge gives all their verdicts, and the class of a fault is its rule."""
+"""Creates the findings of the rules on kernels. `kernels.causes` classifies a fault, and each class is a rule."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from precheck.findings import Finding, Severity
 
 
 def finding(rule: str, severity: Severity, message: str, **place: Any) -> Finding:
-    """A verdict in words; `place` are fields of a finding."""
+    """The finding with a verdict. `place`: fields of the finding."""
     return Finding(rule, severity, message, **place)

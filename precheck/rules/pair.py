@@ -1,4 +1,4 @@
-"""What the rules on pairs have in common: two runs are compared, no reference golden, and each verdict is a rule."""
+"""Defines the base class of the rules on pairs: two implementations are compared, and each verdict is a rule."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from precheck.rules.rule import Rule
 
 
 class PairRule(Rule):
-    """A verdict on a pair. `comparing` and `varying` ask for it; `pairs.told` words it."""
+    """A verdict on a pair. `comparing` and `varying` use it, and `pairs.reporting` writes the message."""
 
     limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, CHANCE, LUCK)
 
     @classmethod
     def finding(cls, severity: Severity, message: str, **place: Any) -> Finding:
-        """A verdict in words; `place` are fields of a finding."""
+        """The finding with a verdict. `place`: fields of the finding."""
         return Finding(cls.about.name, severity, message, **place)

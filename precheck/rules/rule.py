@@ -1,4 +1,4 @@
-"""A rule as the judge sees it: its findings in a watched run, in a run beside its reference, and about what other rules have found."""
+"""Defines `Rule`, the base class of rules. A rule makes candidates from a watched run, and findings from a run compared with its reference."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from precheck.words import of_norm, percents
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Candidate:
-    """A fault in a watched run, and the op it is blamed on. It becomes a finding if no other rule has a better word on it."""
+    """A fault in a watched run, and the op that is blamed. It becomes a finding if no other rule explains the fault better."""
 
     rule: str
     operation: Operation
@@ -36,62 +36,63 @@ class Candidate:
     measured: float
     limit: float
     severity: Severity = "error"
-    tensor: str = ""  # the parameter that it is about, where it is about one
-    fact: Fact | None = None  # that it was made of
-    needs: int = 0  # steps that would tell, where those of the run are too few for a verdict
+    tensor: str = ""  # the name of the parameter, if it is about one
+    fact: Fact | None = None  # the fact from which it was made
+    needs: int = 0  # how many steps a verdict needs, if those of the run are too few
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compared:
-    """A run under a precision beside its reference, boundary by boundary."""
+    """A run under a precision, its reference, and the comparison of each boundary."""
 
     seen: Trace
     reference: Trace
     rows: Sequence[Comparison]
     precision: Precision
-    explained: Collection[str] = ()  # keys of rows that rounding inside modules explains after all
-    unstable: Collection[str] = ()  # keys of rows that float32 itself gets wrong
+    explained: Collection[str] = ()  # keys of rows that closer runs explain
+    unstable: Collection[str] = ()  # keys of rows for which float32 is no valid reference
 
 
 class Rule:
-    """One rule at work on one run. A subclass in each folder says what it does."""
+    """One rule, applied to one run. Each rule's folder has a subclass."""
 
     about: ClassVar[About]
     limits: ClassVar[tuple[Limit, ...]] = ()
 
     def among(self, part: Part) -> Iterable[Candidate]:
-        """Of the operations that are judged now. Unless a rule says otherwise: what the analysis found of its mechanism, in its words."""
+        """Candidates from the operations that are judged now. By default one for each fact of the rule's mechanism."""
         return [self.candidate(fact) for fact in part.facts.get(self.about.name, ())]
 
     def at_end(self, part: Part) -> Iterable[Candidate]:
-        """Of a whole run, once it has ended; `part` is its last."""
+        """Candidates from the whole run, when it has ended. `part`: its last part."""
         return ()
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
-        """All rules' candidates, once the run has ended. `undetermined`: facts on values that float32 does not determine."""
+        """Returns the candidates of all rules, which a rule may change at the end of the run. `undetermined`: facts on values that float32 does not
+        determine."""
         return found
 
     def keep(self, values: Set[Value]) -> None:
-        """Only these values can be read any more."""
+        """Forgets all other values, which no later op can read."""
 
     def beside(self, run: Compared) -> Iterable[Finding]:
-        """Of a run beside its reference."""
+        """Findings from a run that is compared with its reference."""
         return ()
 
     def words(self, fact: Fact) -> str:
-        """The message on a fact of this rule's mechanism. These are for facts that several rules have."""
+        """The message on a fact of this rule's mechanism. This default is for facts that several rules report."""
         if isinstance(fact, Missed):
             return f"{fact.zero.largest_zeroed:.3g} in the reference became zero here; {fact.then}"
-        if isinstance(fact, Broken):  # moved onto a pole
+        if isinstance(fact, Broken):  # a rounding moved an argument onto a pole
             return f"this rounding gives {fact.where} a number that it has no finite result for: {fact.what}"
         if isinstance(fact, OwnError):
             return fact.found + self.own_error(fact)
-        if isinstance(fact, Misrounded):  # a difference, of terms that were rounded before it
+        if isinstance(fact, Misrounded):  # a difference whose terms were rounded before
             return f"its rounding shows at {placed(fact.shown)}, {difference(fact)}"
         raise TypeError(f"{self.about.name} has no words for a {type(fact).__name__}")
 
     def own_error(self, fact: OwnError) -> str:
-        """The end of the message on the error that a function makes."""
+        """The end of the message on the own error of a function."""
         raise NotImplementedError
 
     def candidate(self, fact: Fact) -> Candidate:
@@ -99,7 +100,7 @@ class Rule:
 
 
 def at(record: Record, rule: str, severity: Severity, message: str, *, measured: float | None = None, limit: float | None = None) -> Finding:
-    """A finding on a boundary."""
+    """A finding on the tensor of a record."""
     return Finding(
         rule, severity, message, phase=phase_of(record.kind), module=module_of(record.name, record.kind), step=record.step, tensor=record.name,
         measured=measured, limit=limit,
@@ -107,7 +108,7 @@ def at(record: Record, rule: str, severity: Severity, message: str, *, measured:
 
 
 def broken_boundary(rule: Rule, run: Compared) -> Iterator[Finding]:
-    """The first boundary that is not finite, if it is of this rule."""
+    """A finding on the first boundary that is not finite, if this is the rule for it."""
     found = boundaries.broken(run.seen, run.reference, run.rows, run.precision)
     if found is not None and found.mechanism == rule.about.name:
         record, held = found.record, run.precision.compute
@@ -120,7 +121,7 @@ HEALED = "; every result computed from it here is right to a few roundings"
 
 
 def difference(fact: Misrounded) -> str:
-    """A difference of near-equals, in words."""
+    """The message on a difference of nearly equal numbers."""
     value = fact.value
     what = "a sum whose few terms cancel" if fact.shown.base in ops.REDUCTIONS else "a difference of nearly equal numbers"
     text = f"{what}: off by {of_norm(value.drift)}, its terms by {percents(max(fact.shown.drift_in, 0.42 * value.roundoff))}"
@@ -128,5 +129,5 @@ def difference(fact: Misrounded) -> str:
 
 
 def repeated(fact: Repeated) -> str:
-    """What becomes of a factor that scales a state in each turn of a loop, in words."""
+    """The message on a rounded factor that scales a state in each turn of a loop."""
     return f"scales the state of a loop in {fact.turns} turns, which ends {percent(fact.off)} % off at {placed(fact.shown)}"

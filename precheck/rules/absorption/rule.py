@@ -1,8 +1,8 @@
-"""Additions that did not arrive: sums, moving averages, counters, merged weights.
+"""Finds additions that did not arrive, in sums, moving averages, counters and merged weights.
 
-A correctly rounded sum of n terms errs by λ√n·u, λ about 1/4 to 0.4, until its terms fall below half a spacing of the sum. From there it stands
-still (bfloat16 after some 512 equal terms, float16 after 4 096). Judged is what of the reference's displacement arrived, never whether bits
-changed: stochastic rounding and Kahan summation leave most bits alone and are healthy.
+A correctly rounded sum of n terms has an error of λ√n·u, λ about 1/4 to 0.4, until its terms fall below half a spacing of the sum. Then it stands
+still (bfloat16 after some 512 equal terms, float16 after 4 096). The rule measures the share of the reference's displacement that arrived, and not
+whether bits changed: stochastic rounding and Kahan summation leave most bits unchanged and are healthy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ INTENDED = Limit(
 HALF = Limit(0.5, "share of the elements", "that an addition leaves unchanged, from which it may have been absorbed")
 ACCUMULATORS = ops.ADDITIONS | {"lerp", "copy"}
 SCALED = frozenset({"mul"})
-"""The op by which an average scales its value before it adds: `average.mul_(0.9).add_(new, alpha=0.1)`."""
+"""The op that scales a moving average before the addition: `average.mul_(0.9).add_(new, alpha=0.1)`."""
 FEW = Limit(16, "elements", "below which half of them may be unchanged by luck")
 
 
@@ -45,8 +45,8 @@ class Absorption(Rule):
     limits: ClassVar[tuple[Limit, ...]] = (TIMES, ROUNDINGS, UPDATES, ARRIVED, INTENDED, HALF, FEW, SWALLOWED)
 
     def __init__(self) -> None:
-        self.open: dict[str, Operation] = {}  # by line, the latest addition to what stands still and was added to too few times
-        self.closed: set[str] = set()  # lines on which that is settled
+        self.open: dict[str, Operation] = {}  # for each line, the last addition to a value that stands still after too few additions
+        self.closed: set[str] = set()  # lines with a verdict
 
     def among(self, part: Part) -> Iterator[Candidate]:
         yield from super().among(part)
@@ -64,7 +64,7 @@ class Absorption(Rule):
             self.open[operation.blamed] = operation
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
-        """What stands still after too few additions to tell that from luck."""
+        """Values that stand still after too few additions for a verdict."""
         for line, operation in self.open.items():
             if line not in self.closed and operation.absorbed is not None:
                 steps, text = _needed(operation, operation.absorbed), _untold(operation.absorbed)
@@ -75,9 +75,9 @@ class Absorption(Rule):
 def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers) -> Candidate | None:
     u = effective_roundoff(value)
     if not value.low:
-        return None  # float32 absorbs what is 2^-24 of it, which no reference would tell
+        return None  # float32 absorbs terms of 2^-24 too, which the reference does not show
     if operation.parameter and operation.in_optimizer:
-        return None  # updates of weights are judged by what of the whole step arrived
+        return None  # updates of weights are judged by the share of the whole step that arrived
     kept = operation.in_place or seen.carried
     if seen.share >= HALF and seen.times >= TIMES and seen.drift >= ROUNDINGS * u and seen.intended >= INTENDED * u and seen.arrived < 1:
         text = f"{seen.times} additions left at least half of the elements unchanged; the accumulator is {percent(seen.drift)} % off"
@@ -96,7 +96,7 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
 
 
 def too_few(operation: Operation, value: Value, seen: Absorbed) -> bool:
-    """Whether something kept has stood still so far, and has not been added to often enough for a verdict."""
+    """Whether a stored value has stood still so far, after too few additions for a verdict."""
     first = seen.first if seen.first is not None else operation
     held = first.inputs[0].maker if first.inputs else None
     kept = seen.carried or (operation.in_place and operation.base in ACCUMULATORS and (held is None or held.base in MOVING | CONSTANTS | SCALED))
@@ -105,9 +105,9 @@ def too_few(operation: Operation, value: Value, seen: Absorbed) -> bool:
 
 
 def _needed(operation: Operation, seen: Absorbed) -> int:
-    """By how many steps it would be known, if it goes on as it has: after `UPDATES` additions that would move it by `INTENDED`."""
+    """The number of steps that a verdict needs at the present rate: `UPDATES` additions that would move the value by `INTENDED`."""
     first = operation.step if seen.first is None else seen.first.step
-    each = seen.additions / (operation.step - first + 1)  # additions a step
+    each = seen.additions / (operation.step - first + 1)  # additions per step
     needed = max(UPDATES, INTENDED * effective_roundoff(operation.outputs[0]) * seen.additions / seen.intended)
     return first - 1 + math.ceil(needed / each)
 
@@ -118,9 +118,9 @@ def _untold(seen: Absorbed) -> str:
 
 
 def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers) -> Candidate | None:
-    """One addition to something kept, most of which is lost: a low-rank update merged into its weight.
+    """A single addition to a stored value that is mostly lost, such as a low-rank update merged into its weight.
 
-    Of what is just computed less than a rounding is rounding: noise against a division by zero, a branch that is scaled down.
+    Additions to a value that was just computed do not count. There a small term may be lost: an eps against division by zero, a scaled-down branch.
     """
     if operation.base not in ops.ADDITIONS or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
         return None
@@ -132,7 +132,7 @@ def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
 
 
 def _kept(operation: Operation, value: Value, readers: Readers) -> bool:
-    """Whether something stored is added to where it is, or a weight, all of it, and what is made is used as one."""
+    """Whether an op adds in place to a stored value, or adds to a whole weight and the sum is used as a weight."""
     if operation.in_place:
         target = operation.inputs[0].maker
         return target is None or target.base in MOVING | CONSTANTS

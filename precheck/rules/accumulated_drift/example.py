@@ -1,4 +1,4 @@
-"""An offset that eats the digits of what it is added to."""
+"""An offset that takes the digits of the numbers to which it is added."""
 
 import torch
 

@@ -1,8 +1,8 @@
-"""An error beyond what rounding explains, at a boundary or in a state that a loop carries on.
+"""Finds errors beyond what rounding explains, at a boundary or in a state of a loop.
 
-A whole run is compared with its reference at each boundary: what a module or a function returns, a gradient, a weight, the loss. A tensor counts
-whose r is beyond its limit, if no closer look explains it. In a watched run three things count. A function errs by more than its own lines explain.
-The roundings of a state add up turn by turn. Or autograd adds up many gradients in a low format. A result of another shape counts too.
+A run is compared with its reference at each boundary: results of modules and functions, gradients, weights, the loss. A tensor is reported if its r
+is beyond its limit and no closer run explains it, or if its shape differs. A watched run is checked for three things: a function with a larger error
+than its own lines explain, a state of a loop whose roundings add up turn by turn, and gradients that autograd adds up in a low format.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ INDEPENDENT = Limit(
 )  # fmt: skip
 ROUNDINGS = Limit(8.0, "unit roundoffs", "of a sum of gradients, below which nobody's training suffers: what a thousand terms cost that grow evenly")
 SAID = 1e-4
-"""Below this an error is said to be less than 0.01 %."""
+"""Smaller errors are described as "less than 0.01 %"."""
 
 
 class AccumulatedDrift(Rule):
@@ -60,7 +60,7 @@ class AccumulatedDrift(Rule):
         return super().words(fact)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
-        """Less the states of loops whose additions are told by `absorption`."""
+        """Drops the states of loops whose additions `absorption` reports."""
         lines = {each.operation.blamed for each in found if each.rule == "absorption" and each.severity == "error"}
         gradients = {each.operation.blamed for each in found if isinstance(each, Gradients)} & lines
         carried = (each for each in found if not (isinstance(each.fact, Carried) and each.fact.lines & lines))
@@ -89,11 +89,11 @@ class AccumulatedDrift(Rule):
 
 
 class Gradients(Candidate):
-    """Gradients of one value, added up low."""
+    """Gradients of one value that autograd adds up in a low format."""
 
 
 def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidate | None:
-    """For a complete sum of gradients: whether it is off by more than independent roundings leave, and most of that comes from being added up low."""
+    """A candidate if a complete sum of gradients has a larger error than independent roundings make, most of it from low additions."""
     (value,), u = operation.outputs, operation.outputs[0].roundoff
     if any(reader.summed is not None and reader.base == operation.base for reader in readers.get(value, ())):
         return None  # not complete yet
@@ -107,13 +107,13 @@ def _gradients(operation: Operation, sums: Summed, readers: Readers) -> Candidat
 
 
 def harmful(guilty: Sequence[Comparison]) -> bool:
-    """Whether an error reaches what the user gets (a result, the loss, a parameter's gradient), or is plain on its own."""
+    """Whether an error reaches what the user gets (a result, the loss, a parameter's gradient), or is far beyond its limit."""
     reached = any(row.record.is_result or row.record.kind in ("loss", "parameter-gradient") for row in guilty)
     return reached or any(map(_plain, guilty))
 
 
 def _first(guilty: Sequence[Comparison]) -> Comparison:
-    """The row to name: the first, but not what a function returns that would be a warning by itself, where that of another one is plain."""
+    """The row to name: the first one. A function's result that alone would be a warning is skipped if another one is far beyond its limit."""
     if guilty[0].record.kind != "returned" or _plain(guilty[0]):
         return guilty[0]
     return next((row for row in guilty if row.record.kind == "returned" and _plain(row)), guilty[0])

@@ -1,7 +1,7 @@
-"""One rounding that a later op makes so large that the result has lost its digits.
+"""Finds a rounding that a later op amplifies so much that the result loses its digits.
 
 For each op the relative error of its result is divided by that of its inputs. A high quotient counts if float32 itself determines the result, and
-if the readers of the result show the error. Blamed is the op that made most of the error that came in.
+if the readers of the result show the error. The op that made most of the input's error is blamed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class AmplifiedRounding(Rule):
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
-        """Tails that a low sampler cuts off, beside what the analysis has found."""
+        """The facts of the analysis, and tails of distributions that a low sampler cuts off."""
         yield from super().among(part)
         for operation in part.observation.judged:
             tail = operation.tail
@@ -73,7 +73,7 @@ class AmplifiedRounding(Rule):
 
 
 def _steep(fact: Steep) -> str:
-    """What a function makes of a cast, or of a table that the conversion of the model has rounded."""
+    """The message on a steep function that amplifies a cast, or a table that the model's conversion rounds."""
     what = (f"this computes with a tensor that the conversion of the model to {fact.dtype} has rounded ({percents(fact.own)}), which" if fact.table
             else f"a rounding to {fact.dtype} here ({percents(fact.own)})")  # fmt: skip
     cure = "; keep that tensor in float32: override _apply, or make it anew after the conversion" if fact.table else ""

@@ -1,4 +1,4 @@
-"""A cast to int8 cuts off what follows the point."""
+"""A cast to int8 that truncates instead of rounding."""
 
 import torch
 

@@ -1,7 +1,7 @@
-"""Codes whose rounding errors do not average out.
+"""Finds codes whose rounding errors do not average out.
 
-The mean of the rounding errors, in steps of the format, is compared with the mean that chance allows for so many elements. Where calls round by
-chance with the same random numbers, the sum of their errors is compared with that of independent ones.
+The mean of the rounding errors, in steps of the format, is compared with the mean that chance explains for this number of elements. If calls round
+stochastically with the same random numbers, the sum of their errors is compared with that of independent ones.
 """
 
 from __future__ import annotations

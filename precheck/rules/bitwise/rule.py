@@ -1,7 +1,7 @@
-"""Two runs whose results are equal.
+"""The verdict that the results of two runs are equal.
 
 Every tensor of both runs under the precision has the same bits.
-`pairs.verdicts` gives the verdict of each tensor, `pairs.told` words it.
+`pairs.verdicts` gives the verdict on each tensor, and `pairs.reporting` writes the message.
 """
 
 from __future__ import annotations
@@ -15,4 +15,4 @@ from precheck.rules.pair import PairRule
 
 class Bitwise(PairRule):
     about = ABOUT
-    limits: ClassVar[tuple[Limit, ...]] = ()  # equal bits need none
+    limits: ClassVar[tuple[Limit, ...]] = ()  # equality of bits needs no limit

@@ -1,7 +1,7 @@
-"""A difference of nearly equal numbers, stored low.
+"""Finds differences of nearly equal numbers that were stored low.
 
-Leading digits cancel and rounding errors stay: the relative error of the difference is compared with that of its terms. What reads the difference
-says whether it does harm. If all of that is right to a few roundings, the finding is a note.
+The leading digits cancel and the rounding errors stay. The relative error of the difference is compared with that of its terms. The ops that read
+the difference show whether it does harm: if all their results are right up to a few roundings, the finding is a note.
 """
 
 from __future__ import annotations

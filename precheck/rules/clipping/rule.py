@@ -1,6 +1,6 @@
-"""Codes that end at the format's largest number, or at zero, because their scale does not fit the tensor.
+"""Finds codes that are clipped to the format's largest number, or become zero, because their scale does not fit the tensor.
 
-The loss of the elements at an end of the format is compared with the loss by rounding. Of a delayed scale it is counted in how many calls it lags.
+The error of the clipped elements is compared with the error of rounding. For a delayed scale the rule counts the calls in which it lags behind.
 """
 
 from __future__ import annotations

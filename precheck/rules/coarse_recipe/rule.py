@@ -1,6 +1,7 @@
-"""Products of which a recipe's rounding leaves little, though it is carried out as the recipe says.
+"""Finds products that a recipe makes too inaccurate, although the program follows the recipe.
 
-Two numbers are measured of each product: its signal to quantisation noise, and the share of it that comes from elements which are rounded to zero.
+For each product two numbers are measured: the signal-to-quantisation-noise ratio, and the share of the product that comes from elements which are
+rounded to zero.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ class CoarseRecipe(Rule):
 
 
 def coarse(places: Iterable[Place], recipe: str) -> Iterator[Finding]:
-    """An error for each product that drowns in its own noise, or lacks what is rounded to zero. A warning for those that are far behind the same
-    product of other layers."""
+    """An error for each product with more noise than signal, or with a large share lost to zeros. A warning for a product that is much less accurate
+    than the same product of other layers."""
     places = [place for place in places if place.signal]
     for place in places:
         others = [other.decibels(recipe) for other in places if other.product == place.product and other is not place]
@@ -70,7 +71,7 @@ def _worded(place: Place, text: str, severity: Severity, measured: float, limit:
 
 
 def _layer(place: Place) -> str:
-    return place.layer or "the model"  # which is one layer
+    return place.layer or "the model"  # the model is a single layer
 
 
 def _product(place: Place) -> str:

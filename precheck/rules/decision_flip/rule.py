@@ -1,7 +1,8 @@
-"""Choices that differ from the reference: scores that the format makes equal or blurs, and more flips than rounding explains.
+"""Finds choices that differ from the reference: because the format makes scores equal, or hides their differences, or more often than rounding
+explains.
 
-A watched run compares the choices of each row with those that the shadow's scores give. A measurement counts the decisions that differ, and compares
-that with how many differ between float32 and its noise runs.
+In a watched run the choices of each row are compared with those from the shadow's scores. A measurement counts the decisions that differ, and
+compares the count with that of the noise runs.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class DecisionFlip(Rule):
     limits: ClassVar[tuple[Limit, ...]] = (ROWS, SHARE, SWAPPED, MOST, BLURRED, BLUR, OF_DECISIONS, CHANCE, FAIL, SKEWED, guards.CLEAR)
 
     def among(self, part: Part) -> Iterator[Candidate]:
-        """A choice among scores that the format made equal, or whose differences it made noise; draws by sums that stand still."""
+        """Choices among scores that the format made equal, or whose differences it hides, and draws from cumulative sums that stand still."""
         for operation in part.observation.judged:
             flips, skew = operation.flips, operation.skew
             if skew is not None and _its_own(skew) and part.spoiled.isdisjoint(operation.inputs):
@@ -67,16 +68,16 @@ class DecisionFlip(Rule):
 
 
 def _replaced(operation: Operation, flips: Flips) -> bool:
-    """Whether few rows, even one, change so many of their choices that luck is no reason: five choices, and half of the row's, because scores are
-    equal and differ by less than rounding. One row that takes its last of eight from a tie is luck."""
+    """Whether few rows, even one, change so many choices that chance does not explain it: five choices, and half of the row's, since scores are equal
+    that differ by less than rounding. If one row takes the last of eight choices from a tie, that is chance."""
     chosen = elements(operation.outputs[0]) / max(1, flips.total) if operation.outputs else 0.0
     many = flips.ties * flips.swapped * chosen >= ROWS and flips.swapped >= MOST
     return many and flips.blur >= BLUR * operation.inputs[0].roundoff
 
 
 def _its_own(skew: Skew) -> bool:
-    """Whether a cumulative sum skews what is drawn by it. Two distributions whose terms differ by some share of themselves differ by half of that
-    at most. So much was wrong before the sum, and its own line is named."""
+    """Whether a cumulative sum itself skews the draws. If the terms of two distributions have a relative difference, the distributions differ by at
+    most half of it. That much was wrong before the sum. Beyond that the line of the sum is named."""
     return skew.apart > max(SKEWED * skew.roundoff, skew.summed.drift_in)
 
 
@@ -88,7 +89,7 @@ def _skewed(operation: Operation, skew: Skew) -> Candidate:
 
 
 def _let_through(operation: Operation, divided: Operation) -> Candidate:
-    """A comparison that says no to what is next to nothing in the reference."""
+    """The candidate for a guard that lets rounding noise through, where the reference's number is near zero."""
     seen = operation.let_through
     assert seen is not None
     text = (f"{seen.became:.2g} here is {seen.was:.2g} in the reference, and this asks which of them is beyond {seen.bound:.2g}: {seen.count} of "
@@ -97,7 +98,7 @@ def _let_through(operation: Operation, divided: Operation) -> Candidate:
 
 
 def _tied(operation: Operation, flips: Flips) -> Candidate:
-    """Of a full sort the op is named that stored the scores, as it is there that the format took their order."""
+    """The candidate for equal scores. For a full sort the op that stored the scores is named, since the format lost their order there."""
     text = f"{_changed(flips)}, {100 * flips.ties / flips.total:.1f} % because {operation.inputs[0].dtype} makes distinct scores equal"
     cause = (causes.moved(operation.inputs[0]).maker if operation.base in ops.ORDERED else None) or operation
     text = f"what is stored here decides {placed(operation)}: {text}" if cause is not operation else text
@@ -106,8 +107,8 @@ def _tied(operation: Operation, flips: Flips) -> Candidate:
 
 
 def _blurred(operation: Operation, flips: Flips, origins: Origins) -> Candidate:
-    """Noise that the cast of a weight brought in can be kept out by not casting it, and is an error. What computing brings in may be all that the
-    differences ever were, as in a model that has learnt nothing yet, and is a warning."""
+    """The candidate for scores whose differences rounding hides. An error if the noise comes from the cast of a weight, which can be avoided. A
+    warning if it comes from computing, since the true differences may be as small, as in an untrained model."""
     scores = operation.inputs[0]
     share = f"{100 * flips.blur:.2g} % of the difference between the scores" if math.isfinite(flips.blur) else "beyond any difference of the scores"
     text = f"{_changed(flips)}: the error is {share}, where one rounding is {100 * scores.rounded:.1g} %"
@@ -122,7 +123,7 @@ def _changed(flips: Flips) -> str:
 
 
 def flipped(suspects: Iterable[Place], precision: Precision) -> list[Finding]:
-    """The first place with too many flips, as an error; those after it may follow from it."""
+    """An error on the first place with too many flips. Later flips may follow from it."""
     first = next((place for place in suspects if place.too_many(precision)), None)
     if first is None:
         return []

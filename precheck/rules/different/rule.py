@@ -1,7 +1,8 @@
-"""Two that should be the same function, and are not.
+"""The verdict that two implementations are different functions.
 
-The distance between the exact runs of both is no rounding. It counts from the floor of the precision on, for the whole tensor or any block of it.
-`pairs.verdicts` gives the verdict of each tensor, `pairs.told` words it.
+The distance between the exact runs of both has no rounding in it. It counts if it is above the floor of the precision, for the whole tensor or any
+block of it.
+`pairs.verdicts` gives the verdict on each tensor, and `pairs.reporting` writes the message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Formats that are not what the code means: a float32 run that stores low, an eps of the wrong format, operands that torch refuses to mix."""
+"""Finds formats that the code does not intend: low values in a float32 run, an eps of the wrong format, operands that torch refuses to mix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DtypeLeak(Rule):
     limits: ClassVar[tuple[Limit, ...]] = (SUM_ROUNDINGS, LARGE)
 
     def among(self, part: Part) -> list[Candidate]:
-        """What the analysis has found, and formats that spread by type promotion."""
+        """The facts of the analysis, and formats that spread by type promotion."""
         spread = [*promotion.leaks(part.observation), *float32_islands.islands(part.observation, part.readers)]
         return [*super().among(part), *(self.candidate(fact) for fact in spread)]
 
@@ -57,7 +57,7 @@ class DtypeLeak(Rule):
         return super().words(fact)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
-        """Under a float32 or float64 precision: the first output that the model stores in a low format all the same."""
+        """An error on the first output that the model stores low under a float32 or float64 precision."""
         if run.precision.is_low or run.precision.autocasts:
             return
         low = [record for record in run.seen.records.values() if record.kind == "output" and record.dtype in ("bfloat16", "float16")]

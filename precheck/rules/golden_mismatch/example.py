@@ -1,4 +1,4 @@
-"""A router whose closest calls fall otherwise in bfloat16 than in the float32 run that the golden was recorded from."""
+"""A router with near-ties, which bfloat16 decides differently from the float32 run of the golden."""
 
 import tempfile
 from pathlib import Path

@@ -1,6 +1,6 @@
-"""A run that differs from its golden because it decided otherwise.
+"""Finds runs that differ from their golden only because they made other decisions.
 
-It is beyond what the golden allows. Beside a float32 run of the same process that takes the same decisions, it is within the floor.
+Such a run is beyond the limits of the golden. But it is within the floor beside a float32 run of the same process with the same decisions.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from precheck.words import counted
 
 
 class GoldenMismatch(Rule):
-    """`checking` asks for it, where a run is beside its golden as well as beside a reference."""
+    """`checking` calls it if a run is compared with a golden and with a reference."""
 
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (FAIL, REASSOCIATED)
 
 
 def mismatched(rows: Sequence[Comparison], precision: Precision, *, flips: int) -> list[Finding]:
-    """A note on a run that is off its golden, yet within its floor along its own decisions and from its own rounded buffers."""
+    """A note on a run that is beyond its golden's limits, but within the floor of a reference with its decisions and its rounded buffers."""
     off = [row for row in rows if row.failed and row.record.kind != "update"]
     if not off:
         return []

@@ -1,4 +1,4 @@
-"""A check with other inputs than its golden was recorded with."""
+"""A check whose inputs differ from those of its golden."""
 
 import tempfile
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Whether a golden still belongs to the test that is compared with it.
+"""Checks whether a golden still belongs to the test that is compared with it.
 
-The inputs, the settings and the float32 reference of today against those recorded. What moved by no more than float32 may
-between machines and library builds (2^-20, see `noise.REASSOCIATED`) has not moved. Nor has what float32 itself errs by as much on.
+It compares today's inputs, settings and float32 reference with the recorded ones. Differences that float32 may have between machines and library
+builds (2^-20, see `noise.REASSOCIATED`) do not count. Neither do differences as large as the error of float32 itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNLIKE = Limit(
 
 
 class GoldenStale(Rule):
-    """`checking` asks for it before anything else: against a golden of something else nothing is measured."""
+    """`checking` calls it first, since nothing can be measured against a golden of another test."""
 
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (UNLIKE, noise.FAIL, noise.REASSOCIATED)
@@ -42,7 +42,7 @@ class GoldenStale(Rule):
 
 
 def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Finding]:
-    """Inputs by name, each as a record of kind `input`: one finding that names the first that differs."""
+    """A finding on the first input that differs. Both mappings hold records of kind `input`, by name."""
     for name, record in now.items():
         before = recorded.get(name)
         if before is None:
@@ -59,7 +59,7 @@ def inputs(recorded: Mapping[str, Record], now: Mapping[str, Record]) -> list[Fi
 
 
 def settings(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Finding]:
-    """A check may ask for less than was recorded (no optimizer, fewer steps), not for more or for something else."""
+    """A finding on settings that differ. A check may ask for less than was recorded (no optimizer, fewer steps), but not for more or other things."""
     if now["loss"] and not recorded["loss"]:
         return [_stale("it was recorded without a loss, and this check has one")]
     if now["optimizer"] and recorded["optimizer"] != now["optimizer"]:
@@ -72,10 +72,10 @@ def settings(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> list[Findin
 
 
 def compare(recorded: Trace, spreads: Mapping[str, float], now: Trace, *, errors: Mapping[str, float] | None = None) -> list[Comparison]:
-    """Today's float32 reference beside the recorded one. `spreads` are those of noise of one unit roundoff, by record key.
+    """Compares today's float32 reference with the recorded one. `spreads`: those of noise of one unit roundoff, by record key.
 
-    Updates are allowed the noise of bfloat16: where a gradient is zero but for rounding (a key's bias), Adam's step is a coin's.
-    `errors`: how far today's float32 is from float64, where that was asked. Two machines may each be as far, to either side.
+    Updates are allowed the noise of bfloat16: if a gradient is zero up to rounding (a key's bias), the sign of Adam's step is random.
+    `errors`: the distances of today's float32 from float64, if measured. Two machines may each be as far, in opposite directions.
     """
     known = errors or {}
     widened = {
@@ -86,7 +86,7 @@ def compare(recorded: Trace, spreads: Mapping[str, float], now: Trace, *, errors
 
 
 def moved(rows: Sequence[Comparison], recorded: Trace, now: Trace, *, weights_differ: bool) -> list[Finding]:
-    """The first record that is not what was recorded; for tensors that the golden lacks, that it belongs to another model."""
+    """A finding on the first record that differs from the recorded one. If the golden lacks tensors, it belongs to another model."""
     strange = [record for key, record in now.records.items() if key not in recorded.records or recorded.records[key].shape != record.shape]
     if strange:
         new = strange[0]
@@ -110,7 +110,7 @@ def moved(rows: Sequence[Comparison], recorded: Trace, now: Trace, *, weights_di
 
 
 def under(findings: Sequence[Finding], recorded: Mapping[str, Any]) -> list[Finding]:
-    """The same findings. Where another torch recorded the golden, each says so: torch's own initialisation or kernels may have changed."""
+    """Returns the findings. If another torch version recorded the golden, each says so, since torch's initialisation or kernels may have changed."""
     before, now = (str(each).partition("+")[0] for each in (recorded.get("torch", ""), torch.__version__))
     if before == now:
         return list(findings)
@@ -119,7 +119,7 @@ def under(findings: Sequence[Finding], recorded: Mapping[str, Any]) -> list[Find
 
 
 def _the(record: Record) -> str:
-    """With the article that its label lacks: "the gradient of head", "the model's output"; "what turned() returns" takes none."""
+    """The label of a record with an article: "the gradient of head", "the model's output". "what turned() returns" needs none."""
     words = label(record.kind, record.name)
     return words if record.kind == "returned" or words.startswith("the ") else f"the {words}"
 

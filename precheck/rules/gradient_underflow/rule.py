@@ -1,6 +1,6 @@
-"""float16 gradients that became zero because there is no loss scale, or too small a one.
+"""Finds float16 gradients that became zero because there is no loss scale, or a too small one.
 
-Elements are counted that are zero here and not in the reference. The size that they have there says which loss scale would keep them.
+The rule counts elements that are zero and not zero in the reference. Their size in the reference shows which loss scale would keep them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ class GradientUnderflow(Rule):
         return super().words(fact)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
-        """The first parameter gradient that lost its norm to zeros that the reference does not have.
+        """The first parameter gradient that lost its norm to zeros which the reference does not have.
 
-        An error if nothing brings it back; otherwise, from a tenth of the norm, a note. What float32 itself gets wrong is left out.
+        An error if GradScaler cannot bring it back, otherwise a note if more than a tenth of the norm is lost. Rows on which float32 is no valid
+        reference are left out.
         """
         if run.precision.compute is not formats.FP16:
             return
@@ -60,6 +61,6 @@ class GradientUnderflow(Rule):
 
 
 def _room(observation: Observation) -> str:
-    """Up to where a loss scale may grow."""
+    """The largest loss scale that is safe, in words."""
     room = min((step.backward.room for step in observation.steps), default=math.inf)
     return f"; the largest safe scale is 2^{math.floor(math.log2(room))}" if 0 < room < math.inf else ""

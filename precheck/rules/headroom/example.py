@@ -1,4 +1,4 @@
-"""Activations of half of what float16 holds."""
+"""Activations of half the largest float16 number."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Values that come close to the largest that float16 holds.
+"""Warns of values that are close to the largest float16 number.
 
 The largest magnitude of each module's output is compared with 65504.
 """
@@ -28,7 +28,7 @@ class Headroom(Rule):
     limits: ClassVar[tuple[Limit, ...]] = (HEADROOM_BITS,)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
-        """A warning for the forward tensor closest to float16's maximum, if few bits are left."""
+        """A warning on the forward tensor that is closest to float16's maximum, if few bits are left."""
         if run.precision.compute is not formats.FP16:
             return
         outputs = [record for record in run.seen.records.values() if record.kind == "output" and record.dtype == "float16" and record.amax > 0]

@@ -1,7 +1,7 @@
-"""Whole numbers in a format that cannot hold them.
+"""Finds whole numbers in a format that cannot hold them.
 
-Where a tensor's elements are whole numbers in the reference, those are counted that the format has changed. Measures that happen to be whole do not
-count: their operands and their readers tell.
+If a tensor's elements are whole numbers in the reference, the rule counts those that the format changes. Measures that happen to be whole do not
+count. They are recognised by their operands and readers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The error grows with the length of a dimension, in multiples of what correct implementations reach there.
+"""The error grows with the length of a dimension, measured in errors of correct implementations.
 
-`kernels.causes` gives the class, `kernels.told` words it.
+`kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from precheck.rules.rule import Rule
 
 
 class KernelAccumulation(Rule):
-    """`comparing_kernels` asks for it, which has calls and no run."""
+    """`comparing_kernels` uses it for single calls, so it judges no run."""
 
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE)

@@ -1,4 +1,4 @@
-"""Zeros, which a tolerance on small numbers passes."""
+"""A kernel that returns zeros, which an absolute tolerance accepts for small numbers."""
 
 import torch
 

@@ -1,6 +1,6 @@
-"""Two draws of inputs give one result, bit for bit, where the reference gives two.
+"""Two random inputs give the same result, bit for bit, where the reference gives two different ones.
 
-`kernels.causes` gives the class, `kernels.told` words it.
+`kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from precheck.rules.rule import Rule
 
 
 class KernelConstant(Rule):
-    """`comparing_kernels` asks for it, which has calls and no run."""
+    """`comparing_kernels` uses it for single calls, so it judges no run."""
 
     about = ABOUT

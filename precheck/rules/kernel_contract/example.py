@@ -1,4 +1,4 @@
-"""Another eps."""
+"""A kernel with the wrong eps."""
 
 import torch
 

@@ -1,6 +1,6 @@
-"""The fault needs no special size, layout, mask or history, and no wider format takes it away.
+"""The fault needs no special size, layout, mask or earlier call, and a wider format does not remove it.
 
-`kernels.causes` gives the class, `kernels.told` words it.
+`kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from precheck.rules.rule import Rule
 
 
 class KernelContract(Rule):
-    """`comparing_kernels` asks for it, which has calls and no run."""
+    """`comparing_kernels` uses it for single calls, so it judges no run."""
 
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE)

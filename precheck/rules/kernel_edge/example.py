@@ -1,4 +1,4 @@
-"""The last tile is not computed."""
+"""A kernel that does not compute the last tile."""
 
 import torch
 

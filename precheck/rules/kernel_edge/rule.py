@@ -1,6 +1,6 @@
-"""The fault needs the size: in the example's sizes, or in such as fit tiles, the candidate is right.
+"""The fault depends on the size: for the example's sizes, or for multiples of a tile, the candidate is right.
 
-`kernels.causes` gives the class, `kernels.told` words it.
+`kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from precheck.rules.rule import Rule
 
 
 class KernelEdge(Rule):
-    """`comparing_kernels` asks for it, which has calls and no run."""
+    """`comparing_kernels` uses it for single calls, so it judges no run."""
 
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE)

@@ -1,4 +1,4 @@
-"""The fallback is taken always."""
+"""A kernel that always takes its fallback."""
 
 import torch
 

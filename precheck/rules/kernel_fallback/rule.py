@@ -1,6 +1,6 @@
-"""Python's profiling hook tells which functions a call of the candidate runs. It is a warning: a fallback for some inputs may be meant.
+"""Python's profiling hook shows that a call of the candidate runs a fallback. It is a warning, since a fallback for some inputs may be intended.
 
-`kernels.causes` gives the class, `kernels.told` words it.
+`kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from precheck.rules.rule import Rule
 
 
 class KernelFallback(Rule):
-    """`comparing_kernels` asks for it, which has calls and no run."""
+    """`comparing_kernels` uses it for single calls, so it judges no run."""
 
     about = ABOUT

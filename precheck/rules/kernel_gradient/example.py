@@ -1,4 +1,4 @@
-"""The derivative of the sigmoid is forgotten."""
+"""A backward pass without the derivative of the sigmoid."""
 
 import torch
 

@@ -1,6 +1,6 @@
-"""Compared is the gradient of each input that requires one, of all floating inputs if none does, under random incoming gradients.
+"""A gradient is wrong, for an input that requires one (or any floating input if none does), with random incoming gradients.
 
-`kernels.causes` gives the class, `kernels.told` words it.
+`kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from precheck.rules.rule import Rule
 
 
 class KernelGradient(Rule):
-    """`comparing_kernels` asks for it, which has calls and no run."""
+    """`comparing_kernels` uses it for single calls, so it judges no run."""
 
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE)

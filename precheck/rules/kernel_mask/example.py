@@ -1,4 +1,4 @@
-"""A causal mask that is one further."""
+"""A causal mask that is shifted by one."""
 
 import torch
 

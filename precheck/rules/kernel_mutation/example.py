@@ -1,4 +1,4 @@
-"""The activation is computed in place."""
+"""A kernel that computes its activation in place."""
 
 import torch
 

@@ -1,6 +1,6 @@
-"""Inputs lie between guards in storages of their own, which have to hold the same bits after the call.
+"""A call changes its inputs. They lie between guards in separate storages, whose bits must be the same after the call.
 
-`kernels.causes` gives the class, `kernels.told` words it.
+`kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from precheck.rules.rule import Rule
 
 
 class KernelMutation(Rule):
-    """`comparing_kernels` asks for it, which has calls and no run."""
+    """`comparing_kernels` uses it for single calls, so it judges no run."""
 
     about = ABOUT

@@ -1,4 +1,4 @@
-"""An order of additions that is drawn anew."""
+"""A sum that adds its terms in a random order."""
 
 import torch
 

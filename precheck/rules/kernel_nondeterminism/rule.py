@@ -1,6 +1,6 @@
-"""The same call is made again, on the very same tensors and under another number of threads; the message says by how much results differ.
+"""Results differ when the same call is repeated, on the same tensors or with another number of threads. The message says by how much.
 
-`kernels.causes` gives the class, `kernels.told` words it.
+`kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ from precheck.rules.rule import Rule
 
 
 class KernelNondeterminism(Rule):
-    """`comparing_kernels` asks for it, which has calls and no run."""
+    """`comparing_kernels` uses it for single calls, so it judges no run."""
 
     about = ABOUT

@@ -1,8 +1,8 @@
-"""An intermediate in a format that is too low, or a formula that cancels.
+"""An intermediate has a format that is too low, or a formula cancels.
 
-With a wider format the error goes away, and it does not grow with the length of sums.
+With a wider format the error disappears, and it does not grow with the length of sums.
 
-`kernels.causes` gives the class, `kernels.told` words it.
+`kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from precheck.rules.rule import Rule
 
 
 class KernelRounding(Rule):
-    """`comparing_kernels` asks for it, which has calls and no run."""
+    """`comparing_kernels` uses it for single calls, so it judges no run."""
 
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE)

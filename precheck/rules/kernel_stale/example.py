@@ -1,4 +1,4 @@
-"""A table is made once, for the first numbers."""
+"""A kernel that caches a table of the first weights, and uses it for later weights too."""
 
 import torch
 

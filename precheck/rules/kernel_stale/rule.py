@@ -1,6 +1,6 @@
-"""With the state that there was before the first call, or in memory of its own, the same call is right.
+"""The same call is right with the state before the first call, or with fresh memory.
 
-`kernels.causes` gives the class, `kernels.told` words it.
+`kernels.causes` classifies the fault, and `kernels.reporting` writes the message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from precheck.rules.rule import Rule
 
 
 class KernelStale(Rule):
-    """`comparing_kernels` asks for it, which has calls and no run."""
+    """`comparing_kernels` uses it for single calls, so it judges no run."""
 
     about = ABOUT
     limits: ClassVar[tuple[Limit, ...]] = (OWN, NEARBY, BLOCK, ELEMENTS, SPACINGS, ROUNDINGS, CANCELLED, TERMS, UNSURE)

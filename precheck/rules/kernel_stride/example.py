@@ -1,4 +1,4 @@
-"""Memory is read as if the input were contiguous."""
+"""A kernel that reads memory as if the input were contiguous."""
 
 import torch
 

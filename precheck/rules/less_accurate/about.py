@@ -1,4 +1,4 @@
-"""What `less-accurate` says of itself."""
+"""The rule's name, meaning and remedy."""
 
 from precheck.findings import Rule
 

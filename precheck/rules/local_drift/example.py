@@ -1,4 +1,4 @@
-"""A scatter kernel that keeps its sum in its inputs' format."""
+"""A scatter kernel that adds up in the format of its inputs."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""An op that errs by more than one rounding of its result; data that products move, under a precision that rounds their operands."""
+"""Finds ops whose own error is more than one rounding of the result, and products that only select data but round it under a low precision."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class LocalDrift(Rule):
 
 
 def moved(rows: Sequence[Comparison], exact: Trace, selections: Sequence[Selection], precision: Precision) -> list[Finding]:
-    """A result of which nothing but selections made what it is off by: `exact` is the run with these carried out exactly.
+    """Findings on results whose error comes from selections alone. `exact`: the run with exact selections.
 
-    Of a network this is never said, since what it selects goes through products that compute, and these round it anyway.
+    There are none for networks, since what they select passes other products, which round it anyway.
     """
     for row in rows:
         was, norm, now = row.drift, row.reference.norm, exact.records.get(row.record.key)

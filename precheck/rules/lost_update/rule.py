@@ -1,7 +1,7 @@
-"""Updates that the optimizer meant and the weights, or its own moments, did not get.
+"""Finds updates that the optimizer intended, but that did not arrive in the weights or in its own moments.
 
-The move of each low-precision weight over all steps is compared with the move of its shadow: what share of it arrived? Stochastic rounding and Kahan
-summation let all of it arrive in the end, and are healthy.
+The move of each low-precision weight over all steps is compared with the move of its shadow, which gives the share that arrived. With stochastic
+rounding and Kahan summation all of it arrives in the end, so they are healthy.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class LostUpdate(Rule):
         yield from _stalled(part.observation)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
-        """A step by hand that is lost is an addition that was absorbed: it is told once, as a lost update. An average that stands still, which is
-        multiplied by its decay as well, is an absorption."""
+        """Reports an absorbed addition once: as a lost update if it is a hand-written step, and as `absorption` if it is a moving average that stands
+        still, which is also multiplied by its decay."""
         steps = {each.operation.source for each in found if each.rule == "lost-update" and isinstance(each, Unarrived)}
         kept = [each for each in found if each.rule != "absorption" or each.operation.source not in steps]
         sums = {each.operation.source for each in kept if each.rule == "absorption"}
@@ -55,13 +55,13 @@ class Unarrived(Candidate):
 
 
 class Undecayed(Candidate):
-    """A parameter that products with a number next to one left as it was."""
+    """A parameter that products with a number close to one did not change."""
 
 
 def lost(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]]) -> list[Finding]:
-    """Of `displacements` one finding, that names the worst parameter and counts the others.
+    """One finding for all `displacements`. It names the worst parameter and counts the others.
 
-    `aged`: by parameter, what the optimizer alone brings home on a few of its elements, and after how many steps.
+    `aged`: for each parameter, the share that arrives if the optimizer runs alone on a few elements, and after how many steps.
     """
     found = sorted((d for d in every if d.lost and aged.get(d.record.name, (0.0, 0))[0] < LOST), key=lambda d: d.arrived)
     if not found:
@@ -80,10 +80,10 @@ def lost(every: Sequence[Displacement], aged: Mapping[str, tuple[float, int]]) -
 
 
 def _unarrived(observation: Observation) -> list[Candidate]:
-    """Parameters of a watched run whose steps did not arrive, by the best witness for their health.
+    """Parameters of a watched run whose steps did not arrive, by the largest of several measures.
 
-    EDQ asks step by step. Here the displacement over all steps is judged, which stochastic rounding and Kahan summation satisfy. Where few steps do
-    not tell, the optimizer alone is run for more.
+    EDQ judges step by step. Here the displacement over all steps is judged, for which stochastic rounding and Kahan summation are healthy. If the run
+    has too few steps, the optimizer alone is run for more.
     """
     found = sorted((update for update in observation.updates if is_lost(update)), key=update_share)
     if not found:
@@ -99,10 +99,10 @@ def _unarrived(observation: Observation) -> list[Candidate]:
 
 
 def _undecayed(observation: Observation) -> Iterator[Candidate]:
-    """Weights whose gradient is zero and whose optimizer is to make them smaller, and does not; the one furthest from where it should be.
+    """The weight furthest from its intended value, among those with a zero gradient that weight decay should make smaller, and does not.
 
-    Decay multiplies by 1 - lr · weight_decay. Where that product is less than half a spacing, it never arrives, however many the steps. Few steps
-    are not meant to change anything that the format could show. A weight that nothing uses has no gradient at all, and no optimizer decays it.
+    Decay multiplies by 1 - lr · weight_decay. If it changes the weight by less than half a spacing, it never arrives, however many steps there are.
+    Over a few steps the intended change may be too small for the format. An unused weight has no gradient, and no optimizer decays it.
     """
     lost = [each for each in observation.decays if each.steps >= STALLED_STEPS and _meant(each) >= INTENDED * _roundoff(each) and is_lost(each)]
     worst = max(lost, key=_meant, default=None)
@@ -115,9 +115,9 @@ def _undecayed(observation: Observation) -> Iterator[Candidate]:
 
 
 def _multiplied(observation: Observation) -> Iterator[Candidate]:
-    """Weights that were multiplied by a number next to one, time and again, and stayed what they were. Their gradients' steps may have arrived.
+    """Weights that were repeatedly multiplied by a number close to one, and did not change. The steps of their gradients may have arrived.
 
-    An optimizer's decay counts where somebody asked for it, not where its class has one for who asks for none, as AdamW has.
+    An optimizer's decay counts only if the user set it, and not if it is the default of its class, as in AdamW.
     """
     enough = {number: each for number, each in observation.undone.items() if each.times >= STALLED_STEPS
               and each.meant >= INTENDED * formats.of_dtype(each.dtype).unit_roundoff}  # fmt: skip
@@ -132,7 +132,7 @@ def _multiplied(observation: Observation) -> Iterator[Candidate]:
 
 
 def _meant(update: Update) -> float:
-    """What steps in one direction were to change a parameter by, all together, as a share of it."""
+    """The intended change of a parameter by steps in one direction, relative to the parameter."""
     return math.sqrt(update.wanted * update.steps) / update.size if update.size else 0.0
 
 
@@ -141,7 +141,7 @@ def _roundoff(update: Update) -> float:
 
 
 def _stalled(observation: Observation) -> Iterator[Candidate]:
-    """Moments that stand still although they were meant to move: of each name the worst."""
+    """Moments that stand still although they should move: the worst of each name."""
     worst: dict[str, Update] = {}
     for update in observation.updates:
         for name, state in update.states.items():

@@ -1,4 +1,4 @@
-"""The words of a lost update."""
+"""Writes the message on a lost update."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from precheck import formats
 from precheck.words import counted
 
 BEYOND = 2.0
-"""Times the dead zone from which a step, both as root mean squares, is not rounded away. Most of such a step is in elements that move by at least
-as much, and only a weight more than twice the others' size could swallow that."""
+"""The ratio of step to dead zone, as root mean squares, from which a step is not rounded away. Most of such a step is in elements that move by at
+least as much, and only a weight of more than twice the others' size could absorb that."""
 NAMED = 3
-"""Further parameters that a message lists: which kinds are hit (norms, biases, matrices) shows in the first few."""
+"""How many further parameters a message lists. The first few show which kinds are affected (norms, biases, matrices)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Numbers:
-    """Of a parameter, root mean squares of its elements and of what a step means to change them by; its learning rate, if known."""
+    """Root mean squares of a parameter's elements and of its intended step, and its learning rate, if known."""
 
     dtype: str
     weight: float
@@ -25,7 +25,7 @@ class Numbers:
     rate: float = 0.0
 
     def __str__(self) -> str:
-        """The dead zone in numbers, and the rate that would leave it. Or the text says that the steps are beyond it, and something else has kept
+        """The dead zone in numbers, and the learning rate that would leave it. If the steps are beyond it, the text says that something else has kept
         the weights."""
         fmt = formats.of_dtype(self.dtype)
         down, up = fmt.half_ulp(self.weight)
@@ -42,7 +42,7 @@ def worded(
 ) -> str:
     """The message.
 
-    `found` are names and arrived shares, the worst first; `every` all shapes, with ⟨moved, meant⟩ and ⟨meant, meant⟩.
+    `found`: names and arrived shares, the worst first. `every`: all shapes, with ⟨moved, meant⟩ and ⟨meant, meant⟩.
     """
     (name, share), others = found[0], found[1 : 1 + NAMED]
     more = ", …" if len(found) > 1 + NAMED else ""
@@ -54,7 +54,7 @@ def worded(
 
 
 def _kinds(every: Sequence[tuple[tuple[int, ...], float, float]]) -> str:
-    """What arrived in vectors (norms, biases) and in matrices, each together; nothing where there is but one kind."""
+    """The shares that arrived in all vectors (norms, biases) and in all matrices, in words. Empty if there is only one kind."""
     parts = []
     for kind, chosen in (("vectors", [each for each in every if len(each[0]) < 2]), ("matrices", [each for each in every if len(each[0]) > 1])):
         meant = sum(each[2] for each in chosen)

@@ -1,4 +1,4 @@
-"""What the rule says of itself."""
+"""The rule's name, meaning, remedy and rank."""
 
 from precheck.findings import Rule
 

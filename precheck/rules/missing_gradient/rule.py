@@ -1,6 +1,6 @@
-"""Gradients that never came.
+"""Finds parameters that get no gradient.
 
-A parameter has a gradient in the reference, or a copy of it is used where gradients are needed, and there is none here.
+The reference has a gradient for the parameter, or a copy of it is used where gradients are needed, but the run has none.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from precheck.words import counted
 
 
 class MissingGradient(Rule):
-    """A copy of a parameter made while autograd was off, used where it is on, and no gradient for the parameter.
+    """Looks for copies of parameters that were made while autograd was off and are used while it is on, if the parameter gets no gradient.
 
-    A cache of cast weights does that when it is first filled under no_grad (pytorch#65766). A conversion of the model does not: its
-    copy is what the parameter is from then on. Nor does a cache of weights that are frozen, as of a model with adapters.
+    A cache of cast weights is such a copy if it is first filled under no_grad (pytorch#65766). A conversion of the model is not, since its copy
+    becomes the parameter. Neither is a cache of frozen weights, as in a model with adapters.
     """
 
     about = ABOUT
 
     def __init__(self) -> None:
         self.unused: dict[Value, Operation] = {}
-        self.used: dict[tuple[int, str], Operation] = {}  # the first copy of each parameter on each line that was
+        self.used: dict[tuple[int, str], Operation] = {}  # the first copy of each parameter on each line that was used
 
     def among(self, part: Part) -> Iterable[Candidate]:
-        """Nothing yet: copies and their use are written down."""
+        """Notes copies and their use. The candidates follow at the end of the run."""
         for operation in part.observation.judged:
             read = [value for value in operation.inputs if value in self.unused]
             if read and operation.base in MOVING:
-                self.unused.update(dict.fromkeys(operation.outputs, self.unused[read[0]]))  # moved about, which is no use yet
+                self.unused.update(dict.fromkeys(operation.outputs, self.unused[read[0]]))  # moving a copy is no use yet
             elif read and operation.phase == "forward" and operation.recording:
                 for value in read:
                     copy = self.unused.pop(value)
@@ -46,17 +46,17 @@ class MissingGradient(Rule):
         return ()
 
     def keep(self, values: Set[Value]) -> None:
-        """Only these can be used any more."""
+        """Forgets all other values, which no later op can use."""
         self.unused = {value: copy for value, copy in self.unused.items() if value in values}
 
     def at_end(self, part: Part) -> list[Candidate]:
-        """What they come to."""
+        """The used copies of parameters without a gradient."""
         observation = part.observation
         if not observation.came:
             return []
         wanting = observation.wanting - observation.came
         if observation.optimized:
-            wanting &= observation.optimized  # a weight that nobody steps may want no gradient, whatever its flag says
+            wanting &= observation.optimized  # a weight that no optimizer steps may need no gradient, whatever its flag says
         found = []
         for (parameter, _), copy in self.used.items():
             if parameter in wanting:
@@ -66,7 +66,7 @@ class MissingGradient(Rule):
         return found
 
     def beside(self, run: Compared) -> Iterator[Finding]:
-        """Parameters whose gradient the reference has and the run has not."""
+        """Parameters with a gradient in the reference and none in the run."""
         seen, expected = run.seen.records, run.reference.records
         names = [each.name for key, each in expected.items() if each.kind == "parameter-gradient" and key not in seen and each.norm > 0]
         if names:

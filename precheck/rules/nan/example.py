@@ -1,4 +1,4 @@
-"""Attention over a row that is masked whole."""
+"""Attention over a row that is fully masked."""
 
 import torch
 

@@ -1,6 +1,6 @@
-"""NaN that nothing else explains.
+"""Finds NaN that no other rule explains.
 
-An op gives NaN where its reference gives a number, and no number beyond the format's range came before it.
+An op gives NaN where the reference has a number, and no number before it was beyond the format's range.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NotANumber(Rule):
     def among(self, part: Part) -> Iterator[Candidate]:
         yield from super().among(part)
         for operation in part.observation.judged:
-            own = any(source.nonfinite for source in operation.inputs)  # of this run alone, which is told where it came from
+            own = any(source.nonfinite for source in operation.inputs)  # Inf or NaN of this run alone, which is reported where it first appeared
             if operation.unmasked and not own and _stays(operation, part):
                 text = (f"a mask is multiplied by {operation.unmasked} Inf or NaN that it should remove, but 0 times Inf is NaN, in the "
                         "reference too: use torch.where or masked_fill")  # fmt: skip
@@ -38,7 +38,7 @@ class NotANumber(Rule):
         return super().words(fact)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
-        """The first boundary that is not finite for no want of range; a loss or gradient that is not finite in the reference either."""
+        """The first boundary that is not finite without an overflow, and a loss or gradient that is not finite in the reference either."""
         yield from broken_boundary(self, run)
         for record in run.reference.records.values():
             if record.kind in ("loss", "parameter-gradient") and record.nonfinite:
@@ -48,7 +48,7 @@ class NotANumber(Rule):
 
 
 def _stays(operation: Operation, part: Part) -> bool:
-    """Whether something computes with what a mask has left, or the user has it: other than by asking, choosing or filling."""
+    """Whether an op computes with NaN, or the user keeps it. Comparisons, selections and fills do not count as computing."""
     (value,) = operation.outputs
     readers = [reader for reader in part.readers.get(value, ()) if reader is not operation]
     return any(reader.outputs and reader.base not in ops.CHOOSING_OR_FILLING for reader in readers) or (value.alive and not readers)

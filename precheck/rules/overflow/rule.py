@@ -1,6 +1,6 @@
-"""Inf and NaN where the reference is finite: a number beyond what the format holds.
+"""Finds Inf and NaN where the reference is finite, from numbers beyond the format's range.
 
-It is an error where it does harm: NaN or a wrong result follows, Python or the backward pass reads it, or nothing reads it.
+They are errors if they do harm: NaN or a wrong result follows, Python or the backward pass reads them, or nothing reads them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention written out, beside torch's fused one: other orders of the same sums."""
+"""Written-out attention and torch's fused attention, which add the same terms in different orders."""
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention

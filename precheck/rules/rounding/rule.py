@@ -1,7 +1,7 @@
-"""Two whose difference is rounding.
+"""The verdict that two implementations differ only by rounding.
 
 Both lie within the floor of the exact result, and the exact runs agree.
-`pairs.verdicts` gives the verdict of each tensor, `pairs.told` words it.
+`pairs.verdicts` gives the verdict on each tensor, and `pairs.reporting` writes the message.
 """
 
 from __future__ import annotations

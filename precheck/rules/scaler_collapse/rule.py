@@ -1,4 +1,4 @@
-"""A loss scale that fell below 1, or under which no gradients were finite."""
+"""Finds loss scales that fall below 1, or with which no gradients are finite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ScalerCollapse(Rule):
             yield _collapsed(told, part.observation.steps)
 
     def beside(self, run: Compared) -> Iterator[Finding]:
-        """GradScaler halved its scale down to 1 and gradients were still not finite, while float32's are."""
+        """An error if GradScaler halved its scale down to 1 and gradients are still not finite, while float32's are."""
         expected = (record for record in run.reference.records.values() if record.kind in ("loss", "parameter-gradient"))
         if run.seen.collapsed and not any(record.nonfinite for record in expected):
             text = f"gradients are not finite at any loss scale from 65536 down to 1 under {run.precision}"
@@ -31,9 +31,9 @@ class ScalerCollapse(Rule):
 
 
 def _collapsed(event: ScalingEvent, steps: list[ScalerStep]) -> Candidate:
-    """A scale below 1: an error, but a warning where float16 gradients alone explain it and steps go through again."""
+    """The candidate for a scale below 1. A warning if float16 gradients alone explain it and later steps are not skipped, otherwise an error."""
     scale = event.factor
-    skipped = [step for step in steps if step.skipped and step.scale != 1]  # a scale of 1 leaves no trace on what carries it
+    skipped = [step for step in steps if step.skipped and step.scale != 1]  # a scale of 1 cannot be seen in scaled values
     worst = max(skipped, key=lambda step: step.backward.beyond, default=None)
     explained = worst is not None and all(step.backward.overflowed is not None for step in skipped) and worst.backward.beyond > HALF_MAX
     text = f"the loss scale fell to {scale:.3g}: "
@@ -49,5 +49,5 @@ def _collapsed(event: ScalingEvent, steps: list[ScalerStep]) -> Candidate:
 
 
 def _writes_nan(scale: float) -> bool:
-    """Whether the reciprocal, which unscales, is Inf in float32."""
+    """Whether the scale's reciprocal, by which gradients are unscaled, is Inf in float32."""
     return scale == 0 or 1 / scale > formats.FP32.max

@@ -1,7 +1,7 @@
-"""Quantities under different loss scales that met, and scalers that went apart from their steps.
+"""Finds values with different loss scales in one op, and scalers that do not fit their steps.
 
-A loss scale is a factor. The loss, its gradients and all that is made of them carry it until it is divided out. The wrong order of calls shows as
-factors that do not match.
+A loss scale is a factor of the loss, its gradients and all values made from them, until they are unscaled. A wrong order of calls shows as factors
+that do not match.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class ScalerOrder(Rule):
 
 
 def _begun_anew(steps: list[ScalerStep]) -> list[Candidate]:
-    """Steps skipped by scalers that were made while another had found what is safe for the same optimizer: in each epoch, or each step.
+    """Steps that a new scaler skipped although an earlier one had found a safe scale for the same optimizer, as with a new scaler in each epoch.
 
-    What was found is the scale of the last step that was taken, or half of one that was skipped. A new scaler that begins above
-    it has to find it again. Two that take turns, each for a loss of its own, were made before either of them stepped.
+    The safe scale is that of the last step taken, or half of that of a skipped one. A new scaler that begins above it has to find it again. Scalers
+    that alternate, each for its own loss, do not count: they were made before any of them stepped.
     """
     lost: list[tuple[ScalerStep, float]] = []
     for optimizer in dict.fromkeys(step.optimizer for step in steps):
@@ -65,7 +65,7 @@ def _begun_anew(steps: list[ScalerStep]) -> list[Candidate]:
 
 
 def _next(step: ScalerStep) -> float:
-    """The scale that a scaler of torch's own backoff tries after a step."""
+    """The scale after a step, with torch's default backoff."""
     return step.scale / 2 if step.skipped else step.scale
 
 
@@ -102,12 +102,12 @@ def _order(event: ScalingEvent) -> Candidate:
 
 
 def _told(factor: float) -> str:
-    """A factor as people say it: 1024, 1/1024."""
+    """A factor in words: 1024, 1/1024."""
     return f"1/{1 / factor:g}" if 0 < factor < 1 else f"{factor:g}"
 
 
 def _scaled(factor: float) -> str:
-    """What the loss scale has done to a number: the end of "a number that …"."""
+    """What the loss scale did to a number, in words that follow "a number that"."""
     if factor == 1:
         return "is not scaled"
     return f"the loss scale has made {1 / factor:g} times smaller" if 0 < factor < 1 else f"the loss scale has made {factor:g} times larger"

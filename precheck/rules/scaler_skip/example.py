@@ -1,4 +1,4 @@
-"""A scale that grows after every step, and overflows after every other."""
+"""A loss scale that grows after every step, and overflows in every other."""
 
 import torch
 

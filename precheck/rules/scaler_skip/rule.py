@@ -1,7 +1,7 @@
-"""Steps that GradScaler skipped for what no loss scale mends, and more often than calibration and growth explain.
+"""Finds steps that GradScaler skips because of overflows at any loss scale, or more often than calibration and growth explain.
 
-A scaler begins too high on purpose and halves until nothing overflows: ⌈log2(S₀/S)⌉ skips, S being the largest safe scale. From there it doubles
-every N steps, so one step in N + 1 is skipped. Two standard deviations of that, and one more, are allowed.
+A scaler begins too high on purpose and halves its scale until nothing overflows: ⌈log2(S₀/S)⌉ skips, where S is the largest safe scale. Then it
+doubles the scale every N steps, so one step in N + 1 is skipped. Two standard deviations more than that, and one more, are allowed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ScalerSkip(Rule):
 
 
 def skips(observation: Observation) -> Iterator[Candidate]:
-    """Scaler by scaler. Where the scale has collapsed, that says it all but for the op that overflows."""
+    """Candidates for each scaler. If its scale has collapsed (`scaler-collapse`), only the ops that overflow."""
     collapsed = any(event.kind == "collapsed" for event in observation.scaling)
     for scaler in dict.fromkeys(step.scaler for step in observation.steps):
         steps = updates(observation, scaler)
@@ -42,7 +42,7 @@ def skips(observation: Observation) -> Iterator[Candidate]:
 
 
 def _beyond_scaling(steps: list[ScalerStep]) -> list[Candidate]:
-    """What overflows at a scale of 1 too, once for each op. A scale below 1, which a scaler may come to, mends it at the cost of small gradients."""
+    """The ops that overflow even at a scale of 1, once each. A scaler may reach a scale below 1, which avoids that but loses small gradients."""
     found: dict[str, Candidate] = {}
     for step in steps:
         back = step.backward

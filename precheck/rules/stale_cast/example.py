@@ -1,4 +1,4 @@
-"""A training loop within one autocast, which keeps its casts of the weights until it ends."""
+"""A training loop inside one autocast, which caches its casts of the weights until it ends."""
 
 import torch
 

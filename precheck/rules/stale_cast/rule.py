@@ -1,7 +1,7 @@
-"""Casts of weights that were made before the weights moved.
+"""Finds casts of weights that are used although the weights have changed since.
 
-When a cast of a weight is read, the weight is compared with what it was when the cast was made. Copies that are cut off
-from their weight on purpose (a teacher, a snapshot) do not count.
+When a cast of a weight is read, the weight is compared with its value at the time of the cast. Copies that are separate on purpose (a teacher, a
+snapshot) do not count.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from precheck.rules.stale_cast.about import ABOUT
 
 
 class StaleCast(Rule):
-    """Autocast's own, at the call that reads it; a program's own, where it was made."""
+    """Blames a cast by autocast at the call that reads it, and a cast by the program where it was made."""
 
     about = ABOUT
 
     def among(self, part: Part) -> Iterator[Candidate]:
-        """Where a cast is read that is no longer what its weight is."""
+        """A candidate for each read of a cast that differs from its weight."""
         for operation in part.observation.judged:
             if operation.outdated is not None:
                 yield _told(operation, operation.outdated)

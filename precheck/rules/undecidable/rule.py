@@ -1,7 +1,7 @@
-"""Two whose difference this precision cannot tell from rounding.
+"""The verdict that two implementations differ by no more than rounding in this precision.
 
-The exact runs differ, by more than float32's floor and by less than that of the precision.
-`pairs.verdicts` gives the verdict of each tensor, `pairs.told` words it.
+The exact runs differ by more than float32's floor, and by less than that of the precision.
+`pairs.verdicts` gives the verdict on each tensor, and `pairs.reporting` writes the message.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Numbers that are zero or subnormal here and not in the reference.
+"""Finds numbers that became zero or subnormal, and are not in the reference.
 
-Their share of the tensor's norm is measured. What reads the tensor says whether that does harm: a mean of few zeros does not, a division by one does.
+Their share of the tensor's norm is measured. The ops that read the tensor show whether they do harm: a mean with a few zeros is right, a division by
+zero is not.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Underflow(Rule):
     )  # fmt: skip
 
     def among(self, part: Part) -> Iterator[Candidate]:
-        """Draws of outcomes without probability, beside the facts of the analysis."""
+        """The facts of the analysis, and draws of outcomes whose probability became zero."""
         yield from super().among(part)
         for operation in part.observation.judged:
             many, total = operation.impossible
@@ -58,7 +59,7 @@ class Underflow(Rule):
         return f"numbers become subnormal or zero here ({percent(min(fact.own, 1.0))} %)"
 
     def at_end(self, part: Part) -> Iterator[Candidate]:
-        """Optimizer's states that the format holds as zero: of each name the worst."""
+        """Optimizer states that the format rounds to zero: the worst of each name."""
         worst: dict[str, Update] = {}
         for update in part.observation.updates:
             for name, state in update.states.items():

@@ -1,6 +1,6 @@
-"""Where float32 itself is no yardstick: float64 contradicts it, or one rounding changes everything.
+"""Finds results for which float32 is no valid reference: float64 contradicts it, or one rounding changes the result completely.
 
-A run in float64 tells it, or a second shadow that is disturbed by 2^-20.
+A run in float64 shows it, or a second shadow that is disturbed by 2^-20.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class UnstableReference(Rule):
     limits: ClassVar[tuple[Limit, ...]] = (WARN, FAIL, REASSOCIATED, CONTRADICTED, UNDETERMINED, UNSTABLE, SHAKEN, DIGIT)
 
     def revised(self, found: list[Candidate], undetermined: Set[Fact]) -> list[Candidate]:
-        """What float32 does not determine is no error."""
+        """Turns candidates on values that float32 does not determine into notes."""
         return [self._doubted(each) if each.fact in undetermined else each for each in found]
 
     @staticmethod
@@ -45,7 +45,7 @@ class UnstableReference(Rule):
 
     @staticmethod
     def _untold(run: Compared) -> Iterator[Finding]:
-        """What is beyond its limit by the last rounding alone, where noise runs say nothing."""
+        """Rows beyond the limit of their last rounding alone, where noise runs have Inf or NaN and so give no floor."""
         beyond = [row for row in run.rows if row.untold and row.r > row.allowed and not row.excess_nonfinite and row.record.kind != "update"]
         for row in beyond[:1]:
             text = (f"{label(row.record.kind, row.record.name)}: off by {of_norm(row.relative)} under {run.precision}; nobody can tell "
@@ -55,7 +55,7 @@ class UnstableReference(Rule):
 
     @staticmethod
     def _vague(run: Compared) -> Iterator[Finding]:
-        """A result that one rounding changes by half, unless the loss or a gradient is not finite in the reference, which says more."""
+        """A result that rounding alone may change by half. None if the loss or a gradient is not finite in the reference, which says more."""
         if any(record.kind in ("loss", "parameter-gradient") and record.nonfinite for record in run.reference.records.values()):
             return
         results = (row for row in run.rows if (row.record.is_result or row.record.kind == "loss") and not row.excess_nonfinite)

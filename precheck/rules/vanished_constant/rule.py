@@ -1,4 +1,4 @@
-"""A constant given as a Python number that the format holds as zero, or as the very number that it is to keep values off."""
+"""Finds Python numbers that the format rounds to zero, or to the number from which they should keep values away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule's words on layers of a quantised model beside those that they were made of."""
+"""Writes the findings on layers of a quantised model that do not fit the original layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WHAT = {"scale": "its scales are wrong", "zero point": "its zero points are wron
 
 
 def misquantised(name: str, fit: Fit, *, bias: float | None = None) -> Finding:
-    """A layer whose dequantised weight, or bias, is not the original's."""
+    """The finding on a layer whose dequantised weight or bias differs from the original's."""
     if bias is not None:
         text = f"{name}: the bias that it adds is off by {100 * bias:.3g} % of the original's, which is not quantised"
         return Finding("wrong-scale", "error", text, phase="forward", module=name, tensor=f"{name}.bias", measured=bias, limit=float(BIAS))
@@ -24,7 +24,7 @@ def misquantised(name: str, fit: Fit, *, bias: float | None = None) -> Finding:
 
 
 def misproduced(name: str, off: float, explained: float) -> Finding:
-    """A layer that makes something else of its inputs than its own dequantised weight does."""
+    """The finding on a layer whose output differs from that of its own dequantised weight."""
     text = (f"{name}: its result is off by {100 * off:.3g} % of what its own dequantised weight makes of the same inputs in float32, where rounding "
             f"its inputs and its result explains {100 * explained:.2g} %: the kernel, or the scales of its inputs, are wrong")  # fmt: skip
     return Finding("wrong-scale", "error", text, phase="forward", module=name, tensor=name, measured=off / explained, limit=float(KERNEL))

@@ -1,7 +1,7 @@
-"""Codes times scales that do not give the data back, though nothing is rounded.
+"""Finds codes and scales that do not give the data back, even without rounding.
 
-The data and what comes back are both computed without rounding. Their quotient should be 1 in every element. Where operands of a product were turned
-by a Hadamard matrix, the product is that of what they were before, but for one factor.
+The data and the dequantised data are both computed without rounding. Their quotient should be 1 in every element. If the operands of a product were
+rotated by a Hadamard matrix, the product should be that of the original operands, up to one factor.
 """
 
 from __future__ import annotations
