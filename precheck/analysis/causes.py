@@ -7,6 +7,7 @@ nearest such op. In sums absolute errors add up, in all other ops relative ones.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
@@ -22,6 +23,8 @@ ADDING = SUMS | MOVING | GUARDS | ops.CUTS
 SWALLOWED = Limit(0.25, "ratio of root mean squares", "of a sum's error to its smaller term, from which less than two bits of what it adds arrive")
 BEHIND = 64
 """The most ops that a search back from a term of a difference visits."""
+LINEAGE = 512
+"""The most values that a search for all ancestors visits. A layer of a network has some thirty."""
 
 
 def entered(
@@ -185,6 +188,18 @@ def _parts(value: Value) -> set[Value]:
     maker = value.maker
     sources = set(taken(maker)) if maker is not None and maker.base in MOVING else set()
     return {each for each in sources if each.maker is None or each.maker.base not in CONSTANTS - MOVING}
+
+
+def ancestors(values: Iterable[Value]) -> set[Value]:
+    """The values and all that they were computed from, the nearest `LINEAGE` of them."""
+    waiting = list(values)
+    seen = set(waiting)
+    while waiting and len(seen) < LINEAGE:
+        maker = waiting.pop(0).maker
+        fresh = [source for source in maker.inputs if source not in seen] if maker is not None else []
+        seen.update(fresh)
+        waiting += fresh
+    return seen
 
 
 def _made_of(value: Value, other: Value) -> bool:

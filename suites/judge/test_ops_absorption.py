@@ -346,3 +346,19 @@ def a_few_updates_and_many() -> list[torch.Tensor]:
 
 def test_nothing_is_waited_for_on_a_line_that_has_told() -> None:
     finds(a_few_updates_and_many, "absorption")
+
+
+@pytest.mark.parametrize("handed_on", [lambda h: h.view(8, 8, 64).transpose(0, 1).contiguous(), lambda h: torch.cat([h[:1], h]), lambda h: h])
+@pytest.mark.parametrize("given", [True, False])
+def test_a_branch_that_begins_small_is_no_update(handed_on: Callable[[torch.Tensor], torch.Tensor], given: bool) -> None:
+    """A branch that begins with a scale of 1e-6 is added in place to what it is computed from: to a layer's moved result, or to a block's input."""
+    branch = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 64)).to(torch.bfloat16)
+    layer, x = torch.nn.Linear(64, 64).to(torch.bfloat16), torch.randn(64, 64).bfloat16()
+
+    def residual() -> torch.Tensor:
+        hidden = handed_on(x.clone() if given else layer(x))
+        hidden += 1e-6 * branch(hidden)
+        return hidden
+
+    with torch.no_grad():
+        passes(residual)

@@ -132,7 +132,8 @@ def scheduled() -> Training:
 
 
 KINDS: list[tuple[Callable[[], Any], str, str]] = [
-    (mixed, "error", "made 1024 times larger is added to one that is not scaled:"), (clipped, "error", "made 1024 times smaller is compared with, or clipped by, one"),
+    (mixed, "error", "made 1024 times larger is added to one that is not scaled:"),
+    (clipped, "error", "made 1024 times smaller is compared with, or clipped by, one"),
     (applied, "error", "gradients still scaled by 1024"), (rescaled, "error", "divided by another scale, 512:"),
     (read, "warning", "Python reads a number that is scaled by 1024"), (resumed, "error", "load_state_dict"),
     (scheduled, "error", "went on 3 times"),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from precheck import ops
+from precheck.analysis import causes
 from precheck.analysis.causes import SWALLOWED
 from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Part, Readers
@@ -98,8 +99,7 @@ def _judged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
 def too_few(operation: Operation, value: Value, seen: Absorbed) -> bool:
     """Whether a stored value has stood still so far, after too few additions for a verdict."""
     first = seen.first if seen.first is not None else operation
-    held = first.inputs[0].maker if first.inputs else None
-    kept = seen.carried or (operation.in_place and operation.base in ACCUMULATORS and (held is None or held.base in MOVING | CONSTANTS | SCALED))
+    kept = seen.carried or (operation.in_place and operation.base in ACCUMULATORS and _accumulates(first))
     still = seen.share >= HALF and seen.arrived < ARRIVED and value.low and elements(value) >= FEW
     return kept and still and operation.phase == "forward" and not operation.in_optimizer and seen.intended > 0
 
@@ -121,6 +121,7 @@ def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
     """A single addition to a stored value that is mostly lost, such as a low-rank update merged into its weight.
 
     Additions to a value that was just computed do not count. There a small term may be lost: an eps against division by zero, a scaled-down branch.
+    Nor does what is computed from the value that it is added to: `x += gamma * mlp(x)` begins a training with a gamma of 1e-6.
     """
     if operation.base not in ops.ADDITIONS or operation.phase == "backward" or operation.in_optimizer or len(operation.inputs) < 2:
         return None
@@ -131,11 +132,22 @@ def _merged(operation: Operation, value: Value, seen: Absorbed, readers: Readers
     return None
 
 
+def _accumulates(first: Operation) -> bool:
+    """Whether the first of several additions adds to a stored value, or to one that was scaled as an average is."""
+    held = first.inputs[0].maker if first.inputs else None
+    return (held is not None and held.base in SCALED) or not first.inputs or _stored(first)
+
+
+def _stored(operation: Operation) -> bool:
+    """Whether an addition's target was stored before, as a state or a weight is. A block's input is not, if what is added is computed from it."""
+    target = causes.moved(operation.inputs[0])
+    return (target.maker is None or target.maker.base in CONSTANTS) and target not in causes.ancestors(operation.inputs[1:])
+
+
 def _kept(operation: Operation, value: Value, readers: Readers) -> bool:
     """Whether an op adds in place to a stored value, or adds to a whole weight and the sum is used as a weight."""
     if operation.in_place:
-        target = operation.inputs[0].maker
-        return target is None or target.base in MOVING | CONSTANTS
+        return _stored(operation)
     whole = any(source.maker is None and elements(source) == elements(value) for source in operation.inputs)
     return bool(operation.parameter) and whole and all(_weighs(reader, value) for reader in readers.get(value, ()) if reader.phase == "forward")
 
