@@ -255,8 +255,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     ledger, settings = config.stash[_LEDGER], config.stash[KEY]
-    table = settings.term or settings.named
-    if (config.get_verbosity() < 0 and ledger.quiet and not settings.term) or not (table or ledger.touched):
+    table, asked = settings.term or settings.named, settings.term or settings.durations is not None
+    if (config.get_verbosity() < 0 and ledger.quiet and not asked) or not (table or ledger.touched):
         return
     from precheck.plugin import summary
     from precheck.words import printable

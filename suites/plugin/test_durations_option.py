@@ -58,6 +58,10 @@ def rows(result: pytest.RunResult) -> dict[str, str]:
     return {row[1]: row[2] for row in found if row}
 
 
+def test_a_quiet_run_that_passes_lists_them_too(told: pytest.Pytester) -> None:
+    assert len(rows(told.runpytest_inprocess("-q", "--precision=bf16", "--precision-durations=1", "-k", "healthy"))) == 1
+
+
 @pytest.mark.parametrize(("given", "shown"), [("0", 4), ("2", 2), ("9", 4)])
 def test_as_many_checks_as_asked_are_listed(told: pytest.Pytester, given: str, shown: int) -> None:
     assert len(rows(told.runpytest_inprocess("--precision=bf16", f"--precision-durations={given}"))) == shown
