@@ -33,9 +33,10 @@ def finds(program: Callable[[], Any], rule: str, *, severity: str = "error", rai
     return finding
 
 
-def passes(program: Callable[[], Any], *, raises: type[Exception] | None = None) -> None:
-    """Nothing is found in `program`."""
+def passes(program: Callable[[], Any], *, raises: type[Exception] | None = None, wide: bool = False) -> None:
+    """Nothing is found in `program`, and something in it was compared with the reference, or nothing if all in it is `wide`."""
     report = watched(program, raises)
+    assert bool(report.facts["shadowed"]) != wide, f"{program.__name__}: {report.facts['shadowed']} ops were compared with the reference"
     assert not report.findings, f"{program.__name__}: expected no finding; {_told(report)}"
 
 

@@ -147,7 +147,7 @@ def test_each_kind_has_its_words(program: Callable[[], Any], severity: str, word
 
 
 def test_a_loop_in_order_has_no_findings() -> None:
-    passes(in_order)
+    passes(in_order, wide=True)
 
 
 def in_float16() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import second_recipes
 import torch
 from float8_by_hand import normal
+from frozen import Program, assert_found, watched
 from layers_by_hand import model
 from second_healthy import HEALTHY
 from second_layers import FAULTS, KINDS, Mixed
@@ -30,29 +30,12 @@ SAID = {
     "sign extension": "its scales are wrong", "group size": "its scales are wrong: .* groups of 32 columns",
     "bias in eight bits": "the bias that it adds is off by 100 %", "outliers twice": "the kernel, or the scales of its inputs",
 }  # fmt: skip
-Program = Callable[[bool], torch.Tensor]
 programs = pytest.mark.parametrize("program", second_recipes.BUGS, ids=lambda program: program.__name__)
-
-
-def culprits() -> set[int]:
-    lines = Path(second_recipes.__file__).read_text(encoding="utf8").splitlines()
-    return {number for number, line in enumerate(lines, 1) if re.search(r"# culprit: [\w-]+$", line)}
-
-
-def watched(program: Program, bug: bool) -> precheck.Report:
-    with precheck.watch() as report:
-        program(bug)
-    return report
 
 
 @programs
 def test_a_fault_is_found_on_its_line(program: Program) -> None:
-    errors = watched(program, True).errors
-    if program.__name__ in MISSED:
-        assert not errors, f"{program.__name__} is found now: {errors[0].message}"
-        return
-    assert errors[0].rule == RULES[program.__name__]
-    assert int(errors[0].source.rpartition(":")[2]) in culprits()
+    assert_found(program, second_recipes, RULES, MISSED)
 
 
 def test_rounding_by_chance_with_the_same_numbers_says_how_many_calls_and_what_it_costs() -> None:

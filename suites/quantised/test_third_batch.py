@@ -5,13 +5,12 @@ As found: 5 of 10 on their line, none of the 10 twins and of the 10 look-alikes 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import third_recipes
 import torch
+from frozen import Program, assert_found, watched
 from third_healthy import HEALTHY
 
 import precheck
@@ -25,29 +24,12 @@ MISSED = {
     "bias_before_scale": "what is added to a product of codes before the scales may be in their unit, as a bias in whole numbers is",
     "scales_flushed": "the scales become zero by the same cast in float32, and the blocks that they make zero are divided by them nowhere",
 }
-Program = Callable[[bool], torch.Tensor]
 programs = pytest.mark.parametrize("program", third_recipes.BUGS, ids=lambda program: program.__name__)
-
-
-def culprits() -> set[int]:
-    lines = Path(third_recipes.__file__).read_text(encoding="utf8").splitlines()
-    return {number for number, line in enumerate(lines, 1) if re.search(r"# culprit: [\w-]+$", line)}
-
-
-def watched(program: Program, bug: bool) -> precheck.Report:
-    with precheck.watch() as report:
-        program(bug)
-    return report
 
 
 @programs
 def test_a_fault_is_found_on_its_line(program: Program) -> None:
-    errors = watched(program, True).errors
-    if program.__name__ in MISSED:
-        assert not errors, f"{program.__name__} is found now: {errors[0].message}"
-        return
-    assert errors[0].rule == RULES[program.__name__]
-    assert int(errors[0].source.rpartition(":")[2]) in culprits()
+    assert_found(program, third_recipes, RULES, MISSED)
 
 
 @programs

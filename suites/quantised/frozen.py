@@ -1,0 +1,38 @@
+"""What the frozen batches share: recipes whose fault is switched on by an argument, and the lines at fault."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+import precheck
+
+Program = Callable[[bool], torch.Tensor]
+"""Called with whether it is to be wrong."""
+
+
+def culprits(module: ModuleType) -> set[int]:
+    """The lines of a batch that are marked as at fault."""
+    lines = Path(str(module.__file__)).read_text(encoding="utf8").splitlines()
+    return {number for number, line in enumerate(lines, 1) if re.search(r"# culprit: [\w-]+$", line)}
+
+
+def watched(program: Program, bug: bool) -> precheck.Report:
+    with precheck.watch() as report:
+        program(bug)
+    return report
+
+
+def assert_found(program: Program, batch: ModuleType, rules: Mapping[str, str], missed: Mapping[str, str]) -> None:
+    """The fault is found under its rule and on a line of `batch` that is marked, or is one of those that are `missed`."""
+    errors = watched(program, True).errors
+    if program.__name__ in missed:
+        assert not errors, f"{program.__name__} is found now: {errors[0].message}"
+        return
+    assert errors, f"{program.__name__}: nothing is found"
+    assert errors[0].rule == rules[program.__name__]
+    assert int(errors[0].source.rpartition(":")[2]) in culprits(batch)
