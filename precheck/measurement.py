@@ -10,8 +10,10 @@ noise runs, then noise runs with every rounding inside a module, then float64.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -41,6 +43,8 @@ from precheck.recipes.survey import by_layer
 from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
 from precheck.rules.local_drift.rule import moved
+
+_collected: ContextVar[list[Measurement] | None] = ContextVar("precheck_collected", default=None)
 
 
 @interrupts.holding
@@ -118,6 +122,17 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
     return Job(model, inputs, loss, optimizer, steps, seed)
 
 
+@contextlib.contextmanager
+def collecting() -> Iterator[list[Measurement]]:
+    """Inside the block, the list gets each measurement that finds errors. A search for a remedy can then use its runs instead of repeating them."""
+    made: list[Measurement] = []
+    token = _collected.set(made)
+    try:
+        yield made
+    finally:
+        _collected.reset(token)
+
+
 class _Function(torch.nn.Module):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -151,7 +166,17 @@ class Measurement:
     def report(self) -> Report:
         report = self._report()
         evidence.concluded(report, self.seen)
+        collected = _collected.get()
+        if collected is not None and report.errors:
+            collected.append(self)
         return report
+
+    def floors(self) -> dict[str, float]:
+        """The noise floor of each record, from the noise runs of a first look. Runs that are missing are made."""
+        if not self.noises:
+            self._make_reference()
+        self._look(FIRST_LOOK)
+        return drift.spreads(self.reference, self.noises[:FIRST_LOOK])
 
     def _report(self) -> Report:
         if self.precision.name == "64-true":

@@ -7,7 +7,7 @@
 3. Do the same with the functions that these modules call.
 
 Every trial runs the code that is printed. Most trials are one low run, compared with the reference and the floors of the failing measurement. The
-first set that passes and the final set are measured in full.
+final set is measured in full. So is the first set that passes, if the failing measurement has errors that one low run does not show.
 """
 
 from __future__ import annotations
@@ -99,17 +99,18 @@ def remedy(
         Exception: As `measure`.
     """
     job, chosen = job_of(model, inputs, loss=loss, optimizer=optimizer, steps=steps, seed=seed), resolve(precision)
-    return searched(job, chosen, Measurement(job, chosen, depth=depth_of(depth)).report(), most=most, depth=depth)
+    failed = Measurement(job, chosen, depth=depth_of(depth))
+    return searched(job, chosen, failed.report(), most=most, depth=depth, failed=failed)
 
 
 def searched(
     job: Job, precision: Precision, report: Report, *, most: int = 24, patient: bool = True, depth: Depth = "ops",
-    allow: Mapping[str, str] | None = None,
+    allow: Mapping[str, str] | None = None, failed: Measurement | None = None, parts_only: bool = False,
 ) -> Remedy | None:  # fmt: skip
     """Finds the fewest modules to keep in float32 for the failing measurement `report` of `job` to pass, with at most `most` trials.
 
-    If not `patient`, the time that PATIENCE gives is a limit too. If nothing was found before trials or time ran out, `report.facts["remedy"]` says
-    so.
+    `failed` is that measurement, if its runs are still there. If not `patient`, the time that PATIENCE gives is a limit too. If nothing was found
+    before trials or time ran out, `report.facts["remedy"]` says so. `parts_only`: a remedy that keeps more than half of the model is none.
 
     None where there is nothing to find: no errors, no low format, or a fault that is there with the whole model in float32 (a cast in the model's own
     code, a loss that cannot be computed). `allow` is as in `measure`, for every trial. Model and process are restored as after `measure`. Raises
@@ -125,8 +126,10 @@ def searched(
         allowances.apply(found, allow or {})
         return found
 
+    job = job if failed is None else failed.job
     seconds = None if patient else patience(job, precision)
-    search = _Search(job, precision, report, Trials(job, precision, report, most, seconds, measured, screens=not allow))
+    failing = None if allow else lambda: failed or Measurement(job, precision)
+    search = _Search(job, precision, report, Trials(job, precision, report, most, seconds, measured, failing), parts_only=parts_only)
     minimal, trials = search.finished(), search.trials
     if trials.best is None:
         if trials.spent:
@@ -157,14 +160,17 @@ class _Every:
 
 
 class _Search:
-    def __init__(self, job: Job, precision: Precision, report: Report, trials: Trials) -> None:
-        self.precision, self.most, self.report = precision, trials.most, report
+    def __init__(self, job: Job, precision: Precision, report: Report, trials: Trials, *, parts_only: bool = False) -> None:
+        self.precision, self.most, self.report, self.parts_only = precision, trials.most, report, parts_only
         self.modules = dict(job.model.named_modules())
         self.trials = trials
 
     def finished(self) -> bool:
         """Searches, and stores the result in `trials.best`. Returns whether it is known to be minimal."""
         minimal = self._searched()
+        if self.parts_only and self.trials.best is not None and self._too_many(self.trials.best[0][0]):
+            self.trials.best = None
+            return False
         if not self.trials.confirmed():
             minimal = self._searched() and self.trials.confirmed()
         return minimal
@@ -219,10 +225,21 @@ class _Search:
         report: Report | None = self.report
         while "" not in held and self.trials.made < max(1, self.most // GROWTH):
             held = self._with_next_blamed(held, report)
+            if self._hopeless(held):
+                return []
             report = self.trial(held)
             if report is not None and not report.errors:
                 return held
-        return [""] if self.passes([""]) else []
+        return [""] if not self._hopeless([""]) and self.passes([""]) else []
+
+    def _hopeless(self, names: Sequence[str]) -> bool:
+        """Whether these modules are too many, and to find fewer would take trials that are whole measurements."""
+        return self.parts_only and not self.trials.cheap and self._too_many(names)
+
+    def _too_many(self, names: Sequence[str]) -> bool:
+        """Whether these modules are more than half of the model. With so much in float32, little would be left of the precision."""
+        leaves = [name for name, module in self.modules.items() if not any(True for _ in module.children())]
+        return 2 * sum(any(_inside(leaf, name) for name in names) for leaf in leaves) > len(leaves)
 
     def _with_next_blamed(self, held: list[str], report: Report | None) -> list[str]:
         """Returns `held` with the module that `report` blames next, or all modules of its class. If it is held already, or the model did not run, its

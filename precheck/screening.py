@@ -1,52 +1,46 @@
 """Judges a trial of a remedy by one low run in place of a whole measurement, which would cost several runs.
 
-The float32 reference and the noise floors hardly depend on which modules stay in float32. So they are made once, and each trial is one low run
-beside them. A model that fails there counts as failed. A model that passes there is measured in full before it is reported.
+The float32 reference and the noise floors hardly depend on which modules stay in float32. So those of the failing measurement serve, and each trial
+is one low run beside them. A model that fails there counts as failed. A model that passes there is measured in full before it is reported.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
 from precheck.analysis import drift
-from precheck.analysis.noise_sites import noise_for
 from precheck.closer_look import FIRST_LOOK
 from precheck.findings import Finding, Report
 from precheck.judge.traces import judged
+from precheck.measurement import Measurement
 from precheck.observe import float32_parts
 from precheck.observe.decisions import DecisionLog
-from precheck.observe.job import Job
 from precheck.observe.records import Trace
-from precheck.observe.run import low, reference, run
-from precheck.precisions import Precision
+from precheck.observe.run import low, run
 
 
 class Screening:
-    """The reference and the noise floors of the failing run. `tells`: whether they alone show that it fails."""
+    """The reference and the noise floors of a failing measurement, and its report.
 
-    def __init__(self, job: Job, precision: Precision, report: Report) -> None:
-        self.job, self.precision = job, precision
+    `tells`: whether they alone show that it fails. `covers`: whether they show each of its errors.
+    """
+
+    def __init__(self, failed: Measurement, report: Report) -> None:
+        self.job, self.precision, self.functions = failed.job, failed.precision, failed.functions
         facts = report.facts  # tensors beyond their limits that the measurement excused or did not look at
         self.excused = frozenset(facts.get("excused", ())) | frozenset(facts.get("unasked", ()))
-        seen, self.log = self._seen()
-        self.reference = run(job, reference(torch.float32, precision, follows=self.log))
-        noises = [self._noise(seen, number) for number in range(FIRST_LOOK)]
-        self.spreads = drift.spreads(self.reference, noises)
-        self.tells = bool(self._judged(seen).errors)
+        self.log, self.spreads, self.reference = failed.log, failed.floors(), failed.reference
+        shown = {error.tensor for error in self._judged(failed.low).errors}
+        self.tells, self.covers = bool(shown), all(error.tensor in shown for error in report.errors)
 
     def report(self) -> Report | None:
         """Runs the model as it is now, and returns the report. None if it fails perhaps only by other decisions, random draws or buffers."""
-        seen, log = self._seen()
+        log = DecisionLog()
+        seen = run(self.job, dataclasses.replace(low(self.precision, records=log), functions=self.functions))
         report = self._judged(seen)
         return report if not report.errors or (self._comparable(log, report.errors) and not self._rounds_buffers()) else None
-
-    def _seen(self) -> tuple[Trace, DecisionLog]:
-        log = DecisionLog()
-        return run(self.job, low(self.precision, records=log)), log
-
-    def _noise(self, seen: Trace, number: int) -> Trace:
-        noise = noise_for(self.job.model, seen, self.log, self.precision, seed=number + 1)
-        return run(self.job, reference(torch.float32, self.precision, follows=self.log, disturbance=noise))
 
     def _judged(self, seen: Trace) -> Report:
         rows = drift.compare(seen, self.reference, self.spreads, self.precision, samples=FIRST_LOOK)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Container
 
 from precheck.findings import Report
+from precheck.measurement import Measurement
 from precheck.observe import float32_parts
 from precheck.observe.job import Job
 from precheck.observe.listeners import doing
@@ -43,16 +44,23 @@ class Trials:
     """All trials of one search. `best`: the last set that passed, with its report. `measured`: the sets that had a whole measurement."""
 
     def __init__(
-        self, job: Job, precision: Precision, report: Report, most: int, seconds: float | None, measured: Callable[[], Report], *, screens: bool
-    ) -> None:
-        """`measured` makes a whole measurement of the job as it is when called. `screens`: whether one low run may replace it."""
+        self, job: Job, precision: Precision, report: Report, most: int, seconds: float | None, measured: Callable[[], Report],
+        failed: Callable[[], Measurement] | None,
+    ) -> None:  # fmt: skip
+        """`measured` makes a whole measurement of the job as it is when called. `failed` gives the one that failed, for trials of one low run.
+        None: every trial is a whole measurement."""
         self.job, self.precision, self.most, self.whole, self.made = job, precision, most, measured, 0
         self.spent = ""  # why the trials ended
         self.known: dict[Kept, Report | None] = {((), ()): report}
         self.measured: set[Kept] = {((), ())}
         self.best: tuple[Kept, Report] | None = None
-        self.screening = self._screening(report) if screens else None
-        self.ends = None if seconds is None else time.perf_counter() + seconds  # the time for the trials only
+        self.ends = None if seconds is None else time.perf_counter() + seconds
+        self.screening = None if failed is None else self._screening(failed, report)
+
+    @property
+    def cheap(self) -> bool:
+        """Whether most trials are one low run."""
+        return self.screening is not None and self.screening.covers
 
     def report(self, key: Kept, functions: Container[str] | None = None) -> Report | None:
         """The report with those modules, or their functions, in float32. None where the model does not run like that.
@@ -80,11 +88,11 @@ class Trials:
             self.known = {key: each for key, each in self.known.items() if key in self.measured or (each is not None and each.errors)}
         return self.best is not None
 
-    def _screening(self, report: Report) -> Screening | None:
+    def _screening(self, failed: Callable[[], Measurement], report: Report) -> Screening | None:
         """The screening by one low run. None where one low run does not show the failure."""
         try:
             with doing("looking for a remedy"):
-                screening = Screening(self.job, self.precision, report)
+                screening = Screening(failed(), report)
         except Exception:  # as in `_tried`
             return None
         return screening if screening.tells else None
@@ -94,7 +102,7 @@ class Trials:
         try:
             with doing(f"looking for a remedy, trial {self.made} of at most {self.most}"), float32_parts.exempted(self.job.model, key[0], functions):
                 report = None if self.screening is None else self.screening.report()
-                if report is not None and (report.errors or self.best is not None):
+                if self.screening is not None and report is not None and (report.errors or self.best is not None or self.screening.covers):
                     return report
                 if functions is key[1]:
                     self.measured.add(key)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from precheck.findings import Report
+    from precheck.measurement import Measurement
 
 
 class CheckPrecision(Verdicts):
@@ -79,10 +80,15 @@ class CheckPrecision(Verdicts):
 
     def _checked(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         __tracebackhide__ = True
-        report = self._report(golden, model, inputs, settings, allow)
+        from precheck.measurement import collecting
+
+        with collecting() as measured:
+            report = self._report(golden, model, inputs, settings, allow)
         verdict = self.verdict(report)
         if verdict.failed:
-            verdict.left.cure = report.cure = self._cure(verdict.left, model, inputs, settings, {**verdict.tolerated, **(allow or {})})
+            failed = measured[-1] if measured else None
+            allowed = {**verdict.tolerated, **(allow or {})}
+            verdict.left.cure = report.cure = self._cure(verdict.left, model, inputs, settings, allowed, failed)
         self.keep(golden, verdict, alone=plain_id(self.item) if not self.needs_golden and not golden.exists() else "")
         if verdict.failed:
             self.fail(verdict)
@@ -109,8 +115,10 @@ class CheckPrecision(Verdicts):
             diagnose(job_of(model, inputs, **settings), self.precision, report)
         return report
 
-    def _cure(self, report: Report, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str]) -> str:
-        """Code with which the check passes, or "". The search makes at most `remedy_trials` trials."""
+    def _cure(
+        self, report: Report, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str], failed: Measurement | None
+    ) -> str:
+        """Code with which the check passes, or "". The search makes at most `remedy_trials` trials, and uses the runs of the `failed` measurement."""
         asked = self.item.config.stash[KEY]
         from precheck.measurement import job_of
         from precheck.remedies import curable, searched
@@ -118,8 +126,8 @@ class CheckPrecision(Verdicts):
         if not asked.trials or not curable(report):
             return ""
         found = searched(
-            job_of(model, inputs, **settings), self.precision, report,
-            most=asked.trials, patient=asked.patient, depth=self.depth, allow=allow,
+            job_of(model, inputs, **settings), self.precision, report, most=asked.trials, patient=asked.patient, depth=self.depth, allow=allow,
+            failed=failed, parts_only=True,
         )  # fmt: skip
         return found.call if found else ""
 
