@@ -4,16 +4,13 @@
 2. Run it in float32 with the same decisions: the reference.
 3. Run float32 again with random errors of the size of correct rounding: a noise run. Its distance from the reference is the noise floor.
 
-A tensor within a few noise floors of the reference is healthy, and most models end here. Other tensors get a closer look (`closer_look.py`): more
-noise runs, then noise runs with every rounding inside a module, then float64.
+A tensor within a few noise floors of the reference is healthy, and most models end here. Other tensors get a closer look (`closer_look.py`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,10 +25,10 @@ from precheck.findings import Finding, Report
 from precheck.formats import FP32
 from precheck.judge import allowances
 from precheck.judge.traces import judged, located
-from precheck.observe.adapters import received
+from precheck.observe.adapters import Called, received
 from precheck.observe.decisions import DecisionLog
 from precheck.observe.job import EXAMPLE, Depth, InputError, Job, check_inputs
-from precheck.observe.listeners import doing
+from precheck.observe.listeners import doing, failed
 from precheck.observe.op_sequence import alike
 from precheck.observe.records import Trace
 from precheck.observe.run import Setting, low, reference, run
@@ -43,8 +40,6 @@ from precheck.recipes.survey import by_layer
 from precheck.rules.coarse_recipe.rule import coarse
 from precheck.rules.decision_flip.rule import flipped
 from precheck.rules.local_drift.rule import moved
-
-_collected: ContextVar[list[Measurement] | None] = ContextVar("precheck_collected", default=None)
 
 
 @interrupts.holding
@@ -102,7 +97,7 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
         raise InputError(f"model is a {type(model).__name__}; pass a torch.nn.Module, or a function of tensors")
     if isinstance(model, type) and issubclass(model, torch.nn.Module):
         raise InputError(f"model is the class {model.__name__}; pass an instance, as in {model.__name__}(...)")
-    model = model if isinstance(model, torch.nn.Module) else _Function(model)
+    model = model if isinstance(model, torch.nn.Module) else Called(model)
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         raise InputError(f"steps={steps!r}; pass a whole number from 1")
     if loss is not None and not callable(loss):
@@ -120,26 +115,6 @@ def job_of(model: Any, inputs: Any, *, loss: Any = None, optimizer: Any = None, 
         raise InputError(f"steps={steps} without an optimizer; pass optimizer={EXAMPLE}, or steps=1")
     check_inputs(model, inputs)
     return Job(model, inputs, loss, optimizer, steps, seed)
-
-
-@contextlib.contextmanager
-def collecting() -> Iterator[list[Measurement]]:
-    """Inside the block, the list gets each measurement that finds errors. A search for a remedy can then use its runs instead of repeating them."""
-    made: list[Measurement] = []
-    token = _collected.set(made)
-    try:
-        yield made
-    finally:
-        _collected.reset(token)
-
-
-class _Function(torch.nn.Module):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
 
 
 class Measurement:
@@ -166,17 +141,9 @@ class Measurement:
     def report(self) -> Report:
         report = self._report()
         evidence.concluded(report, self.seen)
-        collected = _collected.get()
-        if collected is not None and report.errors:
-            collected.append(self)
+        if report.errors:
+            failed(self)
         return report
-
-    def floors(self) -> dict[str, float]:
-        """The noise floor of each record, from the noise runs of a first look. Runs that are missing are made."""
-        if not self.noises:
-            self._make_reference()
-        self._look(FIRST_LOOK)
-        return drift.spreads(self.reference, self.noises[:FIRST_LOOK])
 
     def _report(self) -> Report:
         if self.precision.name == "64-true":
@@ -222,8 +189,13 @@ class Measurement:
 
     def looks(self) -> list[list[drift.Comparison]]:
         """Two comparisons of every tensor with the reference: by the noise floors of the first look, and by those of the closer look."""
-        self._make_reference()
-        return [self._look(FIRST_LOOK), self.chained(THIRD_LOOK)]
+        return [self.first_look(), self.chained(THIRD_LOOK)]
+
+    def first_look(self) -> list[drift.Comparison]:
+        """Compares every tensor with the reference by two noise runs. Makes the runs that are missing."""
+        if not self.noises:
+            self._make_reference()
+        return self._look(FIRST_LOOK)
 
     def _moved_results(self, rows: list[drift.Comparison]) -> list[Finding]:
         """Findings on results that float32 only passes through, and that matrix products of a lower precision change."""

@@ -28,6 +28,7 @@ from precheck.findings import Report
 from precheck.judge import allowances
 from precheck.measurement import Measurement, job_of
 from precheck.observe import float32_parts
+from precheck.observe.float32_parts import inside
 from precheck.observe.job import Depth, InputError, Job
 from precheck.observe.module_hooks import LOW
 from precheck.precisions import Precision, resolve
@@ -168,7 +169,7 @@ class _Search:
     def finished(self) -> bool:
         """Searches, and stores the result in `trials.best`. Returns whether it is known to be minimal."""
         minimal = self._searched()
-        if self.parts_only and self.trials.best is not None and self._too_many(self.trials.best[0][0]):
+        if self.parts_only and self.trials.best is not None and float32_parts.most(self.modules, self.trials.best[0][0]):
             self.trials.best = None
             return False
         if not self.trials.confirmed():
@@ -234,25 +235,20 @@ class _Search:
 
     def _hopeless(self, names: Sequence[str]) -> bool:
         """Whether these modules are too many, and to find fewer would take trials that are whole measurements."""
-        return self.parts_only and not self.trials.cheap and self._too_many(names)
-
-    def _too_many(self, names: Sequence[str]) -> bool:
-        """Whether these modules are more than half of the model. With so much in float32, little would be left of the precision."""
-        leaves = [name for name, module in self.modules.items() if not any(True for _ in module.children())]
-        return 2 * sum(any(_inside(leaf, name) for name in names) for leaf in leaves) > len(leaves)
+        return self.parts_only and not self.trials.cheap and float32_parts.most(self.modules, names)
 
     def _with_next_blamed(self, held: list[str], report: Report | None) -> list[str]:
         """Returns `held` with the module that `report` blames next, or all modules of its class. If it is held already, or the model did not run, its
         parent is added."""
         blamed = self._blamed(report) if report is not None else held[-1:]
-        new = [name for name in blamed if not any(_inside(name, other) for other in held)]
+        new = [name for name in blamed if not any(inside(name, other) for other in held)]
         if not new:
-            last = next(other for other in held if _inside(blamed[0], other))
+            last = next(other for other in held if inside(blamed[0], other))
             new = [self._parent(last)]
         kind = type(self.modules[new[0]])
         if [type(self.modules[name]) for name in (*held, new[0])].count(kind) == ALIKE:
             new = [name for name, module in self.modules.items() if type(module) is kind]
-        return [*(name for name in held if not any(_inside(name, other) for other in new)), *new]
+        return [*(name for name in held if not any(inside(name, other) for other in new)), *new]
 
     def _blamed(self, report: Report) -> list[str]:
         """The module that the first error blames. For lost updates, all modules that lost some, since each is lost on its own."""
@@ -292,12 +288,8 @@ class _Search:
         if not self.precision.autocasts:  # autocast stores all weights in float32 anyway
             owned = {id(param) for name in held for param in self.modules[name].parameters()}
             held |= {name for name, module in self.modules.items() if owned & {id(param) for param in module.parameters(recurse=False)}}
-        outer = [name for name in held if not any(_inside(name, other) for other in held - {name})]
+        outer = [name for name in held if not any(inside(name, other) for other in held - {name})]
         return tuple(name for name in self.modules if name in outer)
-
-
-def _inside(name: str, other: str) -> bool:
-    return not other or name == other or name.startswith(f"{other}.")
 
 
 def _callable(module: torch.nn.Module) -> bool:

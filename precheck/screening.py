@@ -31,7 +31,8 @@ class Screening:
         self.job, self.precision, self.functions = failed.job, failed.precision, failed.functions
         facts = report.facts  # tensors beyond their limits that the measurement excused or did not look at
         self.excused = frozenset(facts.get("excused", ())) | frozenset(facts.get("unasked", ()))
-        self.log, self.spreads, self.reference = failed.log, failed.floors(), failed.reference
+        failed.first_look()
+        self.log, self.reference, self.spreads = failed.log, failed.reference, drift.spreads(failed.reference, failed.noises[:FIRST_LOOK])
         shown = {error.tensor for error in self._judged(failed.low).errors}
         self.tells, self.covers = bool(shown), all(error.tensor in shown for error in report.errors)
 

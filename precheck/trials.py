@@ -15,9 +15,9 @@ from precheck.precisions import Precision, resolve
 from precheck.screening import Screening
 from precheck.words import counted
 
-PATIENCE, LEAST = 15.0, 0.5
+PATIENCE, LEAST = 5.0, 0.5
 """How long the search for a remedy after a failed test may take, unless the user asks for more: PATIENCE times a low and a float32 step, but at least
-LEAST seconds. With the measurement itself that stays below 40 steps, and a model whose step takes a millisecond gets enough trials too."""
+LEAST seconds. That is enough for three or four trials of one low run each. The measurement of what was found comes on top."""
 
 Kept = tuple[tuple[str, ...], tuple[str, ...]]
 """Modules to keep in float32, and the functions in them to which that is limited. No functions: the whole modules."""

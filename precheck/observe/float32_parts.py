@@ -13,7 +13,7 @@ import copy
 import inspect
 import itertools
 import json
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -181,6 +181,17 @@ def exempted(model: torch.nn.Module, names: Sequence[str], functions: Container[
         finally:
             for module, before in classes:
                 module.__class__ = before
+
+
+def inside(name: str, other: str) -> bool:
+    """Whether the module `name` is `other` or a part of it. "" is the model."""
+    return not other or name == other or name.startswith(f"{other}.")
+
+
+def most(modules: Mapping[str, torch.nn.Module], names: Sequence[str]) -> bool:
+    """Whether `names` are more than half of a model's modules, by those that have no parts. `modules` has all of them by name."""
+    leaves = [name for name, module in modules.items() if not any(True for _ in module.children())]
+    return 2 * sum(any(inside(leaf, name) for name in names) for leaf in leaves) > len(leaves)
 
 
 def kept(model: torch.nn.Module) -> list[torch.nn.Module]:

@@ -24,6 +24,7 @@ Judges = Callable[[Any, Any, Any, Any], None]
 _hears: ContextVar[Hears | None] = ContextVar("precheck_hears", default=None)
 _judges: ContextVar[Judges | None] = ContextVar("precheck_judges", default=None)
 _stopwatch: ContextVar[Stopwatch | None] = ContextVar("precheck_stopwatch", default=None)
+_failures: ContextVar[list[Any] | None] = ContextVar("precheck_failures", default=None)
 _doing: ContextVar[tuple[str, ...]] = ContextVar("precheck_doing", default=())
 
 
@@ -123,3 +124,21 @@ def judged(job: Any, precision: Any, golden: Any, report: Any) -> None:
     if judges is not None:
         with judging(None):
             judges(job, precision, golden, report)
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[list[Any]]:
+    """Inside the block, the list gets each `Measurement` that finds errors. A search for a remedy then uses its runs instead of repeating them."""
+    failures: list[Any] = []
+    token = _failures.set(failures)
+    try:
+        yield failures
+    finally:
+        _failures.reset(token)
+
+
+def failed(measurement: Any) -> None:
+    """Gives a measurement that has found errors to whoever collects them."""
+    failures = _failures.get()
+    if failures is not None:
+        failures.append(measurement)

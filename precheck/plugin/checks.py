@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from precheck.observe.listeners import judging
+from precheck.observe.listeners import collecting, judging
 from precheck.plugin import selftest
 from precheck.plugin.naming import command, golden_of, plain_id
 from precheck.plugin.settings import KEY, Depth
@@ -80,8 +80,6 @@ class CheckPrecision(Verdicts):
 
     def _checked(self, golden: Path, model: Any, inputs: Any, settings: dict[str, Any], allow: Mapping[str, str] | None) -> Report:
         __tracebackhide__ = True
-        from precheck.measurement import collecting
-
         with collecting() as measured:
             report = self._report(golden, model, inputs, settings, allow)
         verdict = self.verdict(report)
