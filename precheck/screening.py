@@ -11,7 +11,7 @@ import dataclasses
 import torch
 
 from precheck.analysis import drift
-from precheck.closer_look import FIRST_LOOK
+from precheck.closer_look import FIRST_LOOK, is_early
 from precheck.findings import Finding, Report
 from precheck.judge.traces import judged
 from precheck.measurement import Measurement
@@ -24,22 +24,28 @@ from precheck.observe.run import low, run
 class Screening:
     """The reference and the noise floors of a failing measurement, and its report.
 
-    `tells`: whether they alone show that it fails. `covers`: whether they show each of its errors.
+    `tells`: whether they alone show that it fails. `covers`: whether they show each of its errors. If all errors are in the first forward pass, trials
+    end after it.
     """
 
     def __init__(self, failed: Measurement, report: Report) -> None:
-        self.job, self.precision, self.functions = failed.job, failed.precision, failed.functions
+        self.job, self.precision = failed.job, failed.precision
         facts = report.facts  # tensors beyond their limits that the measurement excused or did not look at
         self.excused = frozenset(facts.get("excused", ())) | frozenset(facts.get("unasked", ()))
         failed.first_look()
         self.log, self.reference, self.spreads = failed.log, failed.reference, drift.spreads(failed.reference, failed.noises[:FIRST_LOOK])
+        self.setting = dataclasses.replace(low(self.precision), functions=failed.functions)
+        if self.job.loss is not None and all(error.phase == "forward" and error.step <= 1 for error in report.errors):
+            self.job, self.setting = dataclasses.replace(self.job, optimizer=None, steps=1), dataclasses.replace(self.setting, early=True)
+            early = {key: record for key, record in self.reference.records.items() if is_early(record)}
+            self.reference = dataclasses.replace(self.reference, records=early)
         shown = {error.tensor for error in self._judged(failed.low).errors}
         self.tells, self.covers = bool(shown), all(error.tensor in shown for error in report.errors)
 
     def report(self) -> Report | None:
         """Runs the model as it is now, and returns the report. None if it fails perhaps only by other decisions, random draws or buffers."""
         log = DecisionLog()
-        seen = run(self.job, dataclasses.replace(low(self.precision, records=log), functions=self.functions))
+        seen = run(self.job, dataclasses.replace(self.setting, records=log))
         report = self._judged(seen)
         return report if not report.errors or (self._comparable(log, report.errors) and not self._rounds_buffers()) else None
 
