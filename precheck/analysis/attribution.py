@@ -21,11 +21,14 @@ from precheck.observe.shadow.source import Function
 
 TOGETHER = Limit(
     0.5, "share of the largest share",
-    """A line has a part in an error from half the share of the line that has most. Of these the last is named: a difference has two terms, and it is
-    the line where they meet that is to be mended.""",
+    """A line counts as a cause of an error if its share is at least half the largest share. Among these lines the last is named: a difference has two
+    terms, and the code should be changed at the line where they meet.""",
 )  # fmt: skip
-GROWN = Limit(4.0, "times", "Times that a difference makes an error larger from which its terms cancel: two bits.")
-UNCHANGED = Limit(1e-6, "relative difference", "Relative difference of two errors that are the same: a rounding more would change the seventh digit.")
+GROWN = Limit(4.0, "times", "The terms of a difference cancel if it makes an error at least this many times larger: two bits are lost.")
+UNCHANGED = Limit(
+    1e-6, "relative difference",
+    "Two errors count as equal up to this relative difference. One more rounding would change the seventh digit.",
+)  # fmt: skip
 ADDITIVE = ops.ADDITIVE
 """Ops whose result gets the absolute error of an input. The results of all others get the relative one."""
 MIXED = frozenset({"lerp"})

@@ -21,24 +21,27 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 
 ADDED = Limit(
     4.0, "unit roundoffs",
-    """that a function may err where the error is that of one cast that its author wrote, of what it had computed wide. Without that cast there would
-    be none. One rounding is 0.42 unit roundoffs, so that is ten of them. Healthy functions reach 1.0.""",
+    """The largest error of a function that has computed wide and then casts its result, because its author wrote that cast. Without the cast it would
+    have no error. One rounding is 0.42 unit roundoffs, so this is ten of them. Healthy functions reach 1.0.""",
 )  # fmt: skip
 ROUNDED = Limit(
     13.0, "unit roundoffs",
-    """that a function may err where the error is the rounding of low arithmetic, or of a product, which autocast has low: five bits, 32 times 0.42
-    unit roundoffs, as for one op (`rounding.PLAIN`). The softmax of sharp scores errs by 6, and in 18 healthy networks by 3.8.""",
+    """The largest error of a function that computes in low precision, or has a product that autocast runs low: five bits, 32 times 0.42 unit
+    roundoffs, as for one op (`rounding.PLAIN`). The softmax of sharp scores has 6, and 18 healthy networks have up to 3.8.""",
 )  # fmt: skip
 OWNED = Limit(
-    0.5, "share of the square of the error", "from which it is one line's. A difference of near-equals owns that of its terms."
+    0.5, "share of the square of the error",
+    """An error is attributed to one line if that line has at least this share. A difference of nearly equal numbers gets the share of its terms as
+    well.""",
 )  # fmt: skip
 OWN = Limit(
     0.75, "share of the square of the error",
-    "that the function has made itself, from which to mend it halves the whole error at least.",
+    "A function is blamed if it made at least this share itself. Correcting the function then at least halves the error: √(1 - 0.75) = ½.",
 )  # fmt: skip
 COARSE = Limit(
     2.0**-8, "unit roundoff",
-    "by which the error of a subnormal number, or of one that became zero, is measured: bfloat16's, as it lacks bits as bfloat16 does.",
+    """The unit roundoff for the error of a subnormal number, or of one that became zero. It is bfloat16's, since a subnormal number has as few bits
+    as bfloat16.""",
 )  # fmt: skip
 
 Making = Literal["a difference", "the op itself", "small numbers", "a rounding"]

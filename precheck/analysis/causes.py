@@ -16,11 +16,14 @@ from precheck.observe.shadow.operations import Operation, Past, Value
 
 HALF = Limit(
     0.5, "share of the error",
-    """Share of an error from which it is an op's own; the rest of it, √(1 - ½²), is what came in.""",
+    "An op made an error if its own rounding is at least this share of it. Squares add up, so the inputs brought the other √(1 - ½²).",
 )  # fmt: skip
 ADDING = SUMS | MOVING | GUARDS | ops.CUTS
 """Ops that add to numbers or cut them, and keep their meaning: coordinates, times, phases."""
-SWALLOWED = Limit(0.25, "ratio of root mean squares", "of a sum's error to its smaller term, from which less than two bits of what it adds arrive")
+SWALLOWED = Limit(
+    0.25, "ratio of root mean squares",
+    "A sum swallows its smaller term if its error is at least this share of that term: less than two bits of the term arrive.",
+)  # fmt: skip
 BEHIND = 64
 """The most ops that a search back from a term of a difference visits."""
 LINEAGE = 512

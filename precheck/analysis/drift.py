@@ -15,7 +15,10 @@ from precheck.observe.records import Record, Trace
 from precheck.observe.sketch import distance
 from precheck.precisions import Precision
 
-UNDETERMINED = Limit(0.5, "share of the norm", "of a tensor that correct rounding may explain before nothing can be said of it at this precision")
+UNDETERMINED = Limit(
+    0.5, "share of the norm",
+    "If correct rounding may change a larger share of a tensor, nothing can be said about it at this precision.",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

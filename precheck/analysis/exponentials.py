@@ -21,8 +21,8 @@ from precheck.observe.shadow.operations import Observation, Operation, Value
 
 FEW = Limit(
     16, "times",
-    """fewer elements than what they are made of, from which numbers are so few that float32 for them costs an eighth, at most, of what it costs to
-    read what they are made of.""",
+    """Numbers are few if they were made from at least this many times as many elements. To store them in float32 then costs at most an eighth of
+    reading those elements.""",
 )  # fmt: skip
 
 

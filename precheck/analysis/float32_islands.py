@@ -23,7 +23,8 @@ WIDENED = frozenset(name.partition(".")[0] for name in (*FLOAT32, *FLOAT32_UNLES
 GATHERING = PRODUCTS | REDUCTIONS | ops.SOFTMAXES | ops.CENTRED | ops.AVERAGES | ops.DECOMPOSED | ops.EXPONENTIALS | ops.LOGARITHMS | WIDENED
 """Ops that do not work element by element, or that autocast runs in float32."""
 LARGE = Limit(
-    0.05, "share of the elements", "of all that the forward pass has made, which lie in such a stretch, from which it is worth a word: one in twenty"
+    0.05, "share of the forward pass's elements",
+    "An island is reported if at least this share of all elements that the forward pass makes lie in it: one in twenty.",
 )  # fmt: skip
 NEAR = 64
 """The most ops of an island."""

@@ -15,8 +15,8 @@ from precheck.observe.shadow.operations import Operation
 
 CLEAR = Limit(
     16.0, "times",
-    """that a divisor lies above the bound which is to keep it from zero, and the reference's below that. A few roundings of one number are not so far
-    apart.""",
+    """A guard failed if its comparison lets a divisor through that is this far above the bound, while the reference's is below the bound. A few
+    roundings of one number make no such gap.""",
 )  # fmt: skip
 PASSED_ON = MOVING | ops.SCATTERING | ops.FILLING | {"sqrt"}
 """Ops that move numbers, or replace some of them."""

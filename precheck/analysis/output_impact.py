@@ -11,22 +11,23 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import LOGARITHMS, MOVING, PRODUCTS, REDUCTIONS, SUMS, effective_roundoff, is_alias
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-ROUNDINGS = Limit(8.0, "unit roundoffs", "of an end's error, that a few ordinary ops cost as well: what `rounding.SUM_ROUNDINGS` is to a difference")
-DEAD = Limit(
-    0.01, "share of the elements",
-    """Share of an end's elements without a digit from which it shows.""",
+ROUNDINGS = Limit(
+    8.0, "unit roundoffs",
+    "An end of the run is wrong from this error. A few ordinary ops make less. It is the same limit as `rounding.SUM_ROUNDINGS` for a difference.",
 )  # fmt: skip
+DEAD = Limit(0.01, "share of the elements", "An end of the run is wrong if at least this share of its elements have no correct digit.")
 COMPARED = ops.COMPARED
 """Ops that give a yes or no for each element. Other results without floats, such as indices, are ends, since the shadow takes them over."""
 GARBAGE = Limit(
     0.5, "share of the elements",
-    "of a step without a digit, which is harm however large the weight is that it is added to: the weight shows it after many steps only",
+    """A step is wrong if at least this share of its elements have no correct digit, however large the weight to which it is added. The weight shows
+    such an error only after many steps.""",
 )  # fmt: skip
 AVERAGES = ops.AVERAGES
 """Ops that make one number from many."""
 NEAR = 64
 """The most values that a search from an exponential to its normalisation visits."""
-WRONG = Limit(0.5, "relative error", "Drift of a number from which it is off by more than half of itself.")
+WRONG = Limit(0.5, "relative error", "A number that Python reads, or that the user keeps, is wrong if it is off by more than half of itself.")
 
 
 def shown(observation: Observation) -> set[Value]:

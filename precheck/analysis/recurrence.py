@@ -29,7 +29,8 @@ from precheck.analysis.rounding import FELT, RECURRENT
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 COHERENT = Limit(
-    0.5, "√n unit roundoffs", "of a state after n turns, beyond which its roundings are not independent, which are 0.42 √n: they all go one way"
+    0.5, "√n unit roundoffs",
+    "The largest error of a state after n turns with independent roundings, which make 0.42 √n. A larger error has roundings in one direction.",
 )  # fmt: skip
 
 
@@ -103,11 +104,11 @@ def _off(value: Value, state: State) -> bool:
 
 @exempts(
     "accumulated-drift", needed_by=("deep_stream", "cut-residual (mended)"),
-    reason="each layer of a network adds to the stream what it makes of it, and rounds as much itself; 48 and 72 layers in bfloat16, each rounded "
-           "right, are off by 4.2 and 6.4 unit roundoffs",
+    reason="each layer of a network adds its result to the residual stream and rounds it; with correct rounding in bfloat16, the streams of 48 and "
+           "72 layers are off by 4.2 and 6.4 unit roundoffs",
 )  # fmt: skip
 def residual_stream(state: State) -> bool:
-    """A state to which each turn adds what other weights have made of it. No turn scales it, as a turn scales the state of a recurrent cell.
+    """A state to which each turn adds what other weights compute from it. No turn scales it, as a turn scales the state of a recurrent cell.
 
     A sampler's latents are none: it calls one network again and again, and to keep them in float32 costs nothing.
     """
@@ -116,10 +117,10 @@ def residual_stream(state: State) -> bool:
 
 @exempts(
     "accumulated-drift", needed_by=("losses_added_up_wide", "signed_terms"),
-    reason="Kahan summation's remainder is nothing in float32, and gives back what the sum lost",
+    reason="the remainder of Kahan summation is zero in float32, and in low precision it holds what the sum lost",
 )  # fmt: skip
 def carries_a_remainder(state: State) -> bool:
-    """A state made of what a sum, or a rounding, has lost."""
+    """A state that holds what a sum, or a rounding, has lost."""
     return state.compensated
 
 

@@ -7,7 +7,7 @@ import math
 
 from precheck import ops
 from precheck.analysis import attribution, causes
-from precheck.analysis.excuses import SCALED, Excuse, added, drawn, scaled, unfelt, unread
+from precheck.analysis.excuses import SCALED, Excuse, added, drawn, float32_rounding, scaled, unread
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, elements
@@ -18,18 +18,16 @@ KEEPING = SUMS | MOVING | GUARDS | ops.SCALING | ops.CUTS
 """Ops that keep the meaning of numbers: a sum of positions is still a position."""
 INDEX_BITS = 32
 """The fewest bits of integers that are lengths, places and buckets. Those of 8 and 16 bits are pixels and codes, whose last digit is rounded."""
-SEVERAL = Limit(
-    2, "different whole numbers", "that an op rounds to others, from which they count something; a lone one is a constant, such as a mask's"
-)
+SEVERAL = Limit(2, "different whole numbers", "The fewest whole numbers that an op rounds to others. One alone may be a constant, such as a mask's.")
 FRACTIONAL = Limit(
     2.0**-4, "magnitude times unit roundoff",
-    "of numbers, root mean squares, up to which their format has four bits behind the point",
+    "Numbers whose root mean square is smaller have at least four bits behind the binary point in their format.",
 )  # fmt: skip
-AMOUNTS = Limit(5, "amounts", "that a cast makes other integers, at least: fewer are chance")
+AMOUNTS = Limit(5, "elements", "The fewest elements that a cast turns into other integers. Fewer are chance.")
 EXPLAINED = Limit(
     8.0, "times",
-    """as many amounts become other integers as one rounding makes so. A number of size m has crossed a whole number with a chance of m u at most, and
-    eight ops have rounded eight times.""",
+    """The largest ratio of integers that differ to those that one rounding explains. A number of size m crosses a whole number with a probability of
+    at most m u, and after eight ops there are eight roundings.""",
 )  # fmt: skip
 
 
@@ -80,7 +78,7 @@ def excuses(operation: Operation) -> list[Excuse]:
     """The excuses that may apply to this op."""
     converted = [unread] if operation.converts else []
     measures = [scaled] if operation.base in SCALED or operation.base == "_to_copy" else []
-    return [drawn, unfelt, added, *converted, *measures]
+    return [drawn, float32_rounding, added, *converted, *measures]
 
 
 def integers(operation: Operation, cause: Operation | None) -> list[Passed] | list[MadeInteger]:

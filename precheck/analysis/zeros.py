@@ -10,7 +10,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import determined, is_alias, rounded_bound, smallest_normal, underflow_threshold, zero_origin
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
-LOST = Limit(0.5, "share of the norm", "that became zero, of a tensor or of what reads it, from which the tensor is lost")
+LOST = Limit(0.5, "share of the norm", "A tensor is lost if at least this share became zero, in it or in a result that is made from it.")
 
 
 @dataclasses.dataclass(slots=True, eq=False, kw_only=True)

@@ -23,22 +23,29 @@ from precheck.observe.shadow.operations import Absorbed, Operation, Value
 from precheck.rules.absorption.about import ABOUT
 from precheck.rules.rule import Candidate, Rule
 
-TIMES = Limit(4, "additions in a row", "that left at least half of the elements unchanged: one may be chance, and rounding to even takes two")
-ROUNDINGS = Limit(
-    8.0, "unit roundoffs", "of the accumulator's error: more than a sum of a thousand terms costs that is rounded right (0.25 √1024)"
+TIMES = Limit(
+    4, "additions in a row",
+    "The fewest additions in a row that left at least half of the elements unchanged. One may be chance, and rounding to even makes two.",
 )  # fmt: skip
-UPDATES = Limit(8, "updates", "from which a share that arrived is told: of fewer, rounding by chance may bring home anything")
-ARRIVED = Limit(0.5, "share of the displacement", "below which most of what was meant did not happen")
+ROUNDINGS = Limit(
+    8.0, "unit roundoffs",
+    "The smallest error of the accumulator that is reported. A sum of a thousand terms with correct rounding has no larger one (0.25 √1024).",
+)  # fmt: skip
+UPDATES = Limit(
+    8, "updates",
+    "The fewest updates after which the share that arrived is reported. After fewer, stochastic rounding may give any share.",
+)  # fmt: skip
+ARRIVED = Limit(0.5, "share of the displacement", "If a smaller share arrives, most of the intended change is lost.")
 INTENDED = Limit(
     2.0, "unit roundoffs",
-    """of what the accumulator held, that it was meant to move by, from which the format could have shown it. (What a Kahan summation's remainder
-    holds is all rounding error; its shadow does not move at all.)""",
+    """The smallest intended change that counts, relative to what the accumulator held. The format could have shown it. (The remainder of a Kahan
+    summation is nothing but rounding error, and in the reference it does not move.)""",
 )  # fmt: skip
-HALF = Limit(0.5, "share of the elements", "that an addition leaves unchanged, from which it may have been absorbed")
+HALF = Limit(0.5, "share of the elements", "An addition may have been absorbed if it leaves at least this share unchanged.")
 ACCUMULATORS = ops.ADDITIONS | {"lerp", "copy"}
 SCALED = frozenset({"mul"})
 """The op that scales a moving average before the addition: `average.mul_(0.9).add_(new, alpha=0.1)`."""
-FEW = Limit(16, "elements", "below which half of them may be unchanged by luck")
+FEW = Limit(16, "elements", "With fewer elements, half of them may be unchanged by chance.")
 
 
 class Absorption(Rule):
@@ -153,11 +160,11 @@ def _kept(operation: Operation, value: Value, readers: Readers) -> bool:
 
 
 @exempts(
-    "absorption", reason="Kahan's summation takes the old sum from the new one, and adds what of the addend did not arrive to the next",
+    "absorption", reason="Kahan summation subtracts the old sum from the new one, and adds what did not arrive to the next term",
     needed_by=("weights_with_remainders",),
 )  # fmt: skip
 def remainder_kept(value: Value, readers: Readers) -> bool:
-    """An addition of which the program asks what has arrived, and keeps the answer."""
+    """An addition after which the program computes what has arrived, and keeps the remainder."""
     arrived = [made for reader in readers.get(value, ()) if takes_back(reader) for made in reader.outputs]
     rests = [reader for made in arrived for reader in readers.get(made, ()) if reader.base in ops.SUMS]
     return any(reader.in_place or any(readers.get(made) for made in reader.outputs) for reader in rests)

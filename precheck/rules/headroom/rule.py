@@ -18,8 +18,8 @@ from precheck.rules.rule import Compared, Rule, at
 
 HEADROOM_BITS = Limit(
     3.0, "bits",
-    """between the largest value and 65504. Healthy float16 models keep 11.0 to 14.2; hazards measured 3 to 9.8. Below 3 bits, values eight times as
-    large (another batch, a few more steps) overflow.""",
+    """The smallest safe distance between the largest value and 65504. Healthy float16 models keep 11.0 to 14.2 bits. Models that were at risk kept 3
+    to 9.8. With less than 3 bits, values eight times as large (another batch, a few more steps) overflow.""",
 )  # fmt: skip
 
 

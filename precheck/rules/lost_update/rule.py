@@ -23,9 +23,10 @@ from precheck.rules.lost_update.about import ABOUT
 from precheck.rules.lost_update.words import Numbers, horizon, worded
 from precheck.rules.rule import Candidate, Compared, Rule
 
-STALLED_STEPS = Limit(8, "steps", "from which a state that stands still is called so; as for other accumulators (`absorption.UPDATES`)")
+STALLED_STEPS = Limit(8, "steps", "A state is stalled if it has not changed for so many steps, as for other accumulators (`absorption.UPDATES`).")
 INTENDED = Limit(
-    2.0, "unit roundoffs", "of a state, or of a weight that decays, that it was meant to move by, from which its format could have shown it"
+    2.0, "unit roundoffs",
+    "The smallest intended change that counts, relative to the state, or to a weight that decays. The format could have shown it.",
 )  # fmt: skip
 
 

@@ -19,12 +19,13 @@ from precheck.rules.rule import Candidate, Rule
 from precheck.rules.scaler_order.about import ABOUT
 
 AHEAD = Limit(
-    3, "skipped steps", "that a schedule went on through. A scaler that starts too high skips once or twice and the schedule never notices."
+    3, "skipped steps",
+    "The fewest skipped steps in which a schedule went on. A scaler that starts too high skips one or two, which does not matter to the schedule.",
 )  # fmt: skip
 FURTHER = Limit(
-    0.05, "sum of shares of the learning rate",
-    """that it moved by in these steps: a twentieth of it is seen in no training. Of a schedule of 10 000 steps six are 4e-7, of a warm-up of 8 three
-    are nearly all.""",
+    0.05, "share of the learning rate, summed over steps",
+    """The smallest change of the learning rate in these steps that is reported: no training shows a twentieth. Six steps of a schedule of 10 000 are
+    4e-7. Three steps of a warm-up of 8 are nearly all of it.""",
 )  # fmt: skip
 
 
