@@ -17,6 +17,7 @@ from precheck.analysis.attribution import Asked, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, effective_roundoff, is_alias, percent
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 ADDED = Limit(
@@ -141,21 +142,18 @@ class Calls:
         """
         here = operation.call, self.functions.get(operation.blamed)
         summed = REDUCTIONS - SUMS if value.zeroed < OWNED * value.drift else frozenset()
-        waiting, seen = [value], {value}
-        while waiting and len(seen) < causes.BEHIND:
-            asked = waiting.pop()
-            readers = [reader for reader in self.readers.get(asked, ()) if _user(reader) and not is_alias(reader, asked)]
-            if not readers and asked.alive:
+        walk = Walk([value], causes.BEHIND)
+        for held in walk:
+            readers = [reader for reader in self.readers.get(held, ()) if _user(reader) and not is_alias(reader, held)]
+            if not readers and held.alive:
                 return True  # for now: `stays` checks again when it has been read
             for reader in readers:
                 if reader.reads or (reader.call, self.functions.get(reader.blamed)) != here:
                     return True
-                if reader.base in summed and any(made.restarted > ADDED * effective_roundoff(made) for made in reader.outputs):
+                wrong = [made for made in reader.outputs if made.restarted > ADDED * effective_roundoff(made)]
+                if reader.base in summed and wrong:
                     return True
-                still = [made for made in reader.outputs if made not in seen and made.restarted > ADDED * effective_roundoff(made)]
-                moved = still if reader.base in MOVING else []
-                waiting += moved
-                seen.update(moved)
+                walk.follow(wrong if reader.base in MOVING else ())
         return False
 
     def stays(self, fact: Fact, value: Value, readers: Readers) -> bool:

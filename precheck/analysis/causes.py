@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from precheck import formats, ops
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, determined, elements, passed, zero_origin
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Operation, Past, Value
 
 HALF = Limit(
@@ -175,14 +176,12 @@ def _joined(value: Value) -> bool:
 
 def _roots(value: Value) -> set[Value]:
     """The tensors that were moved, cast or joined to become the value, among the nearest `BEHIND` ancestors."""
-    roots, waiting, seen = set(), [value], {value}
-    while waiting:
-        each = waiting.pop()
-        parts = _parts(each) if len(seen) < BEHIND else set()
+    roots, walk = set[Value](), Walk([value])
+    for each in walk:
+        parts = _parts(each) if len(walk.seen) < BEHIND else set()
         if not parts:
             roots.add(each)
-        waiting += parts - seen
-        seen |= parts
+        walk.follow(parts)
     return roots
 
 
@@ -195,14 +194,10 @@ def _parts(value: Value) -> set[Value]:
 
 def ancestors(values: Iterable[Value]) -> set[Value]:
     """The values and all that they were computed from, the nearest `LINEAGE` of them."""
-    waiting = list(values)
-    seen = set(waiting)
-    while waiting and len(seen) < LINEAGE:
-        maker = waiting.pop(0).maker
-        fresh = [source for source in maker.inputs if source not in seen] if maker is not None else []
-        seen.update(fresh)
-        waiting += fresh
-    return seen
+    walk = Walk(values, LINEAGE)
+    for value in walk:
+        walk.follow(value.maker.inputs if value.maker is not None else ())
+    return walk.seen
 
 
 def _made_of(value: Value, other: Value) -> bool:

@@ -11,6 +11,7 @@ from precheck.analysis.exemption import exempts
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.output_impact import NEAR, ROUNDINGS, dominated, ends_wrong, measured
 from precheck.analysis.provenance import DRAWN, FINEST, MOVING, REDUCTIONS, SUMS, effective_roundoff
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.additions import takes_back
 from precheck.observe.shadow.operations import Operation, Value
 
@@ -43,14 +44,12 @@ def float32_rounding(fact: Fact, value: Value, readers: Readers) -> bool:
     """Whole numbers in float32. Every op that reads them is right to a few roundings, and none makes other integers of them."""
     if value.roundoff >= FINEST or _numbered(value, readers):
         return False
-    waiting, seen = [value], {value}
-    while waiting and len(seen) < NEAR:
-        for reader in readers.get(waiting.pop(0), ()):
+    walk = Walk([value], NEAR)
+    for held in walk:
+        for reader in readers.get(held, ()):
             if any(made.drift >= ROUNDINGS * effective_roundoff(made) for made in reader.outputs):
                 return False
-            fresh = [made for made in reader.outputs if made not in seen] if reader.base in MOVING else []
-            seen.update(fresh)
-            waiting += fresh
+            walk.follow(reader.outputs if reader.base in MOVING else ())
     return True
 
 
@@ -88,14 +87,12 @@ def _beside_measures(reader: Operation, count: Value) -> bool:
 
 def _numbered(value: Value, readers: Readers) -> bool:
     """Whether something made from the value is cast to integers, and these differ from the right ones."""
-    waiting, seen = [value], {value}
-    while waiting and len(seen) < NEAR:
-        for reader in readers.get(waiting.pop(0), ()):
+    walk = Walk([value], NEAR)
+    for held in walk:
+        for reader in readers.get(held, ()):
             if reader.renumbered is not None:
                 return True
-            fresh = [made for made in reader.outputs if made not in seen]
-            seen.update(fresh)
-            waiting += fresh
+            walk.follow(reader.outputs)
     return False
 
 

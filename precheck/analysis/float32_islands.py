@@ -13,6 +13,7 @@ from precheck import ops
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import PRODUCTS, REDUCTIONS, elements
+from precheck.analysis.walks import Walk
 from precheck.autocast import FLOAT32, FLOAT32_UNLESS_DTYPE
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
@@ -72,21 +73,20 @@ def _met(operation: Operation) -> tuple[Value, Value] | None:
 
 def _cast_back(operation: Operation, readers: Readers) -> tuple[set[Operation], Operation] | None:
     """The ops of an island, and the cast by autocast that ends it. None if anything else reads their results, or the user keeps them."""
-    stretch, casts, waiting = {operation}, list[Operation](), [operation]
-    while waiting and len(stretch) < NEAR:
-        value = waiting.pop(0).outputs[0]
+    walk, casts = Walk([operation], NEAR), list[Operation]()
+    for each in walk:
+        value = each.outputs[0]
         consumers = [reader for reader in readers.get(value, ()) if reader.phase == "forward"]
         if not consumers:
             return None
         for reader in consumers:
             if _cast_for_a_product(reader, readers):
                 casts.append(reader)
-            elif reader.base in GATHERING or not reader.outputs or not _alone(reader, value):
+                continue
+            if reader.base in GATHERING or not reader.outputs or not _alone(reader, value):
                 return None
-            elif reader not in stretch:
-                stretch.add(reader)
-                waiting.append(reader)
-    return (stretch, casts[0]) if casts and not waiting else None
+            walk.follow([reader])
+    return (walk.seen, casts[0]) if casts and walk.whole else None
 
 
 def _cast_for_a_product(reader: Operation, readers: Readers) -> bool:

@@ -26,6 +26,7 @@ from precheck.analysis.limit import Limit
 from precheck.analysis.loop_states import BEHIND, State, Turns
 from precheck.analysis.provenance import MOVING, SUMS, determined, effective_roundoff, rounded_bound
 from precheck.analysis.rounding import FELT, RECURRENT
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.operations import Observation, Operation, Value
 
 COHERENT = Limit(
@@ -174,28 +175,22 @@ def _factors(written: dict[Operation, float], states: Collection[Value], readers
 
 def _scaling(operation: Operation, states: Collection[Value], readers: Readers) -> int:
     """How often a state is multiplied by an op's result, which may be moved, or added to or subtracted from a Python number, before."""
-    waiting, seen, times = list(operation.outputs[:1]), set(operation.outputs[:1]), 0
-    while waiting and len(seen) < BEHIND:
-        held = waiting.pop()
+    walk, times = Walk(operation.outputs[:1], BEHIND), 0
+    for held in walk:
         for reader in readers.get(held, ()) if held not in states else ():
             if reader.base in ops.SCALING and any(source in states for source in reader.inputs):
                 times += 1
             elif (reader.base in MOVING and held in taken(reader)) or (reader.base in SUMS and len(reader.inputs) == 1):
-                fresh = [made for made in reader.outputs if made not in seen]
-                seen.update(fresh)
-                waiting += fresh
+                walk.follow(reader.outputs)
     return times
 
 
 def _taken(value: Value, state: State, readers: Readers) -> bool:
     """Whether the user keeps a state, or anything outside the loop reads it. If components are joined, the joined tensor counts."""
-    waiting, seen = [value], {value}
-    while waiting and len(seen) < BEHIND:
-        held = waiting.pop()
+    walk = Walk([value], BEHIND)
+    for held in walk:
         reading = readers.get(held, ())
         if held.alive or any(reader.reads or reader.blamed not in state.lines for reader in reading):
             return True
-        fresh = [made for reader in reading if reader.base in MOVING for made in reader.outputs if made not in seen]
-        seen.update(fresh)
-        waiting += fresh
+        walk.follow(made for reader in reading if reader.base in MOVING for made in reader.outputs)
     return False

@@ -11,6 +11,7 @@ from precheck.analysis.excuses import SCALED, Excuse, added, drawn, float32_roun
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import CONSTANTS, DRAWN, GUARDS, MOVING, REDUCTIONS, SUMS, elements
+from precheck.analysis.walks import Walk
 from precheck.observe.shadow.op_notes import Recut, Renumbered, Wrapped
 from precheck.observe.shadow.operations import Operation, Value
 
@@ -120,11 +121,10 @@ def _explained(seen: Recut, roundoff: float) -> bool:
 
 def _of_data(operation: Operation) -> bool:
     """Whether the inputs were computed from data alone: from no weight, no random draw and no converted tensor."""
-    waiting, seen = list(operation.inputs), set(operation.inputs)
     if operation.parameter or operation.drawn:
         return False
-    while waiting and len(seen) < causes.BEHIND:
-        value = waiting.pop()
+    walk = Walk(operation.inputs, causes.BEHIND)
+    for value in walk:
         maker = value.maker
         if value.past is not None:
             return False
@@ -132,22 +132,18 @@ def _of_data(operation: Operation) -> bool:
             continue
         if maker.parameter or maker.converts or maker.plain or maker.opaque or maker.drawn or maker.base in DRAWN:
             return False
-        fresh = [source for source in maker.inputs if source not in seen]
-        seen.update(fresh)
-        waiting += fresh
-    return not waiting
+        walk.follow(maker.inputs)
+    return walk.whole
 
 
 def _integer(value: Value, readers: Readers) -> Operation | None:
     """The cast that makes integers of at least `INDEX_BITS` from a value. Between them it may only be added to, scaled, cut or moved."""
-    waiting, seen = [value], {value}
-    while waiting and len(seen) < causes.BEHIND:
-        for reader in readers.get(waiting.pop(0), ()):
+    walk = Walk([value], causes.BEHIND)
+    for held in walk:
+        for reader in readers.get(held, ()):
             if reader.bits >= INDEX_BITS:
                 return reader
-            fresh = [made for made in reader.outputs if made not in seen] if reader.base in KEEPING else []
-            seen.update(fresh)
-            waiting += fresh
+            walk.follow(reader.outputs if reader.base in KEEPING else ())
     return None
 
 
