@@ -54,12 +54,12 @@ class BrokenBoundary:
         return f"{self.excess} of {self.record.numel} elements are {kind} in {self.record.dtype}"
 
 
-def broken(seen: Trace, reference: Trace, rows: Sequence[Comparison], precision: Precision) -> BrokenBoundary | None:
+def broken(low: Trace, reference: Trace, rows: Sequence[Comparison], precision: Precision) -> BrokenBoundary | None:
     """The first broken boundary in the order of the run. Results of functions do not count: the -Inf of a mask does no harm by itself."""
     first = next((row for row in rows if row.excess_nonfinite and row.record.kind != "returned"), None)
     if first is not None:
-        return _told(first.record, first.reference, first.excess_nonfinite, precision)
-    return _later(seen, reference, precision)
+        return _classified(first.record, first.reference, first.excess_nonfinite, precision)
+    return _later(low, reference, precision)
 
 
 def _later(low: Trace, reference: Trace, precision: Precision) -> BrokenBoundary | None:
@@ -70,11 +70,11 @@ def _later(low: Trace, reference: Trace, precision: Precision) -> BrokenBoundary
             loss = reference.records.get(f"loss:loss@{record.step}")
             first_step = reference.records.get(record.key.replace(f"@{record.step}", "@1"))
             if loss is not None and not loss.nonfinite and first_step is not None and not first_step.nonfinite:
-                return _told(record, first_step, record.nonfinite, precision)
+                return _classified(record, first_step, record.nonfinite, precision)
     return None
 
 
-def _told(record: Record, reference: Record, excess: int, precision: Precision) -> BrokenBoundary:
+def _classified(record: Record, reference: Record, excess: int, precision: Precision) -> BrokenBoundary:
     """The broken boundary with its rule. NaN without Inf is an overflow too if the reference needs nearly the whole range of the format."""
     top = formats.of_dtype(record.dtype).max if record.dtype in ("float16", "bfloat16") else precision.compute.max
     beyond = _infinite(record, reference) or reference.amax > top / NEAR or precision.compute.max < _NARROW

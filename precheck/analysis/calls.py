@@ -13,7 +13,7 @@ from typing import Literal
 
 from precheck import ops
 from precheck.analysis import attribution, causes
-from precheck.analysis.attribution import Asked, Attribution, Splits
+from precheck.analysis.attribution import Attempts, Attribution, Splits
 from precheck.analysis.facts import Fact, Readers
 from precheck.analysis.limit import Limit
 from precheck.analysis.provenance import MOVING, PRODUCTS, REDUCTIONS, SUMS, determined, effective_roundoff, is_alias, percent
@@ -78,19 +78,19 @@ class Calls:
             if operation.call:
                 self.operations[operation.call].append(operation)
         self.splits: dict[int, Splits] = {}
-        self.asked = Asked()
+        self.attempts = Attempts()
         self.cancelled: set[Value] = set()  # sums whose terms cancel, and values made from them
 
     def error(self, operation: Operation, value: Value) -> OwnError | None:
         """The error of `value`, which `operation` made, if it leaves its function and one rounding in the function made the error."""
         line = operation.call, operation.name, operation.blamed
-        if not self._its_own(operation, value) or not self.asked.again(line):
+        if not self._its_own(operation, value) or not self.attempts.due(line):
             return None
         splits = self.splits.setdefault(operation.call, Splits(_error_in(operation.call)))
         made = Attribution(value, self.operations[operation.call], splits)
         cause = self._owner(made)
         if cause is None:
-            self.asked.vain(line)
+            self.attempts.failed(line)
             return None
         off, limit = value.restarted, self._limit(cause)
         if off <= limit * (max(effective_roundoff(value), COARSE) if _below(cause) else effective_roundoff(value)):

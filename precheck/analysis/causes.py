@@ -178,7 +178,7 @@ def _roots(value: Value) -> set[Value]:
     """The tensors that were moved, cast or joined to become the value, among the nearest `BEHIND` ancestors."""
     roots, walk = set[Value](), Walk([value])
     for each in walk:
-        parts = _parts(each) if len(walk.seen) < BEHIND else set()
+        parts = _parts(each) if len(walk.reached) < BEHIND else set()
         if not parts:
             roots.add(each)
         walk.follow(parts)
@@ -197,7 +197,7 @@ def ancestors(values: Iterable[Value]) -> set[Value]:
     walk = Walk(values, LINEAGE)
     for value in walk:
         walk.follow(value.maker.inputs if value.maker is not None else ())
-    return walk.seen
+    return walk.reached
 
 
 def _made_of(value: Value, other: Value) -> bool:

@@ -66,8 +66,8 @@ class Errors:
                 self._borrowed_epsilon(operation, value)
                 if place == 0 and not above:
                     self._exponent(operation, value)
-                told = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
-                if not told and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
+                explained_here = self.under[value] != above or any(source.nonfinite for source in operation.inputs)
+                if not explained_here and (place == 0 or operation.base in DECOMPOSED):  # other ops' later outputs are a fused kernel's statistics
                     self._amplified(operation, value, above)
             cause = self.origins.of(operation.drifting)
             self.suspects += [] if above else whole_numbers.integers(operation, cause)

@@ -45,24 +45,24 @@ def islands(observation: Observation, readers: Readers) -> list[Island]:
     """The islands in the order of the run. An op belongs to one island only."""
     forward = [operation for operation in observation.judged if operation.phase == "forward" and operation.outputs]
     made = sum(elements(operation.outputs[0]) for operation in forward if not operation.parameter)
-    found, told = list[Island](), set[Operation]()
+    found, grouped = list[Island](), set[Operation]()
     for operation in forward:
-        met = _met(operation) if operation.autocast and operation not in told else None
-        way = _cast_back(operation, readers) if met is not None else None
-        if met is None or way is None:
+        operands = _mixed_operands(operation) if operation.autocast and operation not in grouped else None
+        island = _cast_back(operation, readers) if operands is not None else None
+        if operands is None or island is None:
             continue
-        stretch, cast = way
-        told |= stretch
+        stretch, cast = island
+        grouped |= stretch
         share = sum(elements(each.outputs[0]) for each in stretch) / made
         if share >= LARGE:
             found.append(Island(
-                mechanism="dtype-leak", operation=operation, measured=share, limit=LARGE, severity="warning", low=met[0], wide=met[1],
+                mechanism="dtype-leak", operation=operation, measured=share, limit=LARGE, severity="warning", low=operands[0], wide=operands[1],
                 stretch=len(stretch), cast=cast,
             ))  # fmt: skip
     return found
 
 
-def _met(operation: Operation) -> tuple[Value, Value] | None:
+def _mixed_operands(operation: Operation) -> tuple[Value, Value] | None:
     """The low and the wide operand of an op with a float32 result, if the block was given the wide one, and it is no weight and no larger."""
     low = next((value for value in operation.inputs if value.dtype in LOW and value.shape), None)
     wide = next((value for value in operation.inputs if value.dtype in WIDE and value.shape), None)
@@ -83,10 +83,10 @@ def _cast_back(operation: Operation, readers: Readers) -> tuple[set[Operation], 
             if _cast_for_a_product(reader, readers):
                 casts.append(reader)
                 continue
-            if reader.base in GATHERING or not reader.outputs or not _alone(reader, value):
+            if reader.base in GATHERING or not reader.outputs or not _elementwise(reader, value):
                 return None
             walk.follow([reader])
-    return (walk.seen, casts[0]) if casts and walk.whole else None
+    return (walk.reached, casts[0]) if casts and walk.whole else None
 
 
 def _cast_for_a_product(reader: Operation, readers: Readers) -> bool:
@@ -95,7 +95,7 @@ def _cast_for_a_product(reader: Operation, readers: Readers) -> bool:
     return cast and any(product.base in PRODUCTS and product.source == reader.source for product in readers.get(reader.outputs[0], ()))
 
 
-def _alone(reader: Operation, value: Value) -> bool:
+def _elementwise(reader: Operation, value: Value) -> bool:
     """Whether a reader works element by element, and has neither a float32 weight nor another wide tensor of that size as an operand."""
     if elements(reader.outputs[0]) != elements(value):
         return False

@@ -176,17 +176,17 @@ def distance(floor: Floor, result: torch.Tensor) -> Distance:
         return Distance(0.0)
     if not _real(floor.exact):
         wrong = (result.to(floor.exact.dtype) != floor.exact) & known
-        return _told(floor, result, wrong, math.inf if bool(wrong.any()) else 0.0, "", wrong & False)
+        return _reported(floor, result, wrong, math.inf if bool(wrong.any()) else 0.0, "", wrong & False)
     far = _distance(result, floor.exact)
     lost = known & ~far.isfinite()
     bound = floor.bound()
     ratios = torch.where(known, (far / bound.clamp(min=1e-300)).where(far.isfinite(), math.inf), 0.0)
     block, by = _blocks(floor, far.where(known & far.isfinite(), 0.0), known)
     worst = max(float(ratios.max()) if ratios.numel() else 0.0, by)
-    return _told(floor, result, ratios > 1, worst, block if by > 1 else "", lost)
+    return _reported(floor, result, ratios > 1, worst, block if by > 1 else "", lost)
 
 
-def _told(floor: Floor, result: torch.Tensor, wrong: torch.Tensor, ratio: float, block: str, lost: torch.Tensor) -> Distance:
+def _reported(floor: Floor, result: torch.Tensor, wrong: torch.Tensor, ratio: float, block: str, lost: torch.Tensor) -> Distance:
     first: tuple[int, ...] = ()
     if bool(wrong.any()):
         far = _distance(result, floor.exact).nan_to_num(nan=math.inf) if _real(floor.exact) else wrong.double()

@@ -168,7 +168,7 @@ def _products(operation: Operation, last: Value) -> Iterator[Operation]:
     for later in walk:
         walk.follow(source.maker for source in later.inputs if source.maker is not None and source.maker.number > since)
     made = {last}
-    for each in sorted(walk.seen, key=lambda each: each.number):
+    for each in sorted(walk.reached, key=lambda each: each.number):
         if any(source in made for source in taken(each)):
             if each.base in PRODUCTS and (each.base not in ADDED_TO or any(source in made for source in each.inputs[1:])):
                 yield each

@@ -57,7 +57,7 @@ class Broken(Fact):
     @property
     def what(self) -> str:
         """Inf or NaN, and the reference's number, in words."""
-        return f"{_what(self.root)}, in the reference {self.root.beyond:.4g}"
+        return f"{_kind(self.root)}, in the reference {self.root.beyond:.4g}"
 
     @property
     def where(self) -> str:
@@ -71,7 +71,7 @@ class Spread:
     def __init__(self) -> None:
         self.carriers: dict[Value, Value] = {}  # for each non-finite value its root
         self.spoiled: set[Value] = set()
-        self.told: set[Value] = set()  # roots that have done harm
+        self.reported: set[Value] = set()  # roots that have done harm
 
     def roots(self, observation: Observation, readers: Readers) -> list[Value]:
         """The roots that do harm. Each is returned once."""
@@ -82,23 +82,23 @@ class Spread:
         for value, root in carriers.items():
             if root in opened:
                 opened[root].append(value)
-        asked = ((root, carried) for root, carried in opened.items() if root.maker is not None and root not in self.told)
-        harmful = (root for root, carried in asked if _harmful(root, carried, readers, observation))
+        unreported = ((root, carried) for root, carried in opened.items() if root.maker is not None and root not in self.reported)
+        harmful = (root for root, carried in unreported if _harmful(root, carried, readers, observation))
         found = [root for root in harmful if not skipped_by_scaler(root, observation)]
-        self.told.update(found)
+        self.reported.update(found)
         self.spoiled = descendants(observation, [*self.spoiled, *(value for root in found for value in (root, *opened[root]))])
         return found
 
     @property
     def open(self) -> set[Value]:
         """Roots that may still do harm."""
-        return set(self.carriers.values()) - self.told
+        return set(self.carriers.values()) - self.reported
 
     def keep(self, values: Set[Value]) -> None:
         """Forgets all other values, which no later op can read."""
         self.carriers = {value: root for value, root in self.carriers.items() if value in values}
         self.spoiled &= values
-        self.told &= set(self.carriers.values())
+        self.reported &= set(self.carriers.values())
 
 
 def _carry(carriers: dict[Value, Value], operations: Iterable[Operation]) -> None:
@@ -179,7 +179,7 @@ def made_by(root: Value, observation: Observation) -> Fact:
     if not root.nans and not at_pole and root.beyond > limit * (1 - root.roundoff):
         return Broken(mechanism="overflow", operation=operation, measured=root.beyond, limit=limit, how="beyond the format", root=root)
     if zero is not None and (operation.base not in LINEAR or any(source.nonfinite for source in operation.inputs)):
-        return zeros.missed(zero, f"{placed(operation)} made {_what(root)} of it")
+        return zeros.missed(zero, f"{placed(operation)} made {_kind(root)} of it")
     if operation.base.removesuffix("_backward") in POLES and not (bounded(operation) and operation.scalars[0] % 1 == 0):
         guard = _failed_guard(operation)
         if guard is not None:
@@ -193,10 +193,10 @@ def made_by(root: Value, observation: Observation) -> Fact:
 
 def _behind(operation: Operation, observation: Observation) -> Operation | None:
     """The op whose rounding moved an argument: the last op that made half of the error, or the last line with a part in it, whichever is later."""
-    came = operation.drifting
-    if came is None:
+    source = operation.drifting
+    if source is None:
         return None
-    return attribution.later(causes.entered(came), attribution.Attribution(came, observation.operations).cause())
+    return attribution.later(causes.entered(source), attribution.Attribution(source, observation.operations).cause())
 
 
 def _stored(cause: Operation, functions: Mapping[str, Function]) -> Operation:
@@ -222,7 +222,7 @@ def _zero(operation: Operation) -> Value | None:
     return next(unguarded, lost[-1 if operation.base == "div" else 0])
 
 
-def _what(root: Value) -> str:
+def _kind(root: Value) -> str:
     return "NaN" if root.nans else "Inf"
 
 

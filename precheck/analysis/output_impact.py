@@ -99,7 +99,8 @@ def normalised(exponential: Value, readers: dict[Value, list[Operation]]) -> boo
             if reader.phase not in ("forward", "data"):
                 continue  # an optimizer also divides values that were made from a ratio
             summed = any(source.maker is not None and source.maker.base in REDUCTIONS for source in reader.inputs)
-            if (reader.base in LOGARITHMS and summed) or (reader.base == "div" and len(reader.inputs) == 2 and walk.seen.issuperset(reader.inputs)):
+            divided = reader.base == "div" and len(reader.inputs) == 2 and walk.reached.issuperset(reader.inputs)
+            if divided or (reader.base in LOGARITHMS and summed):
                 return True
             walk.follow(reader.outputs)
     return False

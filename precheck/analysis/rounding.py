@@ -175,7 +175,7 @@ class Misroundings:
             stored = self._storing(operation, term)
             handed = stored is not None and self._handed_over(stored, operation, term)
             cause = stored if not value.low or handed else self._before(operation, term)
-        if cause is not None and self._here(cause, operation) and attribution.moments(operation, cause):
+        if cause is not None and self._in_one_function(cause, operation) and attribution.moments(operation, cause):
             cause = None
         mechanism = "cancellation" if cause is None or cause is operation else causes.kind(cause)
         return self._fact(mechanism, "a difference", operation, value, roundings, SUM_ROUNDINGS, cause=cause, severity=severity)
@@ -200,13 +200,13 @@ class Misroundings:
     def _behind(self, operation: Operation) -> Operation | None:
         """The op whose rounding an op amplifies: the last op that made half of the error, or the last line with a part in it, whichever is later.
         Earlier roundings may cancel on the way, and are then smaller than they seem."""
-        came = operation.drifting
-        if came is None:
+        source = operation.drifting
+        if source is None:
             return None
-        cause = causes.entered(came, self.causes)
-        if attribution.makes_most(cause, came.drift) or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
+        cause = causes.entered(source, self.causes)
+        if attribution.makes_most(cause, source.drift) or len(self.stored) >= causes.BEHIND:  # each walk goes back over the whole run
             return cause
-        return attribution.later(cause, self._storing(operation, came, bool))
+        return attribution.later(cause, self._storing(operation, source, bool))
 
     def _severity(self, value: Value) -> Severity:
         return "error" if value in self._shown or averaged(value, self.readers) else "note"
@@ -235,12 +235,12 @@ class Misroundings:
         That function stored a wide result low, or computed it low. Numbers within a factor of two are subtracted exactly in any format (Sterbenz), so
         the subtraction loses no digit. If one function does both, the code should be changed at the subtraction, as in `Attribution.difference`.
         """
-        if self._here(stored, operation):
+        if self._in_one_function(stored, operation):
             return False
         wide = stored.base in STORING and not any(source.low for source in causes.taken(stored))
         return wide or attribution.makes_most(stored, term.drift)
 
-    def _here(self, cause: Operation, operation: Operation) -> bool:
+    def _in_one_function(self, cause: Operation, operation: Operation) -> bool:
         """Whether both ops are in one function."""
         return self.observation.functions.get(cause.blamed) == self.observation.functions.get(operation.blamed)
 

@@ -22,18 +22,18 @@ class Walk(Generic[Node]):
 
     def __init__(self, start: Iterable[Node], most: float = math.inf) -> None:
         self.waiting = deque(start)
-        self.seen = set(self.waiting)
+        self.reached = set(self.waiting)
         self.most = most
 
     def __iter__(self) -> Iterator[Node]:
-        while self.waiting and len(self.seen) < self.most:
+        while self.waiting and len(self.reached) < self.most:
             yield self.waiting.popleft()
 
     def follow(self, found: Iterable[Node]) -> None:
         """Adds what has not been met yet."""
         for node in found:
-            if node not in self.seen:
-                self.seen.add(node)
+            if node not in self.reached:
+                self.reached.add(node)
                 self.waiting.append(node)
 
     @property

@@ -43,7 +43,7 @@ class Moved(Fact):
 class MadeInteger(Fact):
     """Whole numbers that were rounded to others and then cast to integers. The rounding op is blamed."""
 
-    seen: Renumbered
+    changes: Renumbered
     converted: Operation
     dtype: str
 
@@ -52,7 +52,7 @@ class MadeInteger(Fact):
 class Passed(Fact):
     """Numbers that overflow the integer type to which they are cast. The op that rounded them is blamed."""
 
-    seen: Wrapped
+    changes: Wrapped
     converted: Operation
     dtype: str
 
@@ -61,7 +61,7 @@ class Passed(Fact):
 class Cut(Fact):
     """Fractional numbers computed from data alone that are cast to other integers than in the reference. The op that rounded them is blamed."""
 
-    seen: Recut
+    changes: Recut
     converted: Operation
     dtype: str
 
@@ -89,9 +89,9 @@ def integers(operation: Operation, cause: Operation | None) -> list[Passed] | li
     return [] if operation.renumbered is None else renumbered(operation, operation.renumbered, cause)
 
 
-def _passed(operation: Operation, seen: Wrapped, cause: Operation) -> Passed:
-    measured, limit, dtype = abs(seen.became), abs(seen.end), _low(cause)
-    return Passed(mechanism="integer-rounding", operation=cause, measured=measured, limit=limit, seen=seen, converted=operation, dtype=dtype)
+def _passed(operation: Operation, changes: Wrapped, cause: Operation) -> Passed:
+    measured, limit, dtype = abs(changes.became), abs(changes.end), _low(cause)
+    return Passed(mechanism="integer-rounding", operation=cause, measured=measured, limit=limit, changes=changes, converted=operation, dtype=dtype)
 
 
 def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list[Cut]:
@@ -106,17 +106,18 @@ def cut(operation: Operation, cause: Operation | None, readers: Readers) -> list
     converted = operation if not operation.outputs else _integer(operation.outputs[0], readers)
     if converted is None or (converted.taken == "amount" and _explained(operation.recut, operation.inputs[0].roundoff)):
         return []
-    seen = operation.recut
+    changes = operation.recut
     return [
         Cut(
-            mechanism="integer-rounding", operation=cause, measured=float(seen.count), limit=0.0, seen=seen, converted=converted, dtype=_low(cause)
+            mechanism="integer-rounding", operation=cause, measured=float(changes.count), limit=0.0, changes=changes, converted=converted,
+            dtype=_low(cause),
         )
     ]
 
 
-def _explained(seen: Recut, roundoff: float) -> bool:
+def _explained(changes: Recut, roundoff: float) -> bool:
     """Whether a few roundings of each amount explain how many become other integers."""
-    return seen.count < AMOUNTS or seen.count <= EXPLAINED * roundoff * seen.size * seen.total
+    return changes.count < AMOUNTS or changes.count <= EXPLAINED * roundoff * changes.size * changes.total
 
 
 def _of_data(operation: Operation) -> bool:
@@ -151,7 +152,7 @@ def _low(cause: Operation) -> str:
     return next((value.dtype for value in cause.outputs if value.low), "a low format")
 
 
-def renumbered(operation: Operation, seen: Renumbered, cause: Operation | None) -> list[MadeInteger]:
+def renumbered(operation: Operation, changes: Renumbered, cause: Operation | None) -> list[MadeInteger]:
     """Ids, positions or counts that were rounded by `cause` and then cast to integers, which differ from the right ones.
 
     A single number is enough, since the cast to integers says that these are whole numbers. They must have been wide before `cause` stored them, or
@@ -161,7 +162,8 @@ def renumbered(operation: Operation, seen: Renumbered, cause: Operation | None) 
         return []
     return [
         MadeInteger(
-            mechanism="integer-rounding", operation=cause, measured=seen.peak, limit=seen.reach, seen=seen, converted=operation, dtype=_low(cause)
+            mechanism="integer-rounding", operation=cause, measured=changes.peak, limit=changes.reach, changes=changes, converted=operation,
+            dtype=_low(cause),
         )
     ]
 

@@ -84,10 +84,10 @@ class AccumulatedDrift(Rule):
     @staticmethod
     def _misshapen(run: Compared) -> Iterator[Finding]:
         """A result whose shape is not the reference's."""
-        for path, key in run.seen.results.items():
+        for path, key in run.low.results.items():
             other = run.reference.results.get(path)
-            if other is not None and run.seen.records[key].shape != run.reference.records[other].shape:
-                here, there = run.seen.records[key], run.reference.records[other]
+            if other is not None and run.low.records[key].shape != run.reference.records[other].shape:
+                here, there = run.low.records[key], run.reference.records[other]
                 text = f"the model's output{path} has shape {here.shape} under {run.precision}, and {there.shape} in float32"
                 yield Finding("accumulated-drift", "error", text, module=module_of(here.name, here.kind), tensor=here.name)
                 return

@@ -71,7 +71,7 @@ def _next(step: ScalerStep) -> float:
 
 
 def _order(event: ScalingEvent) -> Candidate:
-    scale, scaled, other, severity = _told(event.factor), _scaled(event.factor), _scaled(event.other), "error"
+    scale, scaled, other, severity = _scale_text(event.factor), _scaled(event.factor), _scaled(event.other), "error"
     if event.kind == "mixed" and event.text == "number":
         text = f"a number that is not scaled is added to one that {scaled}: divide that by scaler.get_scale() first"
     elif event.kind == "mixed" and event.text == "function":
@@ -83,7 +83,7 @@ def _order(event: ScalingEvent) -> Candidate:
     elif event.kind == "applied":
         text = f"a step on gradients still scaled by {scale}: use scaler.step(optimizer), and scaler.update() only after every optimizer's step"
     elif event.kind == "rescaled":
-        text = f"a number that {scaled} is divided by another scale, {_told(event.other)}: read the scale before scaler.update()"
+        text = f"a number that {scaled} is divided by another scale, {_scale_text(event.other)}: read the scale before scaler.update()"
         severity = "error" if event.text else "warning"
     elif event.kind == "read":
         text, severity = f"Python reads a number that is scaled by {scale}", "warning"
@@ -102,7 +102,7 @@ def _order(event: ScalingEvent) -> Candidate:
     return Candidate("scaler-order", event.operation, text, event.factor, event.other, chosen)
 
 
-def _told(factor: float) -> str:
+def _scale_text(factor: float) -> str:
     """A factor in words: 1024, 1/1024."""
     return f"1/{1 / factor:g}" if 0 < factor < 1 else f"{factor:g}"
 
