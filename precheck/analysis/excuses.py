@@ -21,7 +21,7 @@ Excuse = Callable[[Fact, Value, Readers], bool]
 
 
 @exempts(
-    "integer-rounding", needed_by=(),
+    "integer-rounding", needed_by=("jittered_crops",),
     reason="random draws are multiples of a spacing of their format, so a multiple of them may be a whole number without being a count",
 )  # fmt: skip
 def drawn(fact: Fact, value: Value, readers: Readers) -> bool:
@@ -53,7 +53,10 @@ def float32_rounding(fact: Fact, value: Value, readers: Readers) -> bool:
     return True
 
 
-@exempts("cancellation", reason="later ops add it to larger numbers, so no result and no number that Python reads is wrong by half", needed_by=())
+@exempts(
+    "cancellation", reason="later ops add it to larger numbers, so no result and no number that Python reads is wrong by half",
+    needed_by=("young_branch",),
+)  # fmt: skip
 def small(fact: Fact, value: Value, readers: Readers) -> bool:
     """A small result of a layer, which later ops add to larger ones."""
     return not ends_wrong(value, readers)
@@ -99,7 +102,7 @@ def _numbered(value: Value, readers: Readers) -> bool:
 @exempts(
     "cancellation", "amplified-rounding", "underflow", "accumulated-drift",
     reason="beside the number that is added to it its error is negligible; a number that is only compared is a decision, which has a rule of its own",
-    needed_by=(),
+    needed_by=("nine_hundred_terms", "certain_gate"),
 )  # fmt: skip
 def outweighed(fact: Fact, value: Value, readers: Readers) -> bool:
     """A small difference to which something large is added, or that is only compared."""
