@@ -90,7 +90,9 @@ def _sentence(words: str) -> str:
 
 def _invocation(session: Session) -> dict[str, Any]:
     lost = [test for test in session["tests"] if test.get("error")]
-    notifications = [{"level": "error", "message": {"text": _cut(f"{each['nodeid']}: {each['error']}")}, "locations": [_at_test(each)]} for each in lost]
+    notifications = [
+        {"level": "error", "message": {"text": _cut(f"{each['nodeid']}: {each['error']}")}, "locations": [_at_test(each)]} for each in lost
+    ]
     for check, missed in sensitivity.deaf(session.get("selftest", [])):
         what = f"{sensitivity.named(check)} could not have failed under {check['precision']}"
         words = f"{what}: {'; '.join(f'{fault} ({cure})' for fault, cure in missed)}"
